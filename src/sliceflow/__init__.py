@@ -1,0 +1,11 @@
+"""Nonparametric generative modelling by sliced-Wasserstein flows: data, directions, sorting.
+
+The front door. Experts find `frames`, `transports`, `schedule`, `conditions`, `events`, `flow` and
+`metrics` one level down.
+"""
+
+from sliceflow.estimator import SlicedWassersteinFlow
+
+__all__ = ["SlicedWassersteinFlow", "__version__"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,258 @@
+"""Conditions: what y is, how it enters the projection, and which y the particles carry.
+
+A condition is *encoded* once into codes: class numbers (n,) for labels, standardised columns (n, l)
+for continuous conditions. A frame's θ_y then shifts every projection by ``ξ·θ_yᵀy``; the codes
+themselves are never written to, so no condition can move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.rng import Seed
+
+__all__ = [
+    "Columns",
+    "Condition",
+    "Labels",
+    "as_array",
+    "infer",
+    "offset",
+    "proportional",
+    "repeated",
+    "row_weights",
+]
+
+
+class Condition(Protocol):
+    """How one kind of y is turned into codes."""
+
+    @property
+    def width(self) -> int:
+        """l, the dimension of the space in which θ_y lives."""
+        ...
+
+    def encode(self, y: Any) -> Tensor:
+        """Codes of the user's y, on the CPU; a ValueError names what does not fit."""
+        ...
+
+
+def offset(theta_y: Tensor, codes: Tensor, amplifier: float) -> Tensor:
+    """ξ·θ_yᵀy for every direction and row: (h, l) and codes of n rows -> (h, n).
+
+    A class number stands for a one-hot y, so its offset is one column of θ_y: no product is needed.
+    """
+    scaled = amplifier * theta_y
+    return scaled[:, codes] if codes.dim() == 1 else scaled @ codes.T.to(theta_y.dtype)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class labels of any hashable kind, as one-hot vectors.
+
+    Examples
+    --------
+    >>> labels = Labels.of(np.array(["cat", "dog", "cat"]))
+    >>> labels.encode(["dog", "cat"])
+    tensor([1, 0])
+    """
+
+    classes: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray) -> Labels:
+        """The distinct labels of y, sorted where they can be, else in order of appearance."""
+        try:
+            return cls(np.unique(y))
+        except TypeError:
+            distinct = list(dict.fromkeys(y.tolist()))
+            return cls(_objects(distinct))
+
+    @property
+    def width(self) -> int:
+        return len(self.classes)
+
+    def encode(self, y: Any) -> Tensor:
+        """Class numbers (n,) of labels (n,), or the rows of an (n, C) float array of class weights."""
+        array = as_array(y)
+        if array.ndim == 2:
+            if array.shape[1] != self.width:
+                raise ValueError(
+                    f"y has {array.shape[1]} columns but the model was fitted with {self.width} "
+                    f"(one-hot labels of {self.width} classes); pass class labels or an "
+                    f"(n, {self.width}) array"
+                )
+            return torch.from_numpy(_finite(array))
+        number = {label: i for i, label in enumerate(self.classes.tolist())}
+        labels = array.tolist()
+        unknown = list(dict.fromkeys(label for label in labels if label not in number))
+        if unknown:
+            raise ValueError(
+                f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}; "
+                f"the model knows {_listed(self.classes.tolist())}"
+            )
+        return torch.tensor([number[label] for label in labels], dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Continuous conditions, standardised column by column (a constant column is only centred)."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray) -> Columns:
+        scale = y.std(axis=0)
+        return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
+
+    @property
+    def width(self) -> int:
+        return len(self.mean)
+
+    def encode(self, y: Any) -> Tensor:
+        array = np.asarray(y)
+        if array.ndim != 2 or array.shape[1] != self.width:
+            raise ValueError(
+                f"y has shape {array.shape} but the model was fitted with {self.width} continuous "
+                f"condition column{'s' if self.width > 1 else ''}; pass an (n, {self.width}) array"
+            )
+        return torch.from_numpy((_finite(array) - self.mean) / self.scale)
+
+
+def infer(array: np.ndarray, n_rows: int) -> Condition:
+    """The condition that the y of `fit` describes: 1-D is labels, 2-D is continuous columns."""
+    if array.ndim not in (1, 2):
+        raise ValueError(f"y has shape {array.shape}; pass labels (n,) or columns (n, l)")
+    if len(array) != n_rows:
+        raise ValueError(f"X has {n_rows} rows but y has {len(array)}; pass one y for every row of X")
+    if array.ndim == 2:
+        if array.shape[1] == 0:
+            raise ValueError("y has 0 columns; leave it out for an unconditional flow")
+        return Columns.of(_finite(array))
+    if array.dtype.kind == "f":
+        _finite(array)
+        if not np.all(array == np.round(array)):
+            raise ValueError(
+                f"y is one-dimensional, which means class labels, but holds fractions such as "
+                f"{array[array != np.round(array)][0]!r}; pass y[:, None] for a continuous condition"
+            )
+    return Labels.of(array)
+
+
+def repeated(condition: Condition, y: Any, n: int) -> Any:
+    """y for n samples: one condition is repeated n times, anything else is left as it is."""
+    if isinstance(condition, Labels):
+        one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
+        one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
+        return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
+    array = np.asarray(y)
+    if array.ndim == 0 or (array.ndim == 1 and len(array) == condition.width):
+        return np.tile(array.reshape(1, -1), (n, 1))
+    return array
+
+
+def proportional(codes: Tensor, m: int, seed: Seed) -> Tensor:
+    """Rows of the data, M of them, whose conditions the particles take: in the data's proportions.
+
+    Class c gets M·N_c/N particles, rounded by largest remainders; of continuous conditions every row
+    is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random: any run of particles is a fair sample.
+    """
+    n = len(codes)
+    if codes.dim() == 1:
+        counts = torch.bincount(codes)
+        share = counts.double() * (m / n)
+        whole = share.floor().long()
+        # Stable and by class number: the same on every machine.
+        rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
+        whole[rest] += 1
+        one_row_of_each = torch.zeros(len(counts), dtype=torch.int64)
+        one_row_of_each[codes.flip(0)] = torch.arange(n - 1, -1, -1)
+        rows = torch.repeat_interleave(one_row_of_each, whole)
+    else:
+        rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
+    return rows[seed.child("order").permutation(m)]
+
+
+def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
+    """Weights of the data's rows that give every condition the particles' own mass; None if equal.
+
+    A row whose condition g is shared by N_g of N rows and M_g of M particles counts
+    (M_g/M)/(N_g/N) in F_q. Where masses disagree, the surplus of one class would be transported across
+    the gap to another, a jump of size ξ. Continuous conditions are weighted when every distinct y of
+    the data is some particle's and no particle has another y; otherwise (fewer particles than rows,
+    or y of the user's own) rows count equally, and the flow compares the two distributions of y as
+    they are.
+    """
+    if data_codes.dim() == 1 and particle_codes.dim() == 1:
+        groups_q, groups_p = data_codes, particle_codes
+    else:
+        width = data_codes.shape[1] if data_codes.dim() == 2 else particle_codes.shape[1]
+        rows_q, rows_p = (
+            (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
+            for c in (data_codes, particle_codes)
+        )
+        both = torch.cat((rows_q, rows_p.to(rows_q.dtype)))
+        groups = torch.unique(both, dim=0, return_inverse=True)[1]
+        groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
+        if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
+            return None
+    size = int(max(groups_q.max(), groups_p.max())) + 1
+    n_g = torch.bincount(groups_q, minlength=size).double()
+    m_g = torch.bincount(groups_p, minlength=size).double()
+    ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
+    weights = ratio[groups_q]
+    return None if torch.allclose(weights, torch.ones(()).double(), rtol=1e-12, atol=0) else weights
+
+
+def as_array(y: Any) -> np.ndarray:
+    """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
+    if isinstance(y, Tensor):
+        return y.detach().cpu().numpy()
+    if hasattr(y, "to_numpy"):  # pandas, polars
+        y = y.to_numpy()
+    if isinstance(y, np.ndarray):
+        return y
+    kinds = {type(v) for v in y} if isinstance(y, Sequence) and not isinstance(y, str) else set()
+    if kinds and (kinds <= {tuple} or (len(kinds) > 1 and not all(_is_number(k) for k in kinds))):
+        if not all(isinstance(v, Hashable) for v in y):
+            raise ValueError("labels must be hashable: ints, strings, tuples, …")
+        return _objects(y)
+    return np.asarray(y)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    """A 1-D array of objects, also where the objects are sequences themselves."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, (int, float, np.number))
+
+
+def _finite(y: np.ndarray) -> np.ndarray:
+    if y.dtype.kind not in "fiub":
+        raise ValueError(
+            f"y has columns of dtype {y.dtype}; continuous conditions must be numbers, labels 1-D"
+        )
+    y = y.astype(np.float64)
+    bad = np.argwhere(~np.isfinite(y))
+    if len(bad):
+        at = tuple(int(i) for i in bad[0])
+        raise ValueError(
+            f"y contains {y[at]} at {list(at)}; conditions must be finite: drop or fill such rows"
+        )
+    return y
+
+
+def _listed(labels: list[Any], most: int = 12) -> str:
+    shown = ", ".join(repr(label) for label in labels[:most])
+    return shown if len(labels) <= most else f"{shown}, … ({len(labels)} in all)"

@@ -1,0 +1,442 @@
+"""`SlicedWassersteinFlow`: the door for vectors, by scikit-learn's conventions.
+
+It validates, standardises, encodes conditions, hands everything to the engine, and gives results back
+in the user's units, types and labels. The algorithm itself is in `flow`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from sliceflow import conditions, events, frames, transports
+from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.rng import Seed
+from sliceflow.schedule import flat
+
+__all__ = ["SlicedWassersteinFlow"]
+
+_FRAMES: dict[str, Callable[[], frames.FrameKind]] = {
+    "orthogonal": frames.Orthogonal,
+    "random": frames.Random,
+    "axis": frames.Axis,
+}
+_TRANSPORTS: dict[str, Callable[[], transports.Transport]] = {
+    "auto": transports.Auto,
+    "sorted": transports.Sorted,
+    "histogram": transports.Histogram,
+}
+_MIN_PARTICLES = 10_000  # fewer, and the maps follow the particles' noise: poor offline samples
+_CHUNK = 1 << 16  # offline samples per pass
+
+
+class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
+    r"""Generative model for vectors: particles moved onto the data by sliced optimal transport.
+
+    Each of `n_steps` steps projects particles and data on a frame of directions, solves the
+    one-dimensional optimal transport :math:`T = F_q^{-1} \circ F_p` on each, and moves the particles
+    by :math:`x \mathrel{+}= \Theta^\top (T(\Theta x) - \Theta x)`. Two axis steps then make every
+    column's own distribution exact. There is no network and no training: the model is the maps.
+
+    Parameters
+    ----------
+    n_particles : int or None
+        M. None takes the smallest multiple of the number of rows that is at least 10,000.
+    n_steps : int
+        Steps of the flow, before the axis steps. More come closer to the data, and on small data in
+        the end copy it: look at `sliceflow.metrics.nn_ratio`.
+    frame : {"orthogonal", "random", "axis"} or frame kind
+        Directions of a step; objects from `sliceflow.frames` set their parameters, such as
+        ``frames.Random(n_directions=10_000)``.
+    transport : {"auto", "sorted", "histogram"} or transport
+        How each direction is solved; see `sliceflow.transports`.
+    amplifier : float
+        ξ, how far apart conditions are held. 0 ignores y.
+    entropy : float
+        λ ≥ 0 of the entropy-regularised flow: adds √(2λη)·noise each step, η the step in the paper's
+        units.
+    device : str or torch.device
+        "auto" takes a GPU where there is one.
+    random_state : int, RandomState, Generator or None
+        The same seed on the same machine gives the same bits.
+    verbose : int
+        1 shows a progress bar.
+    standardize : bool
+        Work on columns of mean 0 and standard deviation 1. Results are in the user's units either way.
+        Without it the flow still starts from N(0, I), so bring the data near that scale.
+    taper : float
+        The step size falls from 1 to 0 over this last share of the steps (0: never).
+    n_axis_steps : int
+        Axis steps at the end.
+    n_knots : int
+        At most this many knots are kept of each map for offline samples.
+    early_stopping : bool
+        Hold out rows, and stop when the particles no longer come closer to them.
+    validation_fraction : float
+        The share of the rows held out by `early_stopping`.
+    n_iter_no_change : int
+        Steps without improvement after which `early_stopping` stops.
+    tol : float
+        The least relative improvement that counts.
+
+    Attributes
+    ----------
+    particles_ : (M, d) batched samples
+    particle_conditions_ : their conditions as the user wrote them, or None
+    classes_ : the class labels, if y was labels
+    history_ : dict of lists: stage, step, sliced distance before the step, seconds
+    n_iter_ : steps done, axis steps included
+    n_features_in_ : d
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> X, y = make_moons(500, noise=0.05, random_state=0)
+    >>> flow = SlicedWassersteinFlow(n_steps=50, random_state=0).fit(X, y)
+    >>> flow.particles_.shape
+    (10000, 2)
+    >>> flow.sample(3, y=1, random_state=0).shape
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        n_particles: int | None = None,
+        n_steps: int = 200,
+        frame: str | frames.FrameKind = "orthogonal",
+        transport: str | transports.Transport = "auto",
+        amplifier: float = 10.0,
+        entropy: float = 0.0,
+        device: str | torch.device = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+        *,
+        standardize: bool = True,
+        taper: float = 0.5,
+        n_axis_steps: int = 2,
+        n_knots: int = 512,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+    ) -> None:
+        self.n_particles = n_particles
+        self.n_steps = n_steps
+        self.frame = frame
+        self.transport = transport
+        self.amplifier = amplifier
+        self.entropy = entropy
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.standardize = standardize
+        self.taper = taper
+        self.n_axis_steps = n_axis_steps
+        self.n_knots = n_knots
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        particle_conditions: Any = None,
+        listeners: tuple[events.Listener, ...] = (),
+    ) -> Self:
+        """Move particles onto the rows of X.
+
+        Parameters
+        ----------
+        X : (n, d) array or tensor of finite numbers; float32 and float64 are kept
+        y : None, labels (n,) of any hashable kind, or continuous columns (n, l)
+        particle_conditions : the particles' own y, M of them, in any shares; None takes the data's
+            proportions. For labels the data are weighted to match, so any shares are right; continuous
+            ones should be spread as the data's are.
+        listeners : callables that take a `sliceflow.events.Event` after every step; one that returns
+            True ends the stage
+        """
+        self._check_parameters()
+        given = X.device if isinstance(X, Tensor) else None
+        if isinstance(X, Tensor):
+            X = X.detach().cpu().numpy()
+        X = validate_data(self, X, dtype=[np.float64, np.float32])
+        condition, codes = None, None
+        if y is not None:
+            y = conditions.as_array(y)
+            condition = conditions.infer(y, len(X))
+            codes = condition.encode(y)
+        device = _resolve_device(self.device)
+        seed = Seed.of(self.random_state)
+
+        self._shift, self._scale = _standardization(X, self.standardize)
+        x = torch.from_numpy(((X - self._shift) / self._scale).astype(X.dtype))
+        heard: list[events.Listener] = [history := events.History(), *listeners]
+        if self.early_stopping:
+            kept, held = self._hold_out(len(x), seed.child("held out"))
+            heard.append(self._stopping_rule(x[held].to(device), seed.child("stopping rule")))
+            x = x[kept]
+            if y is not None and codes is not None:
+                y, codes = y[kept.numpy()], codes[kept]
+        if self.verbose:
+            heard.append(events.Progress())
+
+        m = self._resolve_n_particles(len(x), condition, particle_conditions)
+        _check_memory(m, x, self._frame(), device)
+        y_p, codes_p = None, None
+        if condition is not None and codes is not None:
+            if particle_conditions is not None:
+                y_p = conditions.as_array(particle_conditions)
+                codes_p = condition.encode(y_p)
+            else:
+                rows = conditions.proportional(codes, m, seed.child("conditions"))
+                y_p, codes_p = y[rows.numpy()], codes[rows]
+
+        data = _cloud(x, codes, device)
+        noise = Noise(seed.child("particles"))
+        particles = _cloud(x.new_empty(m, x.shape[1]), codes_p, device)
+        particles.x = noise.child("start").normal(particles.x)
+        self._flow = Flow(
+            flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper),
+            seed.child("flow"),
+            0 if condition is None else condition.width,
+            float(self.amplifier),
+            float(self.entropy),
+        )
+        try:
+            self._model = simulate(
+                self._flow,
+                particles,
+                data,
+                self._transport(),
+                noise,
+                n_knots=self.n_knots,
+                listeners=heard,
+            )
+        finally:
+            for listener in heard:
+                getattr(listener, "close", lambda: None)()
+
+        self._condition, self._codes = condition, codes
+        self._type, self._device, self._given_device = x.dtype, device, given
+        self.particles_ = self._give_back(particles.x)
+        self.particle_conditions_ = y_p
+        if isinstance(condition, conditions.Labels):
+            self.classes_ = condition.classes
+        self.history_ = history.as_columns()
+        self.n_iter_ = len(self._model)
+        return self
+
+    def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
+        """Offline samples: fresh noise moved by the fitted maps.
+
+        Parameters
+        ----------
+        n_samples : int
+        y : one condition for all samples, an array with one per sample, or None for conditions in the
+            data's proportions. Labels may also be given as an (n_samples, C) array of class weights.
+        random_state : int, RandomState, Generator or None
+            None draws anew on every call.
+
+        Returns
+        -------
+        (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
+        """
+        check_is_fitted(self)
+        if not isinstance(n_samples, Integral) or isinstance(n_samples, bool) or n_samples < 1:
+            raise ValueError(f"n_samples={n_samples!r} must be an int of at least 1")
+        seed = Seed.of(random_state)
+        codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))
+        out = []
+        for first in range(0, int(n_samples), _CHUNK):
+            n = min(_CHUNK, int(n_samples) - first)
+            x = torch.empty((n, self.n_features_in_), dtype=self._type)
+            chunk = _cloud(x, None if codes is None else codes[first : first + n], self._device)
+            noise = Noise(seed.child("particles"), first)
+            chunk.x = noise.child("start").normal(chunk.x)
+            replay(self._flow, self._model, chunk, noise)
+            out.append(chunk.x)
+        return self._give_back(torch.cat(out, dim=1))
+
+    def _codes_for_sampling(self, n: int, y: Any, seed: Seed) -> Tensor | None:
+        condition = self._condition
+        if condition is None:
+            if y is not None:
+                raise ValueError("y was given but the model was fitted without conditions; leave y out")
+            return None
+        if y is None and self._codes is not None:
+            return self._codes[conditions.proportional(self._codes, n, seed)]
+        codes = condition.encode(conditions.repeated(condition, y, n))
+        if len(codes) != n:
+            raise ValueError(
+                f"y has {len(codes)} rows but n_samples={n}; pass one condition, or one per sample"
+            )
+        return codes
+
+    def _give_back(self, x: Tensor) -> Any:
+        """(d, n) in the engine's units -> (n, d) in the user's units, type and kind of array."""
+        scale, shift = (torch.from_numpy(t).to(x.device) for t in (self._scale, self._shift))
+        rows = (x.T.double() * scale + shift).to(x.dtype)
+        if self._given_device is None:
+            return np.ascontiguousarray(rows.cpu().numpy())
+        return rows.contiguous().to(self._given_device)
+
+    def _frame(self) -> frames.FrameKind:
+        return _FRAMES[self.frame]() if isinstance(self.frame, str) else self.frame
+
+    def _transport(self) -> transports.Transport:
+        if isinstance(self.transport, str):
+            return _TRANSPORTS[self.transport]()
+        return self.transport
+
+    def _hold_out(self, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+        """Row numbers to fit and row numbers held out."""
+        n_held = math.ceil(self.validation_fraction * n)
+        if n_held >= n:
+            raise ValueError(
+                f"early_stopping holds out {n_held} of {n} rows and leaves none to fit; "
+                "give more rows or set early_stopping=False"
+            )
+        order = seed.permutation(n)
+        return order[n_held:].sort().values, order[:n_held].sort().values
+
+    def _stopping_rule(self, rows: Tensor, seed: Seed) -> events.HeldOut:
+        return events.HeldOut(
+            rows.T.contiguous(), seed, n_iter_no_change=self.n_iter_no_change, tol=self.tol
+        )
+
+    def _resolve_n_particles(
+        self, n: int, condition: conditions.Condition | None, particle_conditions: Any
+    ) -> int:
+        if particle_conditions is not None:
+            if condition is None:
+                raise ValueError("particle_conditions was given without y; pass y as well")
+            m = len(particle_conditions)
+            if self.n_particles not in (None, m):
+                raise ValueError(
+                    f"particle_conditions has {m} rows but n_particles={self.n_particles}; "
+                    "make them equal or leave n_particles=None"
+                )
+        elif self.n_particles is not None:
+            m = int(self.n_particles)
+        else:
+            m = n * max(1, math.ceil(_MIN_PARTICLES / n))
+        if isinstance(condition, conditions.Labels) and m < condition.width:
+            raise ValueError(
+                f"n_particles={m} is fewer than the {condition.width} classes of y; "
+                f"pass n_particles >= {condition.width}"
+            )
+        return m
+
+    def _check_parameters(self) -> None:
+        def need(ok: bool, name: str, what: str) -> None:
+            if not ok:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be {what}")
+
+        def is_int(v: object, least: int) -> bool:
+            return isinstance(v, Integral) and not isinstance(v, bool) and int(v) >= least
+
+        def is_real(v: object, low: float, high: float = math.inf) -> bool:
+            return isinstance(v, Real) and not isinstance(v, bool) and low <= float(v) <= high
+
+        need(
+            self.n_particles is None or is_int(self.n_particles, 1),
+            "n_particles",
+            "None or an int of at least 1",
+        )
+        need(is_int(self.n_steps, 0), "n_steps", "an int of at least 0")
+        need(is_int(self.n_axis_steps, 0), "n_axis_steps", "an int of at least 0")
+        need(is_int(self.n_knots, 2), "n_knots", "an int of at least 2")
+        need(
+            self.frame in _FRAMES if isinstance(self.frame, str) else hasattr(self.frame, "draw"),
+            "frame",
+            f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames",
+        )
+        need(
+            self.transport in _TRANSPORTS
+            if isinstance(self.transport, str)
+            else hasattr(self.transport, "fit"),
+            "transport",
+            f"one of {sorted(_TRANSPORTS)} or a transport from sliceflow.transports",
+        )
+        for name in ("amplifier", "entropy"):
+            need(
+                is_real(getattr(self, name), 0) and math.isfinite(getattr(self, name)),
+                name,
+                "a finite number of at least 0",
+            )
+        need(is_real(self.taper, 0, 1), "taper", "a number from 0 to 1")
+        need(
+            is_real(self.validation_fraction, 0, 1) and 0 < self.validation_fraction < 1,
+            "validation_fraction",
+            "a number between 0 and 1",
+        )
+        need(is_int(self.n_iter_no_change, 1), "n_iter_no_change", "an int of at least 1")
+
+
+def _cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and codes, as the engine stores them: columns, on its device."""
+    return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
+
+
+def _resolve_device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is not a torch device; try 'cpu' or 'cuda'") from error
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r} but torch sees no CUDA device; pass device='cpu'")
+    return resolved
+
+
+def _standardization(X: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(shift, scale) of each column; a constant column is shifted to 0 and not scaled."""
+    d = X.shape[1]
+    if not wanted:
+        return np.zeros(d), np.ones(d)
+    constant = X.max(axis=0) == X.min(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = X.mean(axis=0, dtype=np.float64), X.std(axis=0, dtype=np.float64)
+    bad = ~constant & ~(np.isfinite(std) & (std > 0))
+    if bad.any():
+        column = int(np.argmax(bad))
+        raise ValueError(
+            f"column {column} of X cannot be standardised: its values reach "
+            f"{np.abs(X[:, column]).max():.3g} and their standard deviation is {std[column]}; "
+            "rescale it"
+        )
+    return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
+
+
+def _check_memory(m: int, x: Tensor, frame: frames.FrameKind, device: torch.device) -> None:
+    """Refuse at once what could never be allocated, instead of dying in the middle."""
+    n, d = x.shape
+    h = max(getattr(frame, "n_directions", d), d)
+    need = x.itemsize * (m * (2 * d + 4 * h) + n * (2 * d + 2 * h))
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # not every system says
+            return
+    if need > free:
+        raise MemoryError(
+            f"n_particles={m} with {n} rows of {d} columns and {h} directions needs about "
+            f"{need / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free; "
+            "lower n_particles or the number of directions"
+        )

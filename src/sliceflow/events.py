@@ -1,0 +1,161 @@
+"""Events and their listeners: how a running flow is watched and stopped. Nothing here moves particles.
+
+A listener is any callable that takes an `Event`; returning True ends the current stage.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sliceflow.rng import Seed
+
+__all__ = ["Event", "HeldOut", "History", "Listener", "Progress"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the loop says after every step.
+
+    `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units
+    the flow works in (standardised data). It stays a 0-dimensional tensor so that a GPU need not wait;
+    ``float(event.distance)`` reads it. `particles` (d, M) are the loop's own: look, do not write.
+    """
+
+    stage: str
+    stage_index: int
+    step: int
+    steps_done: int
+    steps_total: int
+    distance: Tensor
+    seconds: float
+    particles: Tensor
+
+
+Listener = Callable[[Event], bool | None]
+
+
+@dataclass
+class History:
+    """Keeps what the events said.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> X = np.random.default_rng(0).normal(size=(50, 2))
+    >>> flow = SlicedWassersteinFlow(n_steps=3, random_state=0).fit(X)
+    >>> sorted(flow.history_)
+    ['distance', 'seconds', 'stage', 'step']
+    >>> flow.history_["stage"]
+    ['flow', 'flow', 'flow', 'axis', 'axis']
+    """
+
+    events: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append((event.stage, event.step, event.distance, event.seconds))
+
+    def as_columns(self) -> dict[str, list[str] | list[int] | list[float]]:
+        """Lists of equal length; ``pandas.DataFrame(history)`` makes a table of them."""
+        distances = torch.stack([e[2] for e in self.events]).tolist() if self.events else []
+        return {
+            "stage": [e[0] for e in self.events],
+            "step": [e[1] for e in self.events],
+            "distance": distances,
+            "seconds": [e[3] for e in self.events],
+        }
+
+
+class Progress:
+    """A progress bar on stderr, by tqdm where it is installed, else a line per tenth of the way."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._said = 0
+
+    def __call__(self, event: Event) -> None:
+        done, total = event.steps_done, event.steps_total
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            if done * 10 // total > self._said:
+                self._said = done * 10 // total
+                print(
+                    f"sliceflow: {event.stage} {done}/{total}, "
+                    f"sliced distance {float(event.distance):.4g}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            return
+        if self._bar is None:
+            self._bar = tqdm(total=total, unit="step", desc="sliceflow")
+        self._bar.update(done - self._bar.n)
+        if done % 10 == 0 or done == total:  # reading the distance waits for the device
+            self._bar.set_postfix_str(f"{event.stage}, sliced distance {float(event.distance):.4g}")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class HeldOut:
+    """Ends a stage when the particles have stopped coming closer to held-out rows.
+
+    After every step it measures SW₂ between the particles and the held-out rows over fixed
+    directions; `n_iter_no_change` steps without an improvement of `tol` (relative) end the stage.
+    Running on would only carry the particles onto the training rows themselves.
+
+    Parameters
+    ----------
+    rows : (d, n) held-out rows, in the flow's own units
+    n_directions : how many random directions measure the distance
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        seed: Seed,
+        *,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        n_directions: int = 100,
+    ) -> None:
+        theta = seed.normal(n_directions, rows.shape[0], dtype=rows.dtype)
+        self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
+        self.target = torch.sort(self.theta @ rows, dim=1).values
+        self.n_iter_no_change, self.tol = n_iter_no_change, tol
+        self.distances: list[float] = []
+        self._stage = -1
+
+    def distance(self, particles: Tensor) -> float:
+        """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
+        z = torch.sort(self.theta @ particles, dim=1).values
+        m, n = z.shape[1], self.target.shape[1]
+        position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
+        i = position.floor().long().clamp(max=max(m - 2, 0))
+        f = (position - i).to(z.dtype)
+        quantiles = z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
+        return float((quantiles - self.target).square().mean().sqrt())
+
+    def __call__(self, event: Event) -> bool:
+        if event.stage_index != self._stage:
+            self._stage, self._best, self._stale = event.stage_index, float("inf"), 0
+        distance = self.distance(event.particles)
+        self.distances.append(distance)
+        if distance < self._best * (1 - self.tol):
+            self._best, self._stale = distance, 0
+        else:
+            self._stale += 1
+        return self._stale >= self.n_iter_no_change
+
+
+def now() -> float:
+    """The clock of `Event.seconds`."""
+    return time.perf_counter()

@@ -1,0 +1,145 @@
+"""Frames: the directions of one step. They project, lift, and know their Parseval constant.
+
+A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c when ΘᵀΘ = c·I; then
+``lift`` divides by c, so that a step of size 1 solves every direction at once:
+``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1 and this is exact; for H random
+unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
+
+A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description; ``draw`` makes
+the frame of one step from a seed, always on the CPU in float64, so that a model replays anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sliceflow.rng import Seed
+
+__all__ = ["Axis", "Frame", "FrameKind", "Orthogonal", "Random"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The directions of one step, on a device.
+
+    Parameters
+    ----------
+    theta : (h, d) directions in the space of x, or None for the coordinates themselves
+    theta_y : (h, l) directions in the space of the condition, or None if the frame ignores it
+    parseval : c, with ΘᵀΘ = c·I, exactly or on average
+    """
+
+    theta: Tensor | None
+    theta_y: Tensor | None
+    parseval: float = 1.0
+
+    def project(self, x: Tensor) -> Tensor:
+        """z = Θx for particles stored as columns: (d, n) -> (h, n)."""
+        return x if self.theta is None else torch.mm(self.theta, x)
+
+    def lift(self, dz: Tensor) -> Tensor:
+        """dx = Θᵀdz / c: (h, n) -> (d, n)."""
+        return dz if self.theta is None else torch.mm(self.theta.T / self.parseval, dz)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Frame:
+        def move(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.to(device=device, dtype=dtype)
+
+        return Frame(move(self.theta), move(self.theta_y), self.parseval)
+
+
+class FrameKind(Protocol):
+    """What a schedule holds: how the frames of its steps are drawn."""
+
+    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+        """The frame of `step`, for x in R^d and a condition in R^n_conditions (0: none)."""
+        ...
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+def _condition_directions(seed: Seed, h: int, n_conditions: int) -> Tensor | None:
+    """(h, l) directions of the condition: independent Laplace numbers, E|θ_y|² = 1.
+
+    Their lengths must vary. A direction that always holds conditions far apart cannot see how x
+    spreads at one y; the Laplace distribution, also the authors' choice, gives many short ones. They
+    have their own branch of the seed, so that a condition never changes the directions of x.
+    """
+    if n_conditions == 0:
+        return None
+    u = seed.child("y").uniform(h, n_conditions) - 0.5
+    laplace: Tensor = -torch.sign(u) * torch.log1p(-2 * u.abs())
+    return laplace / math.sqrt(2 * n_conditions)
+
+
+@dataclass(frozen=True)
+class Random:
+    """H independent directions, the paper's choice (Algorithm 1).
+
+    Unconditional: uniform on the sphere of R^d. With a condition: (θ_x, θ_y) uniform on the sphere of
+    R^(d+l), normalised together, so θ_x is a little shorter than 1.
+
+    Parameters
+    ----------
+    n_directions : int
+        H. Below d the directions do not span the space; the paper uses 10,000.
+    fixed : bool
+        Draw once and keep for the whole flow, as SWF (Liutkus et al. 2019) does, instead of anew
+        each step.
+
+    Examples
+    --------
+    >>> frame = Random(n_directions=500).draw(Seed(0), step=0, d=3, n_conditions=0)
+    >>> frame.theta.shape, frame.parseval
+    (torch.Size([500, 3]), 166.66666666666666)
+    """
+
+    n_directions: int = 1000
+    fixed: bool = False
+
+    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+        seed = seed.child("fixed") if self.fixed else seed.child(step)
+        h = self.n_directions
+        theta = seed.child("x").normal(h, d)
+        if n_conditions == 0:
+            return Frame(_unit(theta), None, parseval=h / d)
+        joint = _unit(torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1))
+        return Frame(joint[:, :d], joint[:, d:], parseval=h / d)
+
+
+@dataclass(frozen=True)
+class Orthogonal:
+    """A random rotation of R^d: d orthonormal directions, Parseval with c = 1. The default.
+
+    Examples
+    --------
+    >>> theta = Orthogonal().draw(Seed(0), step=0, d=5, n_conditions=0).theta
+    >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
+    True
+    """
+
+    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+        seed = seed.child(step)
+        q, r = torch.linalg.qr(seed.child("x").normal(d, d))
+        # The signs make the rotation uniform (Mezzadri 2007) and independent of LAPACK's choice.
+        theta = (q * torch.sign(torch.diagonal(r))).T.contiguous()
+        return Frame(theta, _condition_directions(seed, d, n_conditions))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The coordinates themselves: a step makes every column's own distribution exact.
+
+    The condition is left out: its offset would cost the exact values of discrete columns, and by the
+    end of a flow, where these steps belong, the classes are in place.
+    """
+
+    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+        return Frame(None, None)

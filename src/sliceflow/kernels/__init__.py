@@ -1,0 +1,58 @@
+"""The passes over memory that a step is made of, one module per device, all with the same functions.
+
+==================  =================================================================
+`reference`         plain torch: any device, and what every other module is tested against
+`cpu`               numba, parallel over directions
+==================  =================================================================
+
+Every function takes projections as (h, n) tensors, one row per direction. A module offers
+
+- ``philox(first, n, key, device)``: the random bits of a counter range;
+- ``sort_rows(z)``, ``argsort_rows(z)``: each row in ascending order;
+- ``match(z_p, z_q, w_q)``: values of F_q⁻¹∘F_p at sorted particles, from sorted data;
+- ``displace_knots(z, knots, values)``: T(z) − z for a table of arbitrary knots;
+- ``value_range(z)``: each row's smallest and largest value;
+- ``count(z, lo, hi, n_bins, weights)``: each row's histogram;
+- ``compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)``: F_q⁻¹∘F_p at the particles' bin edges;
+- ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid.
+
+A kernel module for another device (Triton) is one more entry in `for_device`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from sliceflow.kernels import reference
+
+__all__ = ["for_device", "for_tensor"]
+
+
+@cache
+def _cpu() -> ModuleType:
+    try:
+        from sliceflow.kernels import cpu
+    except ImportError as error:  # a Python that numba does not support yet
+        warnings.warn(
+            f"numba cannot be imported ({error}); the slower plain-torch kernels are used. "
+            "pip install numba brings the fast ones back",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return reference
+    return cpu
+
+
+def for_device(device: torch.device | str) -> ModuleType:
+    """The fastest kernels that work on `device`."""
+    return _cpu() if torch.device(device).type == "cpu" else reference
+
+
+def for_tensor(z: Tensor) -> ModuleType:
+    """The fastest kernels that can work on `z`."""
+    return for_device(z.device)

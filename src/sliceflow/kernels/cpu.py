@@ -1,0 +1,350 @@
+"""The kernels for the CPU, in numba: one direction at a time, so that its values stay in the cache.
+
+Each function is the one of the same name in `reference`, where the formulas are. Compiled code is
+kept in numba's cache beside this file (or in NUMBA_CACHE_DIR), so only the first run compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.kernels.reference import LEVEL_EPSILON
+
+__all__ = [
+    "argsort_rows",
+    "compose",
+    "count",
+    "displace_grid",
+    "displace_knots",
+    "match",
+    "philox",
+    "sort_rows",
+    "value_range",
+]
+
+# error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
+_jit: Any = numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+_inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
+
+
+def _array(z: Tensor) -> np.ndarray:
+    return z.contiguous().numpy()
+
+
+def _set_threads(size: int) -> int:
+    """Let `torch.set_num_threads` rule these kernels too; one thread where waking more costs more."""
+    most = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    n: int = max(1, most) if size >= 1 << 15 else 1
+    numba.set_num_threads(n)
+    return n
+
+
+@_inline
+def _finite_rate(lo, hi, n_bins):
+    rate = n_bins / (hi - lo)
+    return rate if rate < np.inf and rate > 0 else 0.0
+
+
+@_inline
+def _end_slope(lo, hi, low_end, high_end):
+    return min((high_end - low_end) / (hi - lo), 1.0) if hi > lo else 0.0
+
+
+@_jit
+def _philox(first, key0, key1, out):
+    mask = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    for i in numba.prange(out.shape[0]):
+        counter = np.uint64(first + i)
+        c0, c1, c2, c3 = counter & mask, counter >> shift, np.uint64(0), np.uint64(0)
+        k0, k1 = np.uint64(key0), np.uint64(key1)
+        for _ in range(10):
+            p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+            c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & mask, (p0 >> shift) ^ c3 ^ k1, p0 & mask
+            k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = c0, c1, c2, c3
+
+
+def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    _set_threads(n)
+    out = np.empty((n, 4), np.int64)
+    _philox(first, *key, out)
+    return torch.from_numpy(out)
+
+
+def sort_rows(z: Tensor) -> Tensor:
+    # numpy's vectorised sort is about ten times as fast as torch's or numba's.
+    array = _array(z).copy()
+    _over_row_blocks(lambda block: block.sort(axis=1), array)
+    return torch.from_numpy(array)
+
+
+@_jit
+def _pack(bits, keys):
+    # Float bits in the order of the floats (negative ones run backwards), then the column.
+    for j in numba.prange(bits.shape[0]):
+        for t in range(bits.shape[1]):
+            b = np.int64(bits[j, t])
+            keys[j, t] = ((b ^ ((b >> 63) & 0x7FFFFFFF)) << 32) | t
+
+
+@_jit
+def _unpack(z, keys, values):
+    for j in numba.prange(z.shape[0]):
+        for t in range(z.shape[1]):
+            keys[j, t] &= 0xFFFFFFFF
+            values[j, t] = z[j, keys[j, t]]
+
+
+def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
+    # Sorting (value, column) packed in 64 bits takes two thirds of numpy's argsort.
+    array = _array(z)
+    if array.dtype != np.float32:
+        order = np.empty(array.shape, np.int64)
+
+        def sort(rows: np.ndarray, out: np.ndarray) -> None:
+            out[:] = np.argsort(rows, axis=1)
+
+        _over_row_blocks(sort, array, order)
+        return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(order)
+    keys, values = np.empty(array.shape, np.int64), np.empty_like(array)
+    _set_threads(array.size)
+    _pack(array.view(np.int32), keys)
+    _over_row_blocks(lambda block: block.sort(axis=1), keys)
+    _set_threads(array.size)
+    _unpack(array, keys, values)
+    return torch.from_numpy(values), torch.from_numpy(keys)
+
+
+def _over_row_blocks(work: Callable[..., None], *arrays: np.ndarray) -> None:
+    """`work` on blocks of rows of the arrays, in threads (numpy's sorts release the interpreter)."""
+    threads = min(_set_threads(arrays[0].size >> 3), len(arrays[0]))
+    if threads == 1:
+        work(*arrays)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, *(np.array_split(a, threads) for a in arrays)))
+
+
+@_jit
+def _match(z_p, z_q, w_q, out):
+    h, m = z_p.shape
+    n = z_q.shape[1]
+    for j in numba.prange(h):
+        total = 0.0
+        if w_q.shape[1]:
+            for i in range(n):
+                total += w_q[j, i]
+        i = 0  # the datum left of the current level
+        below = 0.0  # cumulative weight of the data before i
+        k = 0
+        while k < m:
+            end = k + 1
+            while end < m and z_p[j, end] == z_p[j, k]:
+                end += 1
+            if w_q.shape[1]:
+                level = (k + end) / (2.0 * m) * total
+                while i < n - 1 and below + w_q[j, i] + 0.5 * w_q[j, min(i + 1, n - 1)] <= level:
+                    below += w_q[j, i]
+                    i += 1
+                right = min(i + 1, n - 1)
+                gap = 0.5 * (w_q[j, i] + w_q[j, right])
+                f = (level - below - 0.5 * w_q[j, i]) / gap
+            else:
+                position = (k + end) / (2.0 * m) * n - 0.5
+                i = min(max(int(np.floor(position)), 0), n - 1)
+                right = min(i + 1, n - 1)
+                f = position - i
+            f = min(max(f, 0.0), 1.0)
+            left_value = np.float64(z_q[j, i])
+            value = left_value + f * (np.float64(z_q[j, right]) - left_value)
+            for t in range(k, end):
+                out[j, t] = value
+            k = end
+
+
+def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
+    _set_threads(z_p.numel())
+    out = torch.empty_like(z_p)
+    w = np.empty((z_q.shape[0], 0)) if w_q is None else _array(w_q.double())
+    _match(_array(z_p), _array(z_q), w, out.numpy())
+    return out
+
+
+@_jit
+def _displace_knots(z, knots, values, out):
+    h, n = z.shape
+    last = knots.shape[1] - 1
+    n_cells = 2 * knots.shape[1]
+    for j in numba.prange(h):
+        lo, hi = np.float64(knots[j, 0]), np.float64(knots[j, last])
+        low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, last])
+        slope = _end_slope(lo, hi, low_end, high_end)
+        rate = _finite_rate(lo, hi, n_cells)
+        # first[c]: how many knots lie in cells before c. A value in cell c therefore lies at or
+        # above knot first[c] - 1 and below knot first[c + 1]: both sides use the same rounding.
+        first = np.empty(n_cells + 1, np.int32)
+        c = 0
+        for i in range(last + 1):
+            cell = min(int((knots[j, i] - lo) * rate), n_cells - 1)
+            while c <= cell:
+                first[c] = i
+                c += 1
+        first[c:] = last + 1
+        for t in range(n):
+            v = np.float64(z[j, t])
+            if v <= lo:
+                out[j, t] = low_end + slope * (v - lo) - v
+            elif v < hi:
+                c = min(int((v - lo) * rate), n_cells - 1)
+                a = max(first[c] - 1, 0)
+                b = min(first[c + 1], last)
+                while b - a > 4:  # knots[a] <= v < knots[b]
+                    middle = (a + b) >> 1
+                    if knots[j, middle] <= v:
+                        a = middle
+                    else:
+                        b = middle
+                while knots[j, a + 1] <= v:
+                    a += 1
+                left, low = np.float64(knots[j, a]), np.float64(values[j, a])
+                f = (v - left) / (np.float64(knots[j, a + 1]) - left)
+                out[j, t] = low + f * (np.float64(values[j, a + 1]) - low) - v
+            else:
+                out[j, t] = high_end + slope * (v - hi) - v
+
+
+def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    _set_threads(z.numel())
+    out = torch.empty_like(z)
+    _displace_knots(_array(z), _array(knots), _array(values), out.numpy())
+    return out
+
+
+@_jit
+def _range(z, lo, hi):
+    n = z.shape[1]
+    whole = n - n % 4
+    for j in numba.prange(z.shape[0]):
+        # Four of each, so that no comparison waits for the one before it.
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = z[j, 0]
+        for t in range(0, whole, 4):
+            v0, v1, v2, v3 = z[j, t], z[j, t + 1], z[j, t + 2], z[j, t + 3]
+            a0 = v0 if v0 < a0 else a0
+            a1 = v1 if v1 < a1 else a1
+            a2 = v2 if v2 < a2 else a2
+            a3 = v3 if v3 < a3 else a3
+            b0 = v0 if v0 > b0 else b0
+            b1 = v1 if v1 > b1 else b1
+            b2 = v2 if v2 > b2 else b2
+            b3 = v3 if v3 > b3 else b3
+        for t in range(whole, n):
+            a0 = min(a0, z[j, t])
+            b0 = max(b0, z[j, t])
+        lo[j] = min(min(a0, a1), min(a2, a3))
+        hi[j] = max(max(b0, b1), max(b2, b3))
+
+
+def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
+    _set_threads(z.numel())
+    lo = torch.empty(z.shape[0], dtype=torch.float64)
+    hi = torch.empty_like(lo)
+    _range(_array(z), lo.numpy(), hi.numpy())
+    return lo, hi
+
+
+@_jit
+def _count(z, lo, hi, weights, counts):
+    n_bins = counts.shape[1]
+    for j in numba.prange(z.shape[0]):
+        start = lo[j]
+        rate = _finite_rate(start, hi[j], n_bins)
+        for t in range(z.shape[1]):
+            b = min(max(int((z[j, t] - start) * rate), 0), n_bins - 1)
+            counts[j, b] += weights[t] if weights.shape[0] else 1.0
+
+
+def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
+    _set_threads(z.numel())
+    counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
+    w = np.empty(0) if weights is None else _array(weights.double())
+    _count(_array(z), lo.numpy(), hi.numpy(), w, counts.numpy())
+    return counts
+
+
+@_jit
+def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, epsilon, values):
+    h, n_p = counts_p.shape
+    n_q = counts_q.shape[1]
+    for j in numba.prange(h):
+        mass_p = counts_p[j].sum()
+        mass_q = counts_q[j].sum()
+        width = (hi_q[j] - lo_q[j]) / n_q
+        point = not (hi_p[j] > lo_p[j])
+        i = 0  # the data's bin that holds the current level
+        below = 0.0  # mass before that bin
+        level = 0.0
+        run = 0  # the last edge that is not inside an empty run
+        for b in range(n_p + 1):
+            if b > 0:
+                level += counts_p[j, b - 1]
+            empty_left = b == 0 or counts_p[j, b - 1] == 0
+            if b > 0 and empty_left and b < n_p and counts_p[j, b] == 0:
+                continue
+            a = level / mass_p + (epsilon if empty_left else -epsilon)
+            a = 0.5 if point else min(max(a, 0.0), 1.0)
+            a *= mass_q
+            while i < n_q - 1 and below + counts_q[j, i] <= a:
+                below += counts_q[j, i]
+                i += 1
+            mass = counts_q[j, i]
+            f = min(max((a - below) / mass, 0.0), 1.0) if mass > 0 else 0.0
+            values[j, b] = lo_q[j] + width * (i + f)
+            for e in range(run + 1, b):
+                values[j, e] = values[j, run] + (e - run) / (b - run) * (values[j, b] - values[j, run])
+            run = b
+
+
+def compose(
+    counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
+) -> Tensor:
+    _set_threads(counts_p.numel())
+    values = torch.empty((counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64)
+    arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
+    _compose(*arrays, LEVEL_EPSILON, values.numpy())
+    return values
+
+
+@_jit
+def _displace_grid(z, lo, hi, values, out):
+    n_bins = values.shape[1] - 1
+    for j in numba.prange(z.shape[0]):
+        start = lo[j]
+        rate = _finite_rate(start, hi[j], n_bins)
+        low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, n_bins])
+        slope = _end_slope(start, hi[j], low_end, high_end)
+        for t in range(z.shape[1]):
+            v = np.float64(z[j, t])
+            position = (v - start) * rate
+            if position <= 0:
+                out[j, t] = low_end + slope * (v - start) - v
+            elif position >= n_bins:
+                out[j, t] = high_end + slope * (v - hi[j]) - v
+            else:
+                b = int(position)
+                low = np.float64(values[j, b])
+                out[j, t] = low + (position - b) * (np.float64(values[j, b + 1]) - low) - v
+
+
+def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+    _set_threads(z.numel())
+    out = torch.empty_like(z)
+    _displace_grid(_array(z), _array(lo), _array(hi), _array(values), out.numpy())
+    return out

@@ -1,0 +1,207 @@
+"""The kernels in plain torch: slow, short, on any device. They define what the fast ones must return.
+
+Arithmetic on positions and masses is done in float64 whatever the projections' type, so that the
+answer for float32 projections is the float64 answer rounded once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "LEVEL_EPSILON",
+    "argsort_rows",
+    "compose",
+    "count",
+    "displace_grid",
+    "displace_knots",
+    "match",
+    "philox",
+    "sort_rows",
+    "value_range",
+]
+
+
+# Levels of F are compared across a gap: far above rounding (1e-16), far below an atom's mass.
+LEVEL_EPSILON = 1e-12
+_MASK = 0xFFFFFFFF
+
+
+def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    """Philox4x32-10: four 32-bit words for each counter first..first+n-1, as int64 (n, 4).
+
+    The upper half of the 128-bit counter is zero. Products of two 32-bit words wrap in int64, which
+    is harmless: both halves are masked out of the wrapped bits.
+    """
+    counter = torch.arange(first, first + n, dtype=torch.int64, device=device)
+    c0, c1 = counter & _MASK, (counter >> 32) & _MASK
+    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
+            p1 & _MASK,
+            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
+            p0 & _MASK,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+    return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def sort_rows(z: Tensor) -> Tensor:
+    """Each row of z (h, n) in ascending order."""
+    return torch.sort(z, dim=1).values
+
+
+def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted rows of z (h, n), and where each value came from, int64 (h, n)."""
+    values, order = torch.sort(z, dim=1)
+    return values, order
+
+
+def _interpolate(position: Tensor, values: Tensor) -> Tensor:
+    """values (h, n) read at fractional positions 0..n-1 (h, m), linearly; clamped at both ends."""
+    last = values.shape[1] - 1
+    position = position.clamp(0, last)
+    i = position.floor().clamp(max=max(last - 1, 0)).long()
+    left = torch.gather(values, 1, i)
+    right = torch.gather(values, 1, (i + 1).clamp(max=last))
+    return left + (position - i) * (right - left)
+
+
+def _bracket(levels: Tensor, knots: Tensor) -> Tensor:
+    """Fractional position of each level among ascending knots (h, n), ties read at their last."""
+    last = knots.shape[1] - 1
+    i = (torch.searchsorted(knots, levels, right=True) - 1).clamp(0, max(last - 1, 0))
+    left = torch.gather(knots, 1, i)
+    gap = torch.gather(knots, 1, (i + 1).clamp(max=last)) - left
+    return i + torch.where(gap > 0, (levels - left) / gap, 0.0).clamp(0, 1)
+
+
+def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
+    """T = F_q⁻¹(F_p(z)) at every sorted particle: (h, M), ascending.
+
+    Every particle is an atom of mass 1/M and every datum one of mass w_i/Σw; an atom stands at the
+    middle of its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses, and F⁻¹ interpolates
+    linearly between the data, constant beyond the first and the last. Particles that are tied stand
+    together at the middle of their common mass.
+
+    Parameters
+    ----------
+    z_p : (h, M) sorted projected particles
+    z_q : (h, N) sorted projected data
+    w_q : (h, N) positive weights of the data in the order of z_q, or None for equal ones
+    """
+    m, n = z_p.shape[1], z_q.shape[1]
+    z = z_p.contiguous()
+    first = torch.searchsorted(z, z, right=False)
+    after = torch.searchsorted(z, z, right=True)
+    level = (first + after).double() / (2 * m)  # F_p(z), (h, M)
+    q = z_q.double()
+    if w_q is None:
+        position = level * n - 0.5
+    else:
+        w = w_q.double()
+        total = w.cumsum(1)
+        position = _bracket(level, ((total - w / 2) / total[:, -1:]).contiguous())
+    return _interpolate(position, q).to(z_p.dtype)
+
+
+def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """T(z) − z where T is linear between (knots, values); (h, n). Beyond the ends: see `_beyond`."""
+    zd, k, v = z.double().contiguous(), knots.double().contiguous(), values.double()
+    below, above = _beyond(zd, k[:, :1], k[:, -1:], v)
+    inside = _interpolate(_bracket(zd, k), v)
+    out = torch.where(zd <= k[:, :1], below, torch.where(zd >= k[:, -1:], above, inside))
+    return (out - zd).to(z.dtype)
+
+
+def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """T(z) below lo and above hi (h, 1): a line from the end, of the whole map's slope but at most 1.
+
+    Only fresh particles get there. A map that narrows the cloud narrows its tails alike (a constant
+    column stays constant); one that widens it shifts them rigidly.
+    """
+    low_end, high_end = values[:, :1], values[:, -1:]
+    slope = torch.where(hi > lo, (high_end - low_end) / (hi - lo), 0.0).clamp(max=1)
+    return low_end + slope * (z - lo), high_end + slope * (z - hi)
+
+
+def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's smallest and largest value, (h,) and (h,), in float64."""
+    return z.amin(1).double(), z.amax(1).double()
+
+
+def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
+    """Bins per unit of z, 0 where the range is empty or too small to divide by."""
+    rate = n_bins / (hi - lo)
+    return torch.where(torch.isfinite(rate), rate, torch.zeros_like(rate))
+
+
+def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
+    """Histogram of each row over [lo, hi] in `n_bins` equal bins: (h, n_bins) float64.
+
+    Values outside the range are counted in the end bins. `weights` (n,) weighs the columns of z.
+    """
+    rate = _bins_per_unit(lo, hi, n_bins)
+    b = ((z.double() - lo[:, None]) * rate[:, None]).clamp(0, n_bins - 1).long()
+    w = torch.ones_like(z[0], dtype=torch.float64) if weights is None else weights.double()
+    counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64, device=z.device)
+    return counts.scatter_add_(1, b, w.expand_as(z))
+
+
+def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+    """F⁻¹(level) with F linear inside each bin; level must not fall where F is flat."""
+    h, n_bins = counts.shape
+    zero = torch.zeros((h, 1), dtype=torch.float64, device=counts.device)
+    total = torch.cat((zero, counts.cumsum(1)), 1)
+    total = (total / total[:, -1:]).contiguous()
+    position = _bracket(level.contiguous(), total)
+    return lo[:, None] + ((hi - lo) / n_bins)[:, None] * position
+
+
+def compose(
+    counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
+) -> Tensor:
+    """T at the particles' bin edges, T(edge_b) = F_q⁻¹(F_p(edge_b)): (h, B + 1) float64, ascending.
+
+    Where particles leave a run of bins empty, F_p is flat and the data may have a gap at that very
+    level (two classes apart). The bins beside the run must not be stretched into the gap: the run
+    starts at F_q⁻¹(level⁻), ends at F_q⁻¹(level⁺), and T is linear over the run.
+    Where all the particles are at one point (lo_p = hi_p) that point goes to the data's median.
+    """
+    h, n_bins = counts_p.shape
+    device = counts_p.device
+    empty = counts_p == 0
+    never = torch.zeros((h, 1), dtype=torch.bool, device=device)
+    empty_left = torch.cat((~never, empty[:, :]), 1)  # edge 0 counts as the end of a run
+    empty_right = torch.cat((empty, never), 1)
+
+    zero = torch.zeros((h, 1), dtype=torch.float64, device=device)
+    level = torch.cat((zero, counts_p.cumsum(1)), 1)
+    level = level / level[:, -1:]
+    level = (level + torch.where(empty_left, LEVEL_EPSILON, -LEVEL_EPSILON)).clamp(0, 1)
+    level = torch.where((hi_p > lo_p)[:, None], level, 0.5)
+    values = _quantile(level, counts_q, lo_q, hi_q)
+
+    # Edges inside a run are interpolated between the run's own two ends.
+    edge = torch.arange(n_bins + 1, device=device).expand(h, -1)
+    inside = empty_left & empty_right & (edge > 0)
+    before = torch.where(inside, 0, edge).cummax(1).values
+    after = torch.where(inside, n_bins, edge).flip(1).cummin(1).values.flip(1)
+    span = (after - before).clamp(min=1)
+    start, end = torch.gather(values, 1, before), torch.gather(values, 1, after)
+    return torch.where(inside, start + (edge - before) / span * (end - start), values)
+
+
+def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+    """T(z) − z where T is linear between `values` on a uniform grid of [lo, hi]; else `_beyond`."""
+    n_bins = values.shape[1] - 1
+    zd, v = z.double(), values.double()
+    position = (zd - lo[:, None]) * _bins_per_unit(lo, hi, n_bins)[:, None]
+    below, above = _beyond(zd, lo[:, None], hi[:, None], v)
+    inside = _interpolate(position, v)
+    out = torch.where(position <= 0, below, torch.where(position >= n_bins, above, inside))
+    return (out - zd).to(z.dtype)

@@ -1,0 +1,133 @@
+"""Every random number, from one counter-based seed tree; nothing else in the package draws any.
+
+A `Seed` is a place in the tree, named by a path such as ``("frame", 3, 17)``. Numbers at a place are
+the Philox4x32-10 stream (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") whose key
+hashes that path. The integer arithmetic is exact, so every device and every version draws the same
+bits, in any order and in any chunks; only the logarithm and cosine that turn them into normal numbers
+may differ in the last place between devices.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+
+__all__ = ["Seed"]
+
+_MASK = 0xFFFFFFFF
+_CHUNK = 1 << 20  # counters per chunk: bounds the int64 temporaries to some 100 MB
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A place in the seed tree.
+
+    Examples
+    --------
+    >>> root = Seed(7)
+    >>> root.child("frame", 0).normal(2, 3).shape
+    torch.Size([2, 3])
+    >>> bool((root.child("noise").normal(5, 3)[2:] == root.child("noise").normal(3, 3, start=2)).all())
+    True
+    """
+
+    entropy: int
+    path: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, random_state: object) -> Seed:
+        """The root for scikit-learn's `random_state`: None, an int, a RandomState or a Generator."""
+        if random_state is None:
+            return cls(int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
+        if isinstance(random_state, Seed):
+            return random_state
+        if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+            if random_state < 0:
+                raise ValueError(f"random_state={random_state} is negative; pass an int >= 0")
+            return cls(int(random_state))
+        if isinstance(random_state, np.random.RandomState):
+            return cls(int(random_state.randint(0, 2**31 - 1)))
+        if isinstance(random_state, np.random.Generator):
+            return cls(int(random_state.integers(0, 2**63 - 1)))
+        raise ValueError(
+            f"random_state={random_state!r} cannot seed anything; pass None, an int >= 0, "
+            "a numpy RandomState or a numpy Generator"
+        )
+
+    def child(self, *names: str | int) -> Seed:
+        """The place below this one; a string and an int never name the same place."""
+        steps = tuple(n if isinstance(n, int) else (1 << 32) | zlib.crc32(n.encode()) for n in names)
+        return Seed(self.entropy, self.path + steps)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Philox's 64-bit key, by numpy's SeedSequence hash (stable by numpy's promise)."""
+        # Ints and strings share one spawn key, so each step is spelt as (high, low) words.
+        words = [w for step in self.path for w in (step >> 32, step & _MASK)]
+        state = np.random.SeedSequence(self.entropy, spawn_key=words).generate_state(2, np.uint32)
+        return int(state[0]), int(state[1])
+
+    def _words(self, rows: int, columns: int, start: int, device: torch.device | str) -> Tensor:
+        """(rows, columns) 32-bit words; row i depends on `start + i` alone, however many are drawn."""
+        quads = -(-columns // 4)
+        per_chunk = max(1, _CHUNK // max(1, quads))
+        out = torch.empty((rows, 4 * quads), dtype=torch.int64, device=device)
+        key = self.key
+        for lo in range(0, rows, per_chunk):
+            n = min(per_chunk, rows - lo)
+            first = (start + lo) * quads
+            words = kernels.for_device(device).philox(first, n * quads, key, device)
+            out[lo : lo + n] = words.view(n, 4 * quads)
+        return out
+
+    def uniform(
+        self,
+        rows: int,
+        columns: int,
+        *,
+        start: int = 0,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
+        out = torch.empty((rows, columns), dtype=dtype, device=device)
+        block = max(1, 4 * _CHUNK // max(1, columns))
+        for lo in range(0, rows, block):
+            n = min(block, rows - lo)
+            words = self._words(n, columns, start + lo, device)[:, :columns]
+            # float32 would round the largest values up to 1: stop just below it.
+            u = (words.to(torch.float64) + 0.5) / 2**32
+            out[lo : lo + n] = u.clamp(max=1 - 2**-24) if dtype == torch.float32 else u
+        return out
+
+    def normal(
+        self,
+        rows: int,
+        columns: int,
+        *,
+        start: int = 0,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """(rows, columns) standard normal numbers, by Box and Muller's formula in float64."""
+        out = torch.empty((rows, columns), dtype=dtype, device=device)
+        block = max(1, 4 * _CHUNK // max(1, columns))
+        for lo in range(0, rows, block):
+            n = min(block, rows - lo)
+            u = (self._words(n, columns, start + lo, device).to(torch.float64) + 0.5) / 2**32
+            radius = torch.sqrt(-2 * torch.log(u[:, 0::2]))
+            angle = 2 * math.pi * u[:, 1::2]
+            pair = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+            out[lo : lo + n] = pair.view(n, -1)[:, :columns]
+        return out
+
+    def permutation(self, n: int) -> Tensor:
+        """A random order of 0..n-1 (on the CPU: it must be the same for every device)."""
+        return torch.argsort(self._words(n, 1, 0, "cpu")[:, 0], stable=True)

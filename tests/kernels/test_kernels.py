@@ -1,0 +1,137 @@
+"""Every kernel against the plain-torch reference in float64, on friendly and hostile projections."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow import kernels
+from sliceflow.kernels import cpu, reference
+
+KINDS = ["normal", "ties", "constant", "huge", "tiny", "gap"]
+SIZES = [1, 2, 3, 7, 64, 97, 1000]
+
+
+def projections(kind: str, h: int, n: int, rng: np.random.Generator) -> torch.Tensor:
+    z = rng.normal(size=(h, n))
+    if kind == "ties":
+        z = np.round(z)
+    elif kind == "constant":
+        z = np.full((h, n), 3.0)
+    elif kind == "huge":
+        z = z * 1e30
+    elif kind == "tiny":
+        z = z * 1e-30
+    elif kind == "gap":
+        z[:, ::2] += 1000
+    return torch.from_numpy(z)
+
+
+@st.composite
+def problems(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    h, m, n = draw(st.integers(1, 5)), draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
+    z_p = projections(draw(st.sampled_from(KINDS)), h, m, rng)
+    z_q = projections(draw(st.sampled_from(KINDS)), h, n, rng)
+    weights = torch.from_numpy(rng.uniform(0.1, 3, size=n)) if draw(st.booleans()) else None
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    return z_p.to(dtype), z_q.to(dtype), weights
+
+
+def close(a, b, scale, dtype):
+    """Equal to a few units in the last place of the largest number that took part."""
+    tolerance = (4e-6 if dtype == torch.float32 else 1e-11) * float(scale)
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    worst = float((a.double() - b.double()).abs().max())
+    assert worst <= tolerance, f"{worst} > {tolerance}"
+
+
+@given(problems())
+def test_sorted_kernels_agree(problem):
+    z_p, z_q, weights = problem
+    scale = max(z_p.abs().max(), z_q.abs().max())
+    sorted_p = cpu.sort_rows(z_p)
+    assert torch.equal(sorted_p, reference.sort_rows(z_p))
+    if weights is None:
+        sorted_q, w = reference.sort_rows(z_q), None
+    else:
+        sorted_q, order = cpu.argsort_rows(z_q)
+        ref_q, ref_order = reference.argsort_rows(z_q)
+        assert torch.equal(sorted_q, ref_q)
+        assert torch.equal(torch.gather(z_q, 1, order), sorted_q)
+        # Ties may come in any order, so compare each value's total weight.
+        w, ref_w = weights[order], weights[ref_order]
+        for row in range(len(z_q)):
+            value, group = torch.unique(ref_q[row], return_inverse=True)
+            totals = [torch.zeros(len(value)).double().index_add(0, group, x[row]) for x in (w, ref_w)]
+            assert torch.allclose(*totals)
+    values = cpu.match(sorted_p, sorted_q, w)
+    close(values, reference.match(sorted_p, sorted_q, w), z_q.abs().max(), z_p.dtype)
+    assert bool((values.diff(dim=1) >= 0).all())
+    fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
+    ours = cpu.displace_knots(fresh, sorted_p, values)
+    close(ours, reference.displace_knots(fresh, sorted_p, values), scale, z_p.dtype)
+
+
+@given(problems(), st.sampled_from([1, 2, 16, 255]))
+def test_histogram_kernels_agree(problem, n_bins):
+    z_p, z_q, weights = problem
+    scale = max(z_p.abs().max(), z_q.abs().max())
+    range_p, range_q = cpu.value_range(z_p), cpu.value_range(z_q)
+    assert all(torch.equal(a, b) for a, b in zip(range_p, reference.value_range(z_p), strict=True))
+    counts_p = cpu.count(z_p, *range_p, n_bins)
+    counts_q = cpu.count(z_q, *range_q, n_bins, weights)
+    assert torch.equal(counts_p, reference.count(z_p, *range_p, n_bins))
+    assert torch.allclose(counts_q, reference.count(z_q, *range_q, n_bins, weights))
+    assert torch.allclose(counts_p.sum(1), torch.full((len(z_p),), float(z_p.shape[1])).double())
+    tables = [k.compose(counts_p, *range_p, counts_q, *range_q) for k in (cpu, reference)]
+    close(*tables, z_q.abs().max(), torch.float64)
+    slack = 1e-12 * float(z_q.abs().max())
+    assert bool((tables[0].diff(dim=1) >= -slack).all())
+    fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
+    moved = [k.displace_grid(fresh, *range_p, tables[0]) for k in (cpu, reference)]
+    close(*moved, scale, z_p.dtype)
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_counts_add_up(module):
+    """Over chunks, machines and time: the sum of the parts' counts is the whole's."""
+    z = torch.randn(3, 1001, generator=torch.Generator().manual_seed(0))
+    lo, hi = module.value_range(z)
+    parts = sum(module.count(part, lo, hi, 37) for part in z.split(100, dim=1))
+    assert torch.equal(parts, module.count(z, lo, hi, 37))
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_values_outside_a_given_range_are_counted_at_its_ends(module):
+    z = torch.tensor([[-5.0, 0.5, 9.0]])
+    counts = module.count(z, torch.tensor([0.0]).double(), torch.tensor([1.0]).double(), 4)
+    assert counts.tolist() == [[1, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_no_empty_run_is_crossed(module):
+    """Two clusters far apart keep to themselves: the bins beside the gap are not stretched into it."""
+    z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500))).double()[None]
+    lo, hi = module.value_range(z)
+    counts = module.count(z, lo, hi, 64)
+    table = module.compose(counts, lo, hi, counts, lo, hi)
+    assert float(module.displace_grid(z, lo, hi, table).abs().max()) < 1e-9
+
+
+def test_big_arrays_are_sorted_in_threads():
+    z = torch.randn(9, 50_000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(cpu.sort_rows(z), torch.sort(z, dim=1).values)
+
+
+def test_without_numba_the_reference_takes_over(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sliceflow.kernels.cpu", None)
+    monkeypatch.delattr(kernels, "cpu")
+    kernels._cpu.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match="pip install numba"):
+            assert kernels.for_tensor(torch.zeros(1, 1)) is reference
+    finally:
+        kernels._cpu.cache_clear()

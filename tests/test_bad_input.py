@@ -1,0 +1,191 @@
+"""Bad input: a message that names the value and the way out, or a documented behaviour."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from sliceflow import SlicedWassersteinFlow
+
+X = np.random.default_rng(0).normal(size=(30, 3))
+Y = np.arange(30) % 3
+quick = dict(n_particles=40, n_steps=4, random_state=0)
+
+
+def fit(x=X, y=None, **parameters):
+    return SlicedWassersteinFlow(**(quick | parameters)).fit(x, y)
+
+
+def with_value(value):
+    x = X.copy()
+    x[4, 1] = value
+    return x
+
+
+REFUSED = {
+    "nan": (with_value(np.nan), None, "Input X contains NaN"),
+    "inf": (with_value(np.inf), None, "Input X contains infinity"),
+    "-inf": (with_value(-np.inf), None, "Input X contains infinity"),
+    "no rows": (X[:0], None, "Found array with 0 sample(s)"),
+    "no columns": (X[:, :0], None, "Found array with 0 feature(s)"),
+    "one dimension": (X[:, 0], None, "Expected 2D array, got 1D array instead"),
+    "text": (np.array([["a", "b"]]), None, "could not convert string to float"),
+    "complex": (X + 1j, None, "Complex data not supported"),
+    "y too short": (X, Y[:-1], "X has 30 rows but y has 29; pass one y for every row of X"),
+    "y of rank 3": (
+        X,
+        np.zeros((30, 1, 1)),
+        "y has shape (30, 1, 1); pass labels (n,) or columns (n, l)",
+    ),
+    "y without columns": (X, np.zeros((30, 0)), "y has 0 columns; leave it out"),
+    "y with nan": (X, np.full((30, 1), np.nan), "y contains nan at [0, 0]"),
+    "y of fractions": (X, np.linspace(0, 1, 30), "pass y[:, None] for a continuous condition"),
+    "y of text columns": (
+        X,
+        np.full((30, 1), "a"),
+        "continuous conditions must be numbers, labels 1-D",
+    ),
+    "too large to standardise": (with_value(1e300), None, "column 1 of X cannot be standardised"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_data_that_cannot_be_fitted(case):
+    x, y, message = REFUSED[case]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit(x, y)
+
+
+PARAMETERS = {
+    "n_particles=0 must be None or an int of at least 1": dict(n_particles=0),
+    "n_particles=2.5 must be None or an int of at least 1": dict(n_particles=2.5),
+    "n_steps=-1 must be an int of at least 0": dict(n_steps=-1),
+    "frame='circle' must be one of ['axis', 'orthogonal', 'random'] or a frame kind": dict(
+        frame="circle"
+    ),
+    "frame=3 must be one of": dict(frame=3),
+    "transport='fast' must be one of ['auto', 'histogram', 'sorted'] or a": dict(transport="fast"),
+    "amplifier=-1 must be a finite number of at least 0": dict(amplifier=-1),
+    "amplifier=nan must be a finite number": dict(amplifier=float("nan")),
+    "entropy=-0.1 must be a finite number of at least 0": dict(entropy=-0.1),
+    "taper=2 must be a number from 0 to 1": dict(taper=2),
+    "validation_fraction=1.0 must be a number between 0 and 1": dict(validation_fraction=1.0),
+    "n_iter_no_change=0 must be an int of at least 1": dict(n_iter_no_change=0),
+    "n_knots=1 must be an int of at least 2": dict(n_knots=1),
+    "device='gpu' is not a torch device": dict(device="gpu"),
+    "random_state=-3 is negative": dict(random_state=-3),
+}
+
+
+@pytest.mark.parametrize("message", PARAMETERS)
+def test_parameters_out_of_range(message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit(**PARAMETERS[message])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_missing_gpu():
+    with pytest.raises(
+        ValueError, match="device='cuda' but torch sees no CUDA device; pass device='cpu'"
+    ):
+        fit(device="cuda")
+
+
+def test_more_classes_than_particles():
+    with pytest.raises(ValueError, match="n_particles=2 is fewer than the 3 classes of y; pass n_part"):
+        fit(X, Y, n_particles=2)
+
+
+def test_no_memory_for_the_particles():
+    message = r"n_particles=1000000000000 with 30 rows of 3 columns and 3 directions needs about .* GiB"
+    with pytest.raises(MemoryError, match=message):
+        fit(n_particles=10**12)
+
+
+def test_early_stopping_needs_rows():
+    with pytest.raises(ValueError, match="holds out 1 of 1 rows and leaves none to fit"):
+        fit(X[:1], early_stopping=True)
+
+
+def test_particle_conditions_that_do_not_fit():
+    flow = SlicedWassersteinFlow(**quick)
+    with pytest.raises(ValueError, match="particle_conditions was given without y"):
+        flow.fit(X, particle_conditions=Y)
+    with pytest.raises(ValueError, match="particle_conditions has 30 rows but n_particles=40"):
+        flow.fit(X, Y, particle_conditions=Y)
+    with pytest.raises(ValueError, match="unknown label 9; the model knows 0, 1, 2"):
+        flow.set_params(n_particles=None).fit(X, Y, particle_conditions=np.full(30, 9))
+
+
+SAMPLING = {
+    "n_samples=0 must be an int of at least 1": dict(n_samples=0),
+    "n_samples=-5 must be an int of at least 1": dict(n_samples=-5),
+    "n_samples=1.5 must be an int of at least 1": dict(n_samples=1.5),
+    "unknown label 7; the model knows 0, 1, 2": dict(n_samples=2, y=7),
+    "unknown labels 'a', 'b'; the model knows 0, 1, 2": dict(n_samples=2, y=["a", "b"]),
+    "y has 3 rows but n_samples=2; pass one condition, or one per sample": dict(
+        n_samples=2, y=[0, 1, 2]
+    ),
+    "y has 2 columns but the model was fitted with 3 (one-hot labels of 3 classes); pass class labels "
+    "or an (n, 3) array": dict(n_samples=2, y=np.ones((2, 2))),
+}
+
+
+@pytest.mark.parametrize("message", SAMPLING)
+def test_samples_that_cannot_be_drawn(message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit(X, Y).sample(**SAMPLING[message])
+
+
+def test_conditions_for_an_unconditional_model_and_columns_of_another_width():
+    with pytest.raises(ValueError, match="y was given but the model was fitted without conditions"):
+        fit().sample(2, y=1)
+    with pytest.raises(
+        ValueError, match=re.escape("y has shape (2, 3) but the model was fitted with 2")
+    ):
+        fit(X, X[:, :2]).sample(2, y=np.ones((2, 3)))
+
+
+def test_sampling_before_fitting():
+    with pytest.raises(ValueError, match="not fitted yet"):
+        SlicedWassersteinFlow().sample(2)
+
+
+def test_one_row_is_what_every_particle_becomes():
+    flow = fit(X[:1])
+    assert np.allclose(flow.particles_, X[:1], atol=1e-12)
+    assert np.allclose(flow.sample(3), X[:1], atol=1e-12)
+
+
+def test_one_column_and_one_particle_are_legal():
+    assert fit(X[:, :1]).particles_.shape == (40, 1)
+    assert fit(n_particles=1).particles_.shape == (1, 3)
+
+
+@pytest.mark.parametrize("value", [0.1, -3.0, 1e300])
+def test_constant_columns_stay_constant_bit_for_bit(value):
+    x = X.copy()
+    x[:, 2] = value
+    flow = fit(x)
+    assert np.all(flow.particles_[:, 2] == value)
+    assert np.all(flow.sample(5, random_state=0)[:, 2] == value)
+
+
+def test_one_class_and_duplicate_rows_are_legal():
+    assert fit(X, np.zeros(30, dtype=int)).sample(2, y=0).shape == (2, 3)
+    assert np.isfinite(fit(np.repeat(X[:2], 20, axis=0)).particles_).all()
+
+
+def test_huge_and_tiny_values_keep_their_scale():
+    for scale in (1e-30, 1e30):
+        x = fit(X * scale).particles_
+        assert np.allclose(x.std(0), X.std(0) * scale, rtol=0.2)
+
+
+def test_a_failed_fit_leaves_the_old_model_usable():
+    flow = fit()
+    before = flow.sample(3, random_state=0)
+    with pytest.raises(ValueError, match="contains NaN"):
+        flow.fit(with_value(np.nan))
+    assert np.array_equal(flow.sample(3, random_state=0), before)

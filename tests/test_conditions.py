@@ -1,0 +1,128 @@
+"""Conditions: encoding, proportions, weights, offsets."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.conditions import (
+    Columns,
+    Labels,
+    as_array,
+    infer,
+    offset,
+    proportional,
+    repeated,
+    row_weights,
+)
+from sliceflow.rng import Seed
+
+
+@pytest.mark.parametrize(
+    ("y", "codes"),
+    [
+        ([3, 1, 3], [1, 0, 1]),
+        (["b", "a", "b"], [1, 0, 1]),
+        ([True, False, True], [1, 0, 1]),
+        ([(0, 1), (0, 0), (0, 1)], [1, 0, 1]),
+        ([1, "one", None, 1], [0, 1, 2, 0]),
+        (pd.Series(["x", "y", "x"]), [0, 1, 0]),
+        (torch.tensor([5, 4, 5]), [1, 0, 1]),
+    ],
+)
+def test_labels_of_any_hashable_kind(y, codes):
+    array = as_array(y)
+    labels = infer(array, len(codes))
+    assert isinstance(labels, Labels)
+    assert labels.encode(array).tolist() == codes
+
+
+def test_whole_floats_are_labels_and_fractions_are_not():
+    assert infer(np.array([0.0, 1.0]), 2).width == 2
+    with pytest.raises(ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"):
+        infer(np.array([0.0, 0.5]), 2)
+
+
+def test_columns_are_standardised_and_constant_ones_survive():
+    y = np.array([[1.0, 5.0], [3.0, 5.0]])
+    columns = infer(y, 2)
+    assert isinstance(columns, Columns)
+    assert columns.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
+    theta_y, codes = torch.randn(6, 4), torch.tensor([2, 0, 3])
+    one_hot = torch.nn.functional.one_hot(codes, 4).float()
+    assert torch.allclose(offset(theta_y, codes, 7.0), 7 * theta_y @ one_hot.T)
+    assert torch.allclose(offset(theta_y, codes, 7.0), offset(theta_y, one_hot, 7.0))
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))
+def test_labels_are_in_the_datas_proportions(sizes, m):
+    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    chosen = codes[proportional(codes, m, Seed(0))]
+    assert len(chosen) == m
+    share = np.array(sizes) * m / sum(sizes)
+    counts = np.bincount(chosen, minlength=len(sizes))
+    assert np.all(np.abs(counts - share) < 1)
+
+
+@given(st.integers(1, 20), st.integers(1, 70))
+def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
+    rows = proportional(torch.randn(n, 2), m, Seed(0))
+    counts = np.bincount(rows, minlength=n)
+    assert counts.sum() == m
+    assert counts.max() - counts.min() <= 1
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.lists(st.integers(0, 4), min_size=1))
+def test_weighted_data_have_the_particles_class_masses(data, particles):
+    data, particles = torch.tensor(data), torch.tensor(particles)
+    weights = row_weights(data, particles)
+    weights = torch.ones(len(data)).double() if weights is None else weights
+    for c in set(data.tolist()):
+        mass = weights[data == c].sum() / len(data)
+        assert float(mass) == pytest.approx(float((particles == c).double().mean()), abs=1e-12)
+
+
+def test_equal_shares_need_no_weights():
+    codes = torch.tensor([0, 0, 1])
+    assert row_weights(codes, codes.repeat(7)) is None
+    rows = torch.randn(5, 2)
+    assert row_weights(rows, rows.repeat(3, 1)) is None
+
+
+def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
+    rows = torch.tensor([[0.0], [1.0]]).double()
+    weights = row_weights(rows, rows[[0, 0, 0, 1]])
+    assert weights.tolist() == [1.5, 0.5]
+    assert row_weights(rows, torch.tensor([[0.5]]).double()) is None
+
+
+def test_one_condition_is_repeated_for_all_samples():
+    labels = infer(as_array([("a", 1), ("b", 2)]), 2)
+    assert labels.encode(repeated(labels, ("b", 2), 3)).tolist() == [1, 1, 1]
+    numbers = infer(np.array([4, 7]), 2)
+    for one in (7, np.int64(7), np.array(7), torch.tensor(7)):
+        assert numbers.encode(repeated(numbers, one, 2)).tolist() == [1, 1]
+    columns = infer(np.array([[0.0, 0.0], [2.0, 4.0]]), 2)
+    assert columns.encode(repeated(columns, [2.0, 4.0], 3)).tolist() == [[1.0, 1.0]] * 3
+
+
+def test_messages_name_what_does_not_fit():
+    labels = infer(np.arange(10), 10)
+    with pytest.raises(ValueError, match="unknown labels 10, 11; the model knows 0, 1, 2"):
+        labels.encode([10, 3, 11])
+    with pytest.raises(ValueError, match=r"y has 3 columns but the model was fitted with 10 \(one-hot"):
+        labels.encode(np.zeros((2, 3)))
+    columns = infer(np.random.default_rng(0).normal(size=(4, 2)), 4)
+    with pytest.raises(
+        ValueError, match=r"y has shape \(4, 3\) but the model was fitted with 2 contin"
+    ):
+        columns.encode(np.zeros((4, 3)))
+    with pytest.raises(ValueError, match=r"y contains nan at \[1, 0\]"):
+        columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
+    with pytest.raises(ValueError, match="labels must be hashable"):
+        as_array([{}, 1])

@@ -1,0 +1,239 @@
+"""The front door: scikit-learn's conventions, closed forms through the pipeline, kinds, units."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import make_moons
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from problems import clouds, gaussian, mixture
+from sliceflow import SlicedWassersteinFlow, frames, transports
+from sliceflow.metrics import sliced_wasserstein
+
+quick = dict(n_particles=64, n_steps=5, random_state=0)
+
+
+@parametrize_with_checks([SlicedWassersteinFlow(**quick)])
+def test_scikit_learn_conventions(estimator, check):
+    """Every check of scikit-learn; none is skipped or expected to fail."""
+    check(estimator)
+
+
+@given(gaussian())
+@settings(max_examples=8)
+def test_gaussian_target_is_reached_within_one_percent(problem):
+    flow = SlicedWassersteinFlow(n_particles=4000, n_steps=60, random_state=0).fit(problem.data)
+    x = flow.particles_
+    spread = np.sqrt(np.trace(problem.cov))
+    assert np.linalg.norm(x.mean(0) - problem.mean) < 0.01 * spread
+    cov = np.cov(x.T, bias=True).reshape(problem.cov.shape)
+    assert np.linalg.norm(cov - problem.cov) < 0.01 * np.linalg.norm(problem.cov)
+
+
+@pytest.mark.parametrize("name", ["moons", "mixture"])
+def test_algorithm_1_and_the_fast_flow_end_at_the_same_distribution(name):
+    """random + sorted, as printed in the paper, against orthogonal + histogram."""
+    if name == "moons":
+        train, test = (make_moons(2000, noise=0.05, random_state=s)[0] for s in (0, 1))
+    else:
+        train, test = mixture(2000, seed=0), mixture(2000, seed=1)
+    kinds = (
+        (frames.Random(n_directions=100), transports.Sorted()),
+        (frames.Orthogonal(), transports.Histogram(1024)),
+    )
+    distances = [
+        sliced_wasserstein(
+            SlicedWassersteinFlow(4000, 100, frame, transport, random_state=0).fit(train).particles_,
+            test,
+            n_directions=200,
+        )
+        for frame, transport in kinds
+    ]
+    assert distances[0] == pytest.approx(distances[1], rel=0.05)
+
+
+@given(clouds(), st.floats(-100, 100), st.floats(0.01, 100))
+@settings(max_examples=15)
+def test_shifted_and_scaled_data_give_shifted_and_scaled_samples(x, shift, scale):
+    a = SlicedWassersteinFlow(**quick).fit(x)
+    b = SlicedWassersteinFlow(**quick).fit(scale * x + shift)
+    tolerance = 1e-6 * (abs(shift) + scale * np.abs(x).max())
+    assert np.allclose(b.particles_, scale * a.particles_ + shift, rtol=0, atol=tolerance)
+    ours, theirs = a.sample(9, random_state=1), b.sample(9, random_state=1)
+    assert np.allclose(theirs, scale * ours + shift, rtol=0, atol=tolerance)
+
+
+@given(clouds(), st.randoms(use_true_random=False))
+@settings(max_examples=15)
+def test_the_order_of_the_rows_does_not_matter(x, random):
+    order = random.sample(range(len(x)), len(x))
+    a, b = (SlicedWassersteinFlow(**quick).fit(rows).particles_ for rows in (x, x[order]))
+    assert np.allclose(a, b, rtol=0, atol=1e-6 * np.abs(x).max())
+
+
+@given(clouds())
+@settings(max_examples=15)
+def test_axis_steps_make_every_column_exact(x):
+    """M a multiple of N: particles take the data's values, in the data's proportions up to one gap."""
+    flow = SlicedWassersteinFlow(n_particles=3 * len(x), n_steps=5, random_state=0).fit(x)
+    levels = (np.arange(3 * len(x)) + 0.5) / (3 * len(x))
+    for column, ours in zip(x.T, flow.particles_.T, strict=True):
+        exact = np.quantile(column, levels, method="hazen")
+        assert np.allclose(np.sort(ours), exact, rtol=0, atol=1e-9 * max(1, np.abs(column).max()))
+
+
+def test_same_seed_same_bits_other_seed_other_bits():
+    x, y = make_moons(100, noise=0.1, random_state=0)
+    a, b, c = (
+        SlicedWassersteinFlow(n_particles=80, n_steps=10, random_state=s).fit(x, y) for s in (0, 0, 1)
+    )
+    assert np.array_equal(a.particles_, b.particles_)
+    assert np.array_equal(a.particle_conditions_, b.particle_conditions_)
+    assert np.array_equal(a.sample(5, random_state=3), b.sample(5, random_state=3))
+    assert not np.array_equal(a.particles_, c.particles_)
+    assert not np.array_equal(a.sample(5, random_state=3), a.sample(5, random_state=4))
+    assert not np.array_equal(a.sample(5), a.sample(5))
+
+
+def test_a_sample_does_not_depend_on_how_many_are_drawn(monkeypatch):
+    x, y = make_moons(100, noise=0.1, random_state=0)
+    flow = SlicedWassersteinFlow(**quick).fit(x, y)
+    many = flow.sample(50, y=1, random_state=0)
+    assert np.allclose(many[:20], flow.sample(20, y=1, random_state=0), atol=1e-12)
+    monkeypatch.setattr("sliceflow.estimator._CHUNK", 7)
+    assert np.allclose(many, flow.sample(50, y=1, random_state=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_arrays_and_tensors_come_back_as_they_came(dtype, as_tensor):
+    x = mixture(50, 3).astype(dtype)
+    given = torch.from_numpy(x) if as_tensor else x
+    flow = SlicedWassersteinFlow(**quick).fit(given)
+    for out in (flow.particles_, flow.sample(3)):
+        assert type(out) is type(given)
+        assert out.dtype == given.dtype
+
+
+def test_integers_and_data_frames_are_taken():
+    flow = SlicedWassersteinFlow(**quick).fit(pd.DataFrame({"a": [1, 2, 3], "b": [4, 5, 6]}))
+    assert flow.feature_names_in_.tolist() == ["a", "b"]
+    assert flow.particles_.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("y", "one"),
+    [
+        (np.array([0, 1] * 30), 1),
+        (np.array(["no", "yes"] * 30), "yes"),
+        ([("a", 1), ("b", 2)] * 30, ("b", 2)),
+        (np.random.default_rng(0).normal(size=(60, 1)).astype(np.float32), 0.5),
+        (np.random.default_rng(0).normal(size=(60, 2)), [0.5, 1.0]),
+    ],
+)
+def test_conditions_come_back_in_the_users_own_form(y, one):
+    x = mixture(60, 2)
+    flow = SlicedWassersteinFlow(n_particles=120, n_steps=5, random_state=0).fit(x, y)
+    own = flow.particle_conditions_
+    rows = [v if isinstance(v, tuple) else np.asarray(v).tolist() for v in own]
+    wanted = [v if isinstance(v, tuple) else np.asarray(v).tolist() for v in y] * 2
+    assert sorted(map(repr, rows)) == sorted(map(repr, wanted))  # each used equally often, bit for bit
+    if isinstance(y, np.ndarray):
+        assert own.dtype == y.dtype
+    assert flow.sample(4, y=one, random_state=0).shape == (4, 2)
+    assert flow.sample(4, y=y[:4], random_state=0).shape == (4, 2)
+    assert flow.sample(4, random_state=0).shape == (4, 2)
+
+
+def test_labels_choose_what_is_sampled():
+    rng = np.random.default_rng(0)
+    y = rng.choice(["low", "high"], size=400, p=[0.8, 0.2])
+    x = np.where(y == "low", -3.0, 3.0)[:, None] + rng.normal(size=(400, 2))
+    flow = SlicedWassersteinFlow(n_particles=1000, n_steps=60, random_state=0).fit(x, y)
+    assert flow.classes_.tolist() == ["high", "low"]
+    for label, sign in (("low", -1), ("high", 1)):
+        assert np.mean(np.sign(flow.sample(300, y=label, random_state=0).mean(1)) == sign) > 0.98
+        batched = flow.particles_[flow.particle_conditions_ == label]
+        assert np.mean(np.sign(batched.mean(1)) == sign) > 0.98
+    halfway = flow.sample(300, y=np.tile([0.5, 0.5], (300, 1)), random_state=0)
+    assert abs(halfway.mean()) < 2.5  # class weights, between the two
+
+
+def test_a_continuous_condition_moves_the_samples():
+    rng = np.random.default_rng(0)
+    y = rng.uniform(-1, 1, size=(1000, 1))
+    x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(size=(1000, 2))
+    flow = SlicedWassersteinFlow(n_particles=2000, n_steps=100, random_state=0).fit(x, y)
+    for value in (-0.7, 0.0, 0.7):
+        ours = flow.sample(400, y=value, random_state=0)[:, 0]
+        assert ours.mean() == pytest.approx(3 * value, abs=0.3)
+        assert ours.std() < 0.6  # 0.1 in truth, 1.7 without the condition
+
+
+def test_particle_conditions_may_be_chosen():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [270, 30])
+    x = np.where(y == 0, -3.0, 3.0)[:, None] + rng.normal(size=(300, 2))
+    wanted = np.repeat([1, 0], [400, 100])
+    flow = SlicedWassersteinFlow(n_steps=60, random_state=0).fit(x, y, particle_conditions=wanted)
+    assert np.array_equal(flow.particle_conditions_, wanted)
+    assert np.mean((flow.particles_.mean(1) > 0) == (wanted == 1)) > 0.98
+
+
+def test_default_number_of_particles_uses_every_row_equally_often():
+    assert len(SlicedWassersteinFlow(n_steps=0).fit(mixture(3000, 2)).particles_) == 12_000
+    assert len(SlicedWassersteinFlow(n_steps=0).fit(mixture(11_000, 2)).particles_) == 11_000
+
+
+def test_amplifier_zero_is_the_unconditional_estimator_bit_for_bit():
+    x, y = make_moons(100, noise=0.1, random_state=0)
+    blind = SlicedWassersteinFlow(amplifier=0, **quick).fit(x, y)
+    plain = SlicedWassersteinFlow(**quick).fit(x)
+    assert np.array_equal(blind.particles_, plain.particles_)
+    assert np.array_equal(blind.sample(9, y=1, random_state=0), plain.sample(9, random_state=0))
+
+
+def test_parameters_are_left_as_given_and_clone_works():
+    flow = SlicedWassersteinFlow(
+        frame=frames.Random(50), transport=transports.Sorted(subset=9), **quick
+    )
+    again = clone(flow).fit(mixture(40, 2))
+    assert again.get_params() == flow.get_params()
+
+
+def test_import_is_light():
+    """What torch and scikit-learn bring along, and nothing else: numba waits for its first use."""
+    code = (
+        "import sys, sliceflow; "
+        "print([m for m in ('numba', 'matplotlib', 'ot', 'triton') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cpu_and_gpu_agree():
+    x, y = make_moons(500, noise=0.05, random_state=0)
+    for transport in ("sorted", "histogram"):
+        cpu, gpu = (
+            SlicedWassersteinFlow(2000, 40, transport=transport, device=device, random_state=0).fit(
+                x, y
+            )
+            for device in ("cpu", "cuda")
+        )
+        # Rounding decides now and then which side of a bin a particle falls on: compare the bulk.
+        assert np.quantile(np.abs(cpu.particles_ - gpu.particles_).max(1), 0.95) < 1e-3
+        assert np.array_equal(
+            gpu.particles_,
+            SlicedWassersteinFlow(2000, 40, transport=transport, device="cuda", random_state=0)
+            .fit(x, y)
+            .particles_,
+        )

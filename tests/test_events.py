@@ -1,0 +1,112 @@
+"""Listeners: what they hear, and how they stop a stage."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+
+from sliceflow import SlicedWassersteinFlow
+from sliceflow.events import Event, HeldOut, History, Progress
+from sliceflow.rng import Seed
+
+X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 5, 0.1] + 2
+
+
+def event(step, particles, stage_index=0):
+    return Event("flow", stage_index, step, step + 1, 10, torch.tensor(1.0), 0.1, particles)
+
+
+def test_every_step_is_heard_in_order():
+    heard = []
+    flow = SlicedWassersteinFlow(n_particles=100, n_steps=4, random_state=0)
+    flow.fit(X, listeners=(heard.append,))
+    assert [(e.stage, e.step) for e in heard] == [("flow", k) for k in range(4)] + [
+        ("axis", 0),
+        ("axis", 1),
+    ]
+    assert [e.steps_done for e in heard] == [1, 2, 3, 4, 5, 6]
+    assert all(e.steps_total == 6 for e in heard)
+    assert flow.history_["distance"] == [float(e.distance) for e in heard]
+    assert np.all(np.diff(flow.history_["seconds"]) > 0)
+
+
+def test_the_distance_of_the_first_step_is_the_sliced_distance_between_noise_and_data():
+    """Checked against POT on the step's own directions, in standardised units."""
+    frames = []
+    flow = SlicedWassersteinFlow(n_particles=200, n_steps=1, transport="sorted", random_state=0)
+    flow.fit(X, listeners=(lambda e: frames.append(e.particles.clone()),))
+    theta = flow._flow.frame(0, 0, frames[0]).theta.numpy()
+    start = (
+        flow._model
+        and SlicedWassersteinFlow(
+            n_particles=200, n_steps=0, n_axis_steps=0, standardize=False, random_state=0
+        )
+        .fit(X)
+        .particles_
+    )
+    data = (X - X.mean(0)) / X.std(0)
+    exact = ot.sliced_wasserstein_distance(start, data, projections=theta.T)
+    assert flow.history_["distance"][0] == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_listener_that_returns_true_ends_the_stage_not_the_flow():
+    flow = SlicedWassersteinFlow(n_particles=50, n_steps=20, random_state=0)
+    flow.fit(X, listeners=(lambda e: e.stage == "flow" and e.step == 2,))
+    assert flow.history_["stage"] == ["flow"] * 3 + ["axis"] * 2
+    assert flow.n_iter_ == 5
+    assert flow.sample(2, random_state=0).shape == (2, 3)
+
+
+def test_history_is_a_table():
+    history = History()
+    assert history.as_columns() == {"stage": [], "step": [], "distance": [], "seconds": []}
+    history(event(0, torch.zeros(1, 1)))
+    assert history.as_columns()["distance"] == [1.0]
+
+
+def test_held_out_distance_is_pots():
+    rng = np.random.default_rng(0)
+    rows, particles = rng.normal(size=(300, 4)), rng.normal(size=(300, 4)) + 1
+    rule = HeldOut(torch.from_numpy(rows.T.copy()), Seed(0), n_directions=50)
+    exact = ot.sliced_wasserstein_distance(particles, rows, projections=rule.theta.T.numpy())
+    assert rule.distance(torch.from_numpy(particles.T.copy())) == pytest.approx(exact, rel=1e-9)
+
+
+def test_held_out_rule_stops_after_steps_without_improvement_and_starts_afresh_in_a_new_stage():
+    rows = torch.zeros(2, 10)
+    rule = HeldOut(rows, Seed(0), n_iter_no_change=3)
+    distances = [4.0, 3.0, 3.0, 3.0, 3.0]
+    stops = [rule(event(k, torch.full((2, 10), value))) for k, value in enumerate(distances)]
+    assert stops == [False, False, False, False, True]
+    assert not rule(event(0, torch.full((2, 10), 9.0), stage_index=1))
+
+
+def test_early_stopping_stops_early_and_fits_the_other_rows_only():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 8))
+    flow = SlicedWassersteinFlow(
+        n_particles=500, n_steps=300, random_state=0, early_stopping=True, validation_fraction=0.2
+    ).fit(X)
+    assert flow.n_iter_ < 150
+    full = SlicedWassersteinFlow(n_particles=500, n_steps=300, random_state=0).fit(X)
+    distance = [
+        np.median(np.linalg.norm(f.particles_[:, None] - X[None], axis=2).min(axis=1))
+        for f in (flow, full)
+    ]
+    assert distance[0] > distance[1]  # stopped before it could copy
+
+
+def test_progress_is_silent_by_default_and_can_be_shown(capsys):
+    SlicedWassersteinFlow(n_particles=20, n_steps=3, random_state=0).fit(X)
+    assert capsys.readouterr().err == ""
+    SlicedWassersteinFlow(n_particles=20, n_steps=3, random_state=0, verbose=1).fit(X)
+    assert "5/5" in capsys.readouterr().err
+
+
+def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tqdm.auto", None)
+    progress = Progress()
+    for k in range(10):
+        progress(event(k, torch.zeros(1, 1)))
+    progress.close()
+    assert capsys.readouterr().err.count("sliced distance 1") == 10

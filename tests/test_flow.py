@@ -1,0 +1,197 @@
+"""The loop: closed forms, invariances, masking, the same bits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.frames import Axis, Orthogonal, Random
+from sliceflow.rng import Seed
+from sliceflow.schedule import Stage, flat
+from sliceflow.transports import Auto, Histogram, Sorted
+
+FRAMES = [Orthogonal(), Random(30), Random(30, fixed=True), Axis()]
+TRANSPORTS = [Sorted(), Sorted(subset=40), Histogram(32), Auto(threshold=50)]
+CONDITIONS = ["none", "labels", "columns"]
+
+
+def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
+    noise, data = Seed(1).normal(m, d, dtype=dtype), Seed(2).normal(n, d, dtype=dtype) * 2 + 1
+    if condition == "none":
+        y_p = y_q = None
+    elif condition == "labels":
+        y_p, y_q = torch.arange(m) % 3, torch.arange(n) % 4 % 3
+    else:
+        y_q = Seed(3).normal(n, 2, dtype=dtype)
+        y_p = y_q[torch.arange(m) % n]
+    return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
+
+
+def width(condition):
+    return {"none": 0, "labels": 3, "columns": 2}[condition]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=str)
+@pytest.mark.parametrize("frame", FRAMES, ids=str)
+def test_every_combination_keeps_the_invariants(frame, transport, condition):
+    """Finite, closer to the data, same bits again, y untouched; the replayed model moves alike."""
+    flow = Flow(flat(frame, 12, n_axis_steps=1), Seed(0), width(condition), amplifier=5.0)
+    runs = []
+    for _ in range(2):
+        particles, data = clouds(condition)
+        before = [t.clone() for t in (data.x, particles.y, data.y) if t is not None]
+        model = simulate(flow, particles, data, transport, Noise(Seed(5)), n_knots=10**6)
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                before, [t for t in (data.x, particles.y, data.y) if t is not None], strict=True
+            )
+        )
+        assert bool(torch.isfinite(particles.x).all())
+        runs.append(particles.x)
+    assert torch.equal(*runs)
+    start, data = clouds(condition)
+    error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, runs[0])]
+    assert error[1] < 0.5 * error[0]
+    # With every knot kept, a model replayed on the particles' own noise is the simulation again.
+    replay(flow, model, start, Noise(Seed(5)))
+    assert torch.allclose(start.x, runs[0], atol=1e-9)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 50))
+def test_one_direction_and_equal_counts_give_the_datas_projections_exactly(seed, n):
+    x, q = Seed(seed).child("p").normal(n, 1).T.contiguous(), Seed(seed).child("q").normal(n, 1).T
+    particles = Cloud(x)
+    flow = Flow([Stage("one", Orthogonal(), 1)], Seed(0))
+    simulate(flow, particles, Cloud(q.contiguous()), Sorted(), Noise(Seed(0)))
+    assert torch.allclose(particles.x.sort().values, q.sort().values, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("frame", [Orthogonal(), Axis()], ids=str)
+def test_target_equal_to_start_moves_nothing(frame):
+    particles, _ = clouds()
+    before = particles.x.clone()
+    flow = Flow([Stage("flow", frame, 5)], Seed(0))
+    simulate(flow, particles, Cloud(before.clone()), Sorted(), Noise(Seed(0)))
+    assert torch.allclose(particles.x, before, atol=1e-13)
+
+
+def test_a_translation_is_solved_in_one_orthogonal_step():
+    particles, _ = clouds(m=100)
+    target = particles.x + torch.tensor([[3.0], [-2.0], [7.0]])
+    flow = Flow([Stage("flow", Orthogonal(), 1)], Seed(0))
+    simulate(flow, particles, Cloud(target.clone()), Sorted(), Noise(Seed(0)))
+    assert torch.allclose(particles.x, target, atol=1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turned:
+    """Orthogonal frames seen from a rotated space."""
+
+    rotation: torch.Tensor
+
+    def draw(self, seed, step, d, n_conditions):
+        frame = Orthogonal().draw(seed, step, d, n_conditions)
+        return dataclasses.replace(frame, theta=frame.theta @ self.rotation.T)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=10)
+def test_rotation_of_the_space_rotates_the_samples(seed):
+    rotation = Orthogonal().draw(Seed(seed), 0, 3, 0).theta
+    particles, data = clouds()
+    turned, turned_data = Cloud(rotation @ particles.x), Cloud(rotation @ data.x)
+    simulate(Flow([Stage("s", Orthogonal(), 6)], Seed(0)), particles, data, Sorted(), Noise(Seed(0)))
+    simulate(
+        Flow([Stage("s", Turned(rotation), 6)], Seed(0)), turned, turned_data, Sorted(), Noise(Seed(0))
+    )
+    assert torch.allclose(turned.x, rotation @ particles.x, atol=1e-9)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=10)
+def test_the_order_of_the_data_does_not_matter(seed):
+    particles, data = clouds("labels")
+    again, _ = clouds("labels")
+    order = Seed(seed).permutation(data.x.shape[1])
+    flow = Flow([Stage("s", Orthogonal(), 6)], Seed(0), 3)
+    simulate(flow, particles, data, Sorted(), Noise(Seed(0)))
+    shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
+    simulate(flow, again, shuffled, Sorted(), Noise(Seed(0)))
+    assert torch.allclose(again.x, particles.x, atol=1e-9)
+
+
+@pytest.mark.parametrize("frame", [Orthogonal(), Random(20)], ids=str)
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
+def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit(frame, transport):
+    schedule = flat(frame, 8)
+    results = []
+    for condition, amplifier in (("none", 10.0), ("labels", 0.0), ("columns", 0.0)):
+        particles, data = clouds(condition)
+        flow = Flow(schedule, Seed(0), width(condition), amplifier)
+        model = simulate(flow, particles, data, transport, Noise(Seed(0)))
+        fresh = Cloud(
+            Seed(8).normal(20, 3).T.contiguous(), None if condition == "none" else particles.y[:20]
+        )
+        replay(flow, model, fresh, Noise(Seed(0)))
+        results.append((particles.x, fresh.x))
+    for x, fresh in results[1:]:
+        assert torch.equal(x, results[0][0])
+        assert torch.equal(fresh, results[0][1])
+
+
+def test_entropy_reaches_the_closed_form_width():
+    """½·SW₂² + λ·(negative entropy) from N(0, σ²I) is least at N(0, s²I), s² − σs − λd = 0."""
+    d, sigma, lam = 3, 1.5, 0.05
+    data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
+    particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
+    flow = Flow([Stage("flow", Orthogonal(), 150, step_size=0.1)], Seed(2), entropy=lam)
+    simulate(flow, particles, data, Sorted(), Noise(Seed(3)))
+    wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
+    assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
+
+
+def test_entropy_noise_of_a_particle_does_not_depend_on_its_chunk():
+    particles, data = clouds()
+    flow = Flow([Stage("flow", Orthogonal(), 3)], Seed(0), entropy=0.1)
+    model = simulate(flow, particles, data, Sorted(), Noise(Seed(0)))
+    whole = Cloud(Noise(Seed(4)).normal(torch.empty(3, 10).double()))
+    replay(flow, model, whole, Noise(Seed(5)))
+    part = Cloud(Noise(Seed(4), first=6).normal(torch.empty(3, 4).double()))
+    replay(flow, model, part, Noise(Seed(5), first=6))
+    assert torch.allclose(part.x, whole.x[:, 6:], atol=1e-12)
+
+
+def test_uneven_labels_are_right_because_the_data_are_weighted():
+    """Half of all particles in a class that has a tenth of the data: every class still in its place."""
+    rng = np.random.default_rng(0)
+    y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
+    centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
+    data = Cloud(centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))), y_q)
+    y_p = torch.from_numpy(np.repeat([0, 1, 2], [500, 400, 100]))
+    particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), y_p)
+    flow = Flow(flat(Orthogonal(), 60, n_axis_steps=0), Seed(0), 3)
+    simulate(flow, particles, data, Sorted(), Noise(Seed(0)))
+    nearest = torch.cdist(particles.x.T, centres.T).argmin(1)
+    assert float((nearest == y_p).double().mean()) > 0.99
+
+
+def test_a_label_without_particles_leaves_its_rows_out():
+    data = Cloud(torch.cat((torch.zeros(1, 50), torch.full((1, 50), 9.0)), 1), torch.arange(100) // 50)
+    particles = Cloud(torch.randn(1, 40), torch.zeros(40, dtype=torch.int64))
+    flow = Flow(flat(Orthogonal(), 5), Seed(0), 2)
+    simulate(flow, particles, data, Sorted(), Noise(Seed(0)))
+    assert float(particles.x.abs().max()) < 1e-5
+
+
+def test_step_sizes_taper():
+    stage = Stage("flow", Orthogonal(), 10, taper=0.5)
+    sizes = [stage.size_of(k) for k in range(10)]
+    assert sizes == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
+    assert all(Stage("flow", Orthogonal(), 3).size_of(k) == 1 for k in range(3))
+    assert flat(Orthogonal(), 0, n_axis_steps=0) == []

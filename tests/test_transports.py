@@ -1,0 +1,146 @@
+"""One-dimensional transport against POT, closed forms, and itself."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.rng import Seed
+from sliceflow.transports import Auto, GridTable, Histogram, KnotTable, Sorted
+
+ALL = [Sorted(), Histogram(64), Auto(threshold=10), Sorted(subset=50)]
+seeds = st.integers(0, 2**32 - 1)
+
+
+def transported(transport, z_p, z_q, weights=None):
+    z_p, z_q = (torch.as_tensor(z, dtype=torch.float64).reshape(1, -1) for z in (z_p, z_q))
+    weights = None if weights is None else torch.as_tensor(weights)
+    return (z_p + transport.fit(z_p, z_q, weights, Seed(0))[1])[0].numpy()
+
+
+@given(seeds, st.integers(1, 200))
+def test_sorted_with_equal_counts_is_pots_plan(seed, n):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=n), rng.gamma(2, size=n)
+    plan = ot.emd_1d(z_p, z_q)  # a permutation / n
+    assert np.allclose(transported(Sorted(), z_p, z_q), n * plan @ z_q, atol=1e-12)
+
+
+@given(seeds, st.integers(1, 80), st.integers(1, 80), st.booleans())
+def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(seed, m, n, weighted):
+    """The plan gives particle k some data; interpolation may reach the neighbours, never further."""
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=m), np.sort(rng.gamma(2, size=n))
+    w = rng.uniform(0.2, 2, size=n) if weighted else np.ones(n)
+    plan = ot.emd_1d(z_p, z_q, np.full(m, 1 / m), w / w.sum())
+    out = transported(Sorted(), z_p, z_q, w if weighted else None)
+    for k in range(m):
+        used = np.flatnonzero(plan[k] > 1e-12)
+        low, high = z_q[max(used[0] - 1, 0)], z_q[min(used[-1] + 1, n - 1)]
+        assert low - 1e-9 <= out[k] <= high + 1e-9
+
+
+def test_the_cost_of_both_transports_is_pots_distance():
+    rng = np.random.default_rng(0)
+    z_p, z_q = rng.normal(size=20_000), rng.gamma(2, size=15_000)
+    exact = ot.wasserstein_1d(z_p, z_q, p=2)
+    for transport in (Sorted(), Histogram(256)):
+        cost = np.mean((transported(transport, z_p, z_q) - z_p) ** 2)
+        assert cost == pytest.approx(exact, rel=1e-2)
+
+
+@pytest.mark.parametrize("transport", ALL, ids=str)
+@given(seed=seeds)
+def test_target_equal_to_start_moves_nothing(transport, seed):
+    z = torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 100)))
+    moved = transport.fit(z, z, None, Seed(0))[1].abs().max()
+    # A subset of the particles is another distribution; it may move them by its own noise.
+    assert float(moved) < (1.5 if transport == Sorted(subset=50) else 1e-10)
+
+
+@pytest.mark.parametrize("transport", ALL[:3], ids=str)
+@given(seed=seeds, shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
+def test_maps_follow_translation_and_scaling(transport, seed, shift, scale):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=150), rng.normal(size=130)
+    out = transported(transport, z_p, z_q)
+    assert np.allclose(transported(transport, z_p, scale * z_q + shift), scale * out + shift, atol=1e-9)
+    assert np.allclose(transported(transport, scale * z_p + shift, z_q), out, atol=1e-9)
+
+
+@pytest.mark.parametrize("transport", ALL, ids=str)
+@given(seed=seeds)
+def test_maps_are_monotone_everywhere(transport, seed):
+    rng = np.random.default_rng(seed)
+    z_p = torch.from_numpy(np.round(rng.normal(size=(2, 120)), rng.integers(1, 4)))
+    z_q = torch.from_numpy(rng.standard_t(2, size=(2, 90)))
+    z = torch.linspace(-8, 8, 2001).double().expand(2, -1).contiguous()
+    image = z + transport.fit(z_p, z_q, None, Seed(0))[0].displace(z)
+    assert bool((image.diff(dim=1) >= -1e-12).all())
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
+@pytest.mark.parametrize(("factor", "slope"), [(2.0, 1.0), (1.0, 1.0), (0.25, 0.25), (0.0, 0.0)])
+def test_beyond_the_ends_the_map_goes_on_with_its_slope_but_never_widens(transport, factor, slope):
+    z_p = torch.linspace(0, 1, 11).double()[None]
+    table, _ = transport.fit(z_p, 5 + factor * z_p, None, Seed(0))
+    far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
+    image = (far + table.displace(far))[0]
+    wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
+    assert torch.allclose(image, torch.tensor(wanted).double())
+
+
+def test_tied_particles_move_together_to_the_middle_of_their_mass():
+    out = transported(Sorted(), [0.0, 0.0, 0.0, 1.0], [10.0, 20.0, 30.0, 40.0])
+    assert out.tolist() == [20.0, 20.0, 20.0, 40.0]
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
+def test_particles_at_one_point_go_to_the_median(transport):
+    out = transported(transport, [2.0] * 5, np.linspace(0, 10, 101))
+    assert np.allclose(out, 5.0, atol=0.2)
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(2048)], ids=str)
+@given(seed=seeds)
+def test_integer_weights_are_repetitions(transport, seed):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=400), rng.normal(size=50)
+    repeats = rng.integers(1, 4, size=50)
+    weighted = transported(transport, z_p, z_q, repeats.astype(float))
+    repeated = transported(transport, z_p, np.repeat(z_q, repeats))
+    # Linear interpolation sees repeated data as a plateau: equal up to the local gap.
+    gap = np.max(np.diff(np.sort(z_q)))
+    assert np.abs(weighted - repeated).max() <= gap + 1e-9
+    assert np.abs(weighted.mean() - repeated.mean()) < 0.1
+
+
+def test_a_subset_is_drawn_anew_each_step_and_reproducibly():
+    z_p, z_q = torch.randn(1, 1000, dtype=torch.float64), torch.randn(1, 500, dtype=torch.float64)
+    a, b, c = (Sorted(subset=100).fit(z_p, z_q, None, Seed(s))[0].knots for s in (0, 0, 1))
+    assert a.shape == (1, 100)
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_auto_picks_by_size():
+    z = torch.randn(1, 100)
+    assert isinstance(Auto(threshold=200).fit(z, z, None, Seed(0))[0], KnotTable)
+    assert isinstance(Auto(threshold=199).fit(z, z, None, Seed(0))[0], GridTable)
+
+
+def test_thin_tables_are_small_and_close():
+    rng = np.random.default_rng(0)
+    z_p, z_q = (
+        torch.from_numpy(rng.normal(size=(2, 5000))),
+        torch.from_numpy(rng.gamma(2, size=(2, 4000))),
+    )
+    for transport in (Sorted(), Histogram(1024)):
+        table, dz = transport.fit(z_p, z_q, None, Seed(0))
+        assert torch.allclose(dz, table.displace(z_p), atol=1e-12)
+        thin = table.thin(128)
+        assert thin.values.shape[1] <= 129
+        assert float((thin.displace(z_p) - table.displace(z_p)).abs().mean()) < 0.02
+        assert table.thin(10_000).values.shape == table.values.shape
