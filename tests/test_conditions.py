@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sliceflow.conditions import (
     Columns,
     Labels,
+    add_offset,
     as_array,
     infer,
-    offset,
     proportional,
     repeated,
     row_weights,
@@ -55,8 +55,10 @@ def test_columns_are_standardised_and_constant_ones_survive():
 def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     theta_y, codes = torch.randn(6, 4), torch.tensor([2, 0, 3])
     one_hot = torch.nn.functional.one_hot(codes, 4).float()
-    assert torch.allclose(offset(theta_y, codes, 7.0), 7 * theta_y @ one_hot.T)
-    assert torch.allclose(offset(theta_y, codes, 7.0), offset(theta_y, one_hot, 7.0))
+    z = torch.randn(6, 3)
+    wanted = z + 7 * theta_y @ one_hot.T
+    assert torch.allclose(add_offset(z, theta_y, codes, 7.0), wanted, atol=1e-5)
+    assert torch.allclose(add_offset(z, theta_y, one_hot, 7.0), wanted, atol=1e-5)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))

@@ -95,7 +95,7 @@ class Turned:
 
     rotation: torch.Tensor
 
-    def draw(self, seed, step, d, n_conditions):
+    def draw(self, seed, step, d, n_conditions, device="cpu"):
         frame = Orthogonal().draw(seed, step, d, n_conditions)
         return dataclasses.replace(frame, theta=frame.theta @ self.rotation.T)
 

@@ -5,7 +5,8 @@ The front door. Experts find `frames`, `transports`, `schedule`, `conditions`, `
 """
 
 from sliceflow.estimator import SlicedWassersteinFlow
+from sliceflow.image_flow import ImageFlow
 
-__all__ = ["SlicedWassersteinFlow", "__version__"]
+__all__ = ["ImageFlow", "SlicedWassersteinFlow", "__version__"]
 
 __version__ = "0.1.0"

@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.rng import Seed
 
 __all__ = [
     "Columns",
     "Condition",
     "Labels",
+    "add_offset",
     "as_array",
     "infer",
-    "offset",
     "proportional",
     "repeated",
     "row_weights",
@@ -43,13 +44,16 @@ class Condition(Protocol):
         ...
 
 
-def offset(theta_y: Tensor, codes: Tensor, amplifier: float) -> Tensor:
-    """ξ·θ_yᵀy for every direction and row: (h, l) and codes of n rows -> (h, n).
+def add_offset(z: Tensor, theta_y: Tensor, codes: Tensor, amplifier: float) -> Tensor:
+    """z + ξ·θ_yᵀy for every direction and row: z (h, n), θ_y (h, l), codes of n rows -> (h, n).
 
     A class number stands for a one-hot y, so its offset is one column of θ_y: no product is needed.
     """
     scaled = amplifier * theta_y
-    return scaled[:, codes] if codes.dim() == 1 else scaled @ codes.T.to(theta_y.dtype)
+    if codes.dim() == 1:
+        out: Tensor = kernels.for_tensor(z).add_class_offsets(z, scaled, codes)
+        return out
+    return torch.addmm(z, scaled, codes.T.to(z.dtype))
 
 
 @dataclass(frozen=True)

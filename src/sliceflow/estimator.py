@@ -7,7 +7,6 @@ in the user's units, types and labels. The algorithm itself is in `flow`.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, Self
@@ -19,6 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
+from sliceflow.checks import free_memory, resolve_device
+from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
@@ -178,7 +179,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             y = conditions.as_array(y)
             condition = conditions.infer(y, len(X))
             codes = condition.encode(y)
-        device = _resolve_device(self.device)
+        device = resolve_device(self.device)
         seed = Seed.of(self.random_state)
 
         self._shift, self._scale = _standardization(X, self.standardize)
@@ -255,8 +256,8 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
         """
         check_is_fitted(self)
-        if not isinstance(n_samples, Integral) or isinstance(n_samples, bool) or n_samples < 1:
-            raise ValueError(f"n_samples={n_samples!r} must be an int of at least 1")
+        whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
+        check(whole and n_samples >= 1, "n_samples", n_samples, "an int of at least 1")
         seed = Seed.of(random_state)
         codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))
         out = []
@@ -342,8 +343,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         def need(ok: bool, name: str, what: str) -> None:
-            if not ok:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be {what}")
+            check(ok, name, getattr(self, name), what)
 
         def is_int(v: object, least: int) -> bool:
             return isinstance(v, Integral) and not isinstance(v, bool) and int(v) >= least
@@ -391,18 +391,6 @@ def _cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
     return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
 
 
-def _resolve_device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        resolved = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r} is not a torch device; try 'cpu' or 'cuda'") from error
-    if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} but torch sees no CUDA device; pass device='cpu'")
-    return resolved
-
-
 def _standardization(X: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray]:
     """(shift, scale) of each column; a constant column is shifted to 0 and not scaled."""
     d = X.shape[1]
@@ -426,17 +414,11 @@ def _check_memory(m: int, x: Tensor, frame: frames.FrameKind, device: torch.devi
     """Refuse at once what could never be allocated, instead of dying in the middle."""
     n, d = x.shape
     h = max(getattr(frame, "n_directions", d), d)
-    need = x.itemsize * (m * (2 * d + 4 * h) + n * (2 * d + 2 * h))
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        try:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):  # not every system says
-            return
-    if need > free:
+    wanted = x.itemsize * (m * (2 * d + 4 * h) + n * (2 * d + 2 * h))
+    free = free_memory(device)
+    if free is not None and wanted > free:
         raise MemoryError(
             f"n_particles={m} with {n} rows of {d} columns and {h} directions needs about "
-            f"{need / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free; "
+            f"{wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free; "
             "lower n_particles or the number of directions"
         )

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.conditions import offset, row_weights
+from sliceflow.conditions import add_offset, row_weights
 from sliceflow.events import Event, Listener, now
-from sliceflow.frames import Axis, Frame
+from sliceflow.frames import AnyFrame, Axis
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage
 from sliceflow.transports import Table, Transport
@@ -74,6 +74,7 @@ class Flow:
     n_conditions : l, the width of the condition; 0 for none
     amplifier : ξ. At 0 the condition cannot be seen: the unconditional flow, bit for bit
     entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
+    mask : (d, 1), 1 where x moves and 0 where it is observed and never does; None moves all of it
     """
 
     schedule: Sequence[Stage]
@@ -81,29 +82,32 @@ class Flow:
     n_conditions: int = 0
     amplifier: float = 10.0
     entropy: float = 0.0
+    mask: Tensor | None = None
 
     @property
     def conditional(self) -> bool:
         return self.n_conditions > 0 and self.amplifier > 0
 
-    def frame(self, i: int, k: int, x: Tensor) -> Frame:
+    def frame(self, i: int, k: int, x: Tensor) -> AnyFrame:
         """The frame of step k of stage i, on x's device and in its precision."""
         width = self.n_conditions if self.conditional else 0
-        frame = self.schedule[i].frame.draw(self.seed.child("frame", i), k, x.shape[0], width)
+        seed = self.seed.child("frame", i)
+        frame = self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device)
         return frame.to(x.device, x.dtype)
 
-    def project(self, frame: Frame, cloud: Cloud) -> Tensor:
+    def project(self, frame: AnyFrame, cloud: Cloud) -> Tensor:
         """z = Θx + ξ·θ_yᵀy, (h, n)."""
         z = frame.project(cloud.x)
         if cloud.y is None or frame.theta_y is None:
             return z
-        return z + offset(frame.theta_y, cloud.y, self.amplifier)
+        return add_offset(z, frame.theta_y, cloud.y, self.amplifier)
 
-    def move(self, x: Tensor, frame: Frame, dz: Tensor, i: int, k: int, noise: Noise) -> None:
+    def move(self, x: Tensor, frame: AnyFrame, dz: Tensor, i: int, k: int, noise: Noise) -> None:
         """x += s·Θᵀdz/c + √(2λη)·ε in place, η = s·d being the step in the paper's units."""
         stage, d = self.schedule[i], x.shape[0]
         size = stage.size_of(k)
-        x.add_(frame.lift(dz), alpha=size)
+        dx = frame.lift(dz)
+        x.add_(dx if self.mask is None else dx * self.mask, alpha=size)
         if self.entropy > 0 and not isinstance(stage.frame, Axis):  # axis steps are exact: no noise
             epsilon = noise.child("entropy", i, k).normal(x)
             x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
@@ -122,7 +126,7 @@ def simulate(
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
-    returns True ends the stage.
+    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model.
     """
     data, weights = weigh(flow, data, particles)
     model: list[Step] = []
@@ -135,7 +139,8 @@ def simulate(
             table, dz = fit(z_p, z_q, weights, flow.seed.child("transport", i, k))
             flow.move(particles.x, frame, dz, i, k, noise)
 
-            model.append(Step(i, k, table.thin(n_knots)))
+            if n_knots > 0:
+                model.append(Step(i, k, table.thin(n_knots)))
             done += 1
             distance = torch.linalg.vector_norm(dz) / math.sqrt(dz.numel())
             event = Event(stage.name, i, k, done, total, distance, now() - began, particles.x)

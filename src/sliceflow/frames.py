@@ -6,13 +6,15 @@ A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c
 unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description; ``draw`` makes
-the frame of one step from a seed, always on the CPU in float64, so that a model replays anywhere.
+the frame of one step from a seed, in float64 and from the CPU's numbers, so that a model replays
+anywhere. `Tiles`, for pictures, is in `local`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -20,7 +22,18 @@ from torch import Tensor
 
 from sliceflow.rng import Seed
 
-__all__ = ["Axis", "Frame", "FrameKind", "Orthogonal", "Random"]
+__all__ = [
+    "AnyFrame",
+    "Axis",
+    "Frame",
+    "FrameKind",
+    "Orthogonal",
+    "Random",
+    "condition_directions",
+    "rotation",
+]
+
+_POOL = 8
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,22 @@ class Frame:
         return Frame(move(self.theta), move(self.theta_y), self.parseval)
 
 
+class AnyFrame(Protocol):
+    """What a step needs of a frame; see `Frame` for the meaning of each."""
+
+    @property
+    def theta_y(self) -> Tensor | None: ...
+    def project(self, x: Tensor) -> Tensor: ...
+    def lift(self, dz: Tensor) -> Tensor: ...
+    def to(self, device: torch.device, dtype: torch.dtype) -> AnyFrame: ...
+
+
 class FrameKind(Protocol):
     """What a schedule holds: how the frames of its steps are drawn."""
 
-    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+    def draw(
+        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+    ) -> AnyFrame:
         """The frame of `step`, for x in R^d and a condition in R^n_conditions (0: none)."""
         ...
 
@@ -65,7 +90,33 @@ def _unit(rows: Tensor) -> Tensor:
     return torch.nn.functional.normalize(rows, dim=1)
 
 
-def _condition_directions(seed: Seed, h: int, n_conditions: int) -> Tensor | None:
+def _draw_rotation(seed: Seed, d: int, device: torch.device | str) -> Tensor:
+    """A uniformly random d×d rotation, from the CPU's numbers in float64."""
+    q, r = torch.linalg.qr(seed.normal(d, d))
+    # The signs make it uniform (Mezzadri 2007) and independent of LAPACK's choice.
+    rotated: Tensor = (q * torch.sign(torch.diagonal(r))).T
+    return rotated.contiguous().to(device)
+
+
+_pooled_rotation = lru_cache(maxsize=16 * _POOL)(_draw_rotation)
+
+
+def rotation(seed: Seed, d: int, device: torch.device | str = "cpu") -> Tensor:
+    """The random rotation at one place of the seed tree, (d, d) float64 on `device`.
+
+    Up to d = 64 it is drawn afresh. Above, where a QR decomposition would cost more than the step, it
+    is A·D·B: A and B out of a pool of eight that all of the tree shares, D random signs.
+    """
+    if d <= 64:
+        return _draw_rotation(seed.child("x"), d, device)
+    first, second = (seed.child("pair").uniform(1, 2)[0] * _POOL).long().tolist()
+    pool = Seed(seed.entropy).child("pool", d)
+    a, b = (_pooled_rotation(pool.child(k), d, device) for k in (first, second))
+    signs = torch.sign(seed.child("signs").uniform(1, d)[0] - 0.5).to(device)
+    return torch.mm(a * signs, b)
+
+
+def condition_directions(seed: Seed, h: int, n_conditions: int) -> Tensor | None:
     """(h, l) directions of the condition: independent Laplace numbers, E|θ_y|² = 1.
 
     Their lengths must vary. A direction that always holds conditions far apart cannot see how x
@@ -104,7 +155,9 @@ class Random:
     n_directions: int = 1000
     fixed: bool = False
 
-    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+    def draw(
+        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+    ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
         h = self.n_directions
         theta = seed.child("x").normal(h, d)
@@ -125,12 +178,11 @@ class Orthogonal:
     True
     """
 
-    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+    def draw(
+        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+    ) -> Frame:
         seed = seed.child(step)
-        q, r = torch.linalg.qr(seed.child("x").normal(d, d))
-        # The signs make the rotation uniform (Mezzadri 2007) and independent of LAPACK's choice.
-        theta = (q * torch.sign(torch.diagonal(r))).T.contiguous()
-        return Frame(theta, _condition_directions(seed, d, n_conditions))
+        return Frame(rotation(seed, d, device), condition_directions(seed, d, n_conditions))
 
 
 @dataclass(frozen=True)
@@ -141,5 +193,7 @@ class Axis:
     end of a flow, where these steps belong, the classes are in place.
     """
 
-    def draw(self, seed: Seed, step: int, d: int, n_conditions: int) -> Frame:
+    def draw(
+        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+    ) -> Frame:
         return Frame(None, None)

@@ -9,8 +9,8 @@ may differ in the last place between devices.
 
 from __future__ import annotations
 
+import hashlib
 import math
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,6 @@ from sliceflow import kernels
 
 __all__ = ["Seed"]
 
-_MASK = 0xFFFFFFFF
 _CHUNK = 1 << 20  # counters per chunk: bounds the int64 temporaries to some 100 MB
 
 
@@ -39,7 +38,7 @@ class Seed:
     """
 
     entropy: int
-    path: tuple[int, ...] = ()
+    path: tuple[str | int, ...] = ()
 
     @classmethod
     def of(cls, random_state: object) -> Seed:
@@ -62,17 +61,15 @@ class Seed:
         )
 
     def child(self, *names: str | int) -> Seed:
-        """The place below this one; a string and an int never name the same place."""
-        steps = tuple(n if isinstance(n, int) else (1 << 32) | zlib.crc32(n.encode()) for n in names)
-        return Seed(self.entropy, self.path + steps)
+        """The place below this one."""
+        return Seed(self.entropy, self.path + names)
 
     @property
     def key(self) -> tuple[int, int]:
-        """Philox's 64-bit key, by numpy's SeedSequence hash (stable by numpy's promise)."""
-        # Ints and strings share one spawn key, so each step is spelt as (high, low) words.
-        words = [w for step in self.path for w in (step >> 32, step & _MASK)]
-        state = np.random.SeedSequence(self.entropy, spawn_key=words).generate_state(2, np.uint32)
-        return int(state[0]), int(state[1])
+        """Philox's 64-bit key: the BLAKE2b hash of the entropy and the path."""
+        text = repr((self.entropy, *self.path))
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def _words(self, rows: int, columns: int, start: int, device: torch.device | str) -> Tensor:
         """(rows, columns) 32-bit words; row i depends on `start + i` alone, however many are drawn."""

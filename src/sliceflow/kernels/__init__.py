@@ -3,12 +3,14 @@
 ==================  =================================================================
 `reference`         plain torch: any device, and what every other module is tested against
 `cpu`               numba, parallel over directions
+`gpu`               Triton, for NVIDIA GPUs
 ==================  =================================================================
 
 Every function takes projections as (h, n) tensors, one row per direction. A module offers
 
 - ``philox(first, n, key, device)``: the random bits of a counter range;
 - ``sort_rows(z)``, ``argsort_rows(z)``: each row in ascending order;
+- ``add_class_offsets(z, offsets, codes)``: every column shifted by its class;
 - ``match(z_p, z_q, w_q)``: values of F_q⁻¹∘F_p at sorted particles, from sorted data;
 - ``displace_knots(z, knots, values)``: T(z) − z for a table of arbitrary knots;
 - ``value_range(z)``: each row's smallest and largest value;
@@ -16,7 +18,7 @@ Every function takes projections as (h, n) tensors, one row per direction. A mod
 - ``compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)``: F_q⁻¹∘F_p at the particles' bin edges;
 - ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid.
 
-A kernel module for another device (Triton) is one more entry in `for_device`.
+A kernel module for another device is one more entry in `for_device`.
 """
 
 from __future__ import annotations
@@ -48,9 +50,19 @@ def _cpu() -> ModuleType:
     return cpu
 
 
+@cache
+def _gpu() -> ModuleType:
+    try:
+        from sliceflow.kernels import gpu
+    except ImportError:  # torch's CUDA builds bring Triton on Linux, not everywhere
+        return reference
+    return gpu
+
+
 def for_device(device: torch.device | str) -> ModuleType:
     """The fastest kernels that work on `device`."""
-    return _cpu() if torch.device(device).type == "cpu" else reference
+    kind = torch.device(device).type
+    return _cpu() if kind == "cpu" else _gpu() if kind == "cuda" else reference
 
 
 def for_tensor(z: Tensor) -> ModuleType:

@@ -18,6 +18,7 @@ from torch import Tensor
 from sliceflow.kernels.reference import LEVEL_EPSILON
 
 __all__ = [
+    "add_class_offsets",
     "argsort_rows",
     "compose",
     "count",
@@ -131,6 +132,20 @@ def _over_row_blocks(work: Callable[..., None], *arrays: np.ndarray) -> None:
         return
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, *(np.array_split(a, threads) for a in arrays)))
+
+
+@_jit
+def _add_class_offsets(z, offsets, codes, out):
+    for j in numba.prange(z.shape[0]):
+        for t in range(z.shape[1]):
+            out[j, t] = z[j, t] + offsets[j, codes[t]]
+
+
+def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+    _set_threads(z.numel())
+    out = torch.empty_like(z)
+    _add_class_offsets(_array(z), _array(offsets), _array(codes), out.numpy())
+    return out
 
 
 @_jit

@@ -11,6 +11,7 @@ from torch import Tensor
 
 __all__ = [
     "LEVEL_EPSILON",
+    "add_class_offsets",
     "argsort_rows",
     "compose",
     "count",
@@ -59,6 +60,11 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted rows of z (h, n), and where each value came from, int64 (h, n)."""
     values, order = torch.sort(z, dim=1)
     return values, order
+
+
+def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+    """z (h, n) with column t shifted by its class: offsets (h, C), class numbers codes (n,)."""
+    return z + offsets[:, codes]
 
 
 def _interpolate(position: Tensor, values: Tensor) -> Tensor:

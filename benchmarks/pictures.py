@@ -1,0 +1,134 @@
+"""Fit one picture set and say how long it took; write samples and a grid to look at.
+
+    python benchmarks/pictures.py mnist --data-root DATA --particles 100000 --steps 100 --out runs/mnist
+    python benchmarks/pictures.py cifar10 --data-root DATA --particles 100000 --steps 50 --mirror
+
+Writes samples.npy (and labels.npy), grid.png and run.json. The time is that of `fit` alone, after a short
+fit that compiles the kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import sliceflow
+import sliceflow.datasets
+import sliceflow.pictures
+import sliceflow.schedule
+import sliceflow.transports
+from sliceflow import ImageFlow, datasets
+
+
+def grid(images: np.ndarray, columns: int = 20) -> np.ndarray:
+    """Pictures side by side, row by row."""
+    rows = len(images) // columns
+    tiles = images[: rows * columns].reshape(rows, columns, *images.shape[1:])
+    return np.concatenate([np.concatenate(list(row), axis=1) for row in tiles], axis=0)
+
+
+def main() -> None:
+    """Run one configuration."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("--data-root")
+    parser.add_argument("--schedule", help="default: the data set's preset, else auto")
+    parser.add_argument("--particles", type=int)
+    parser.add_argument("--steps", type=int, default=100, help="steps per stage")
+    parser.add_argument("--conditional", action="store_true")
+    parser.add_argument("--amplifier", type=float, default=10.0)
+    parser.add_argument("--mirror", action="store_true")
+    parser.add_argument("--observed", help="complete pictures of which this part is known, e.g. top")
+    parser.add_argument("--bins", type=int, help="histogram bins")
+    parser.add_argument("--offline", type=int, default=0, help="also draw this many offline samples")
+    parser.add_argument("--knots", type=int, default=128)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tf32", action="store_true", help="TF32 matrix products on the GPU")
+    parser.add_argument("--out", type=Path, default=Path("runs/pictures"))
+    args = parser.parse_args()
+
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    data = datasets.load(args.name, root=args.data_root)
+    preset = {"fashion-mnist": "mnist"}.get(args.name, args.name)
+    preset = preset if preset in sliceflow.schedule.PRESETS else "auto"
+    keep_model = args.offline > 0 or args.observed is not None
+    settings = {
+        "schedule": args.schedule or preset,
+        "n_particles": args.particles,
+        "quality": args.steps,
+        "amplifier": args.amplifier,
+        "levels": data.levels,
+        "mirror": args.mirror,
+        "observed": args.observed,
+        "device": args.device,
+        "random_state": args.seed,
+        "n_knots": args.knots if keep_model else 0,
+    }
+    if args.bins:
+        settings["transport"] = sliceflow.transports.Histogram(args.bins)
+    labels = data.labels if args.conditional else None
+
+    warm = settings | {"n_particles": 2000, "quality": 2}
+    ImageFlow(**warm).fit(data.images[:2000], None if labels is None else labels[:2000])
+    flow = ImageFlow(**settings)
+    began = time.perf_counter()
+    flow.fit(data.images, labels)
+    seconds = time.perf_counter() - began
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    np.save(args.out / "samples.npy", flow.particles_[:50_000])
+    if labels is not None:
+        np.save(args.out / "labels.npy", flow.particle_conditions_[:50_000])
+        order = np.argsort(flow.particle_conditions_[:4000], kind="stable")
+        chosen = np.concatenate(
+            [order[flow.particle_conditions_[order] == c][:20] for c in flow.classes_]
+        )
+        picture = grid(flow.particles_[chosen])
+    else:
+        picture = grid(flow.particles_[:200])
+    if args.observed is not None:
+        test = datasets.load(args.name, split="test", root=args.data_root).images[:20]
+        done = flow.inpaint(test, n_samples=8, random_state=0)
+        hidden = flow.inpaint(test, n_samples=1, random_state=0)[:, 0]
+        known = sliceflow.pictures.MASKS[args.observed](*test.shape[1:3])
+        hidden[:, ~known] = 128
+        picture = grid(
+            np.concatenate(
+                [np.concatenate((hidden[:, None], done, test[:, None]), 1)[i] for i in range(20)]
+            ),
+            10,
+        )
+    out = {
+        "seconds": round(seconds, 2),
+        "particles": len(flow.particles_),
+        "steps": flow.n_iter_,
+        "sliceflow": sliceflow.__version__,
+        "torch": torch.__version__,
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor(),
+    }
+    if torch.cuda.is_available():
+        out["peak GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+    if args.offline:
+        began = time.perf_counter()
+        offline = flow.sample(args.offline, random_state=1)
+        out["offline seconds"] = round(time.perf_counter() - began, 2)
+        np.save(args.out / "offline.npy", offline)
+    from PIL import Image
+
+    Image.fromarray(picture if data.levels == 256 else picture * (255 // (data.levels - 1))).save(
+        args.out / "grid.png"
+    )
+    settings = {k: str(v) for k, v in settings.items()}
+    (args.out / "run.json").write_text(json.dumps(settings | out, indent=1))
+    print(args.name, json.dumps(settings | out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,507 @@
+"""`ImageFlow`: the door for pictures, ℓ-SWF and ℓ-CSWF with class labels or observed pixels.
+
+It reads and writes pictures (`pictures`), walks down the pyramid's levels (`schedule`, `pyramid`), and
+runs the engine (`flow`) with local frames (`local`) on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from sliceflow import conditions, events, schedule, transports
+from sliceflow.checks import free_memory, need, resolve_device
+from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
+from sliceflow.frames import AnyFrame
+from sliceflow.local import TileFrame, Tiles
+from sliceflow.pictures import Layout, mask_of
+from sliceflow.pyramid import KERNELS, Subspace
+from sliceflow.rng import Seed
+
+__all__ = ["ImageFlow"]
+
+QUALITY = {"draft": 30, "standard": 100, "best": 300}
+_MIN_PARTICLES = 10_000
+_CHUNK = 1 << 13
+
+
+class ImageFlow(BaseEstimator):  # type: ignore[misc]
+    """Generative model for pictures: local directions, from coarse to fine.
+
+    Parameters
+    ----------
+    schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
+        ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedule`
+    n_particles : M; None takes the smallest multiple of the number of pictures of at least 10,000
+    quality : "draft", "standard" or "best" (30, 100 or 300 steps per stage), or the number of steps
+    amplifier : ξ, how far apart classes are held; 0 ignores the labels
+    levels : integer pixels are 0..levels-1
+    mirror : also fit the pictures' mirror images
+    device : "auto" takes a GPU where there is one
+    random_state : int, RandomState, Generator or None
+    observed : None, or what is known of every picture: an (h, w) mask of booleans, or one of "top",
+        "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
+    transport : "auto" (histograms of 256 bins, 1024 with labels; sorted for small clouds), or any of
+        `sliceflow.transports`
+    start_noise : standard deviation of the particles' starting pixels
+    clip : keep particles in the range of pixels at the full resolution
+    dequantize : spread integer pixels over their step, anew at every stage
+    kernel : upsampling of the pyramid: "lanczos", "bilinear" or "nearest"
+    taper : the step size falls from 1 to 0 over this last share of the last stage
+    n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
+        samples `particles_` are there
+    verbose : 1 shows a progress bar
+
+    Attributes
+    ----------
+    particles_ : batched samples as pictures
+    particle_conditions_ : their labels, or None
+    classes_ : the class labels, if there were any
+    schedule_ : the stages that were run
+    history_ : dict of lists: stage, step, sliced distance, seconds
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sliceflow import ImageFlow
+    >>> digits = load_digits()
+    >>> flow = ImageFlow(quality=3, n_particles=500, levels=17, random_state=0)
+    >>> flow.fit(digits.images.astype("uint8"), digits.target).sample(5, labels=3).shape
+    (5, 8, 8)
+    """
+
+    def __init__(
+        self,
+        schedule: str = "auto",
+        n_particles: int | None = None,
+        quality: str | int = "standard",
+        amplifier: float = 10.0,
+        levels: int = 256,
+        mirror: bool = False,
+        device: str | torch.device = "auto",
+        random_state: Any = None,
+        *,
+        observed: Any = None,
+        transport: str | transports.Transport = "auto",
+        start_noise: float = 0.1,
+        clip: bool = True,
+        dequantize: bool = True,
+        kernel: str = "lanczos",
+        taper: float = 0.5,
+        n_knots: int = 128,
+        verbose: int = 0,
+    ) -> None:
+        self.schedule = schedule
+        self.n_particles = n_particles
+        self.quality = quality
+        self.amplifier = amplifier
+        self.levels = levels
+        self.mirror = mirror
+        self.device = device
+        self.random_state = random_state
+        self.observed = observed
+        self.transport = transport
+        self.start_noise = start_noise
+        self.clip = clip
+        self.dequantize = dequantize
+        self.kernel = kernel
+        self.taper = taper
+        self.n_knots = n_knots
+        self.verbose = verbose
+
+    def fit(
+        self, images: Any, labels: Any = None, *, listeners: tuple[events.Listener, ...] = ()
+    ) -> Self:
+        """Move particles onto the pictures.
+
+        Parameters
+        ----------
+        images : (n, h, w) or (n, h, w, c), integers 0..levels-1 or floats in [0, 1]
+        labels : None, or class labels (n,) of any hashable kind
+        listeners : callables that take a `sliceflow.events.Event` after every step
+        """
+        self._check_parameters()
+        layout = Layout.of(images, self.levels)
+        raw = layout.read(images)
+        n = raw.shape[1]
+        condition: conditions.Labels | None = None
+        codes, names = None, None
+        if labels is not None:
+            if self.observed is not None:
+                raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
+            names = conditions.as_array(labels)
+            inferred = conditions.infer(names, n)
+            if not isinstance(inferred, conditions.Labels):
+                raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
+            condition, codes = inferred, inferred.encode(names)
+        m = self.n_particles or n * max(1, -(-_MIN_PARTICLES // n))
+        if condition is not None and m < condition.width:
+            raise ValueError(
+                f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
+                f"pass n_particles >= {condition.width}"
+            )
+        if self.mirror:
+            raw = layout.mirrored(raw)
+            codes = None if codes is None else codes.repeat(2)
+            names = None if names is None else np.concatenate((names, names))
+        device = resolve_device(self.device)
+        seed = Seed.of(self.random_state)
+        known = None if self.observed is None else mask_of(self.observed, layout).to(device)
+        if known is not None and not bool(known.any()):
+            known = None  # nothing observed: the unconditional flow
+        stages = self._stages(layout)
+        _check_memory(m, raw, stages, device)
+
+        rows = None
+        if codes is not None:
+            rows = conditions.proportional(codes, m, seed.child("conditions"))
+        raw = raw.to(device)
+        codes = None if codes is None else codes.to(device)
+        noise = Noise(seed.child("particles"))
+        x = self.start_noise * noise.child("start").normal(
+            torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
+        )
+        if known is not None:
+            # The particles' observed pixels are the pictures' own, each used equally often.
+            pictures = conditions.proportional(
+                torch.empty(raw.shape[1], 1), m, seed.child("conditions")
+            ).to(device)
+            own = layout.encode(raw[:, pictures], seed.child("observed"), dequantize=self.dequantize)
+            x = torch.where(known, own, x)
+        particles = Cloud(x, None if codes is None or rows is None else codes[rows.to(device)])
+        walk = Walk(
+            layout,
+            stages,
+            seed.child("flow"),
+            n_conditions=0 if condition is None else condition.width,
+            amplifier=float(self.amplifier),
+            known=known,
+            kernel=self.kernel,
+            clip=self.clip,
+            taper=self.taper,
+        )
+        history = events.History()
+        heard: list[events.Listener] = [history, *listeners]
+        if self.verbose:
+            heard.append(events.Progress())
+        try:
+            model = walk.simulate(
+                particles,
+                lambda i: Cloud(
+                    layout.encode(raw, seed.child("data", i), dequantize=self.dequantize), codes
+                ),
+                self._transport(condition is not None),
+                noise,
+                self.n_knots,
+                heard,
+            )
+        finally:
+            for listener in heard:
+                getattr(listener, "close", lambda: None)()
+
+        self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
+        self._codes = None if codes is None else codes.cpu()
+        self._device = device
+        self.schedule_ = stages
+        self.particles_ = layout.write(particles.x)
+        self.particle_conditions_ = None if names is None or rows is None else names[rows.numpy()]
+        if condition is not None:
+            self.classes_ = condition.classes
+        self.history_ = history.as_columns()
+        self.n_iter_ = len(self.history_["step"])
+        return self
+
+    def sample(self, n_samples: int = 1, labels: Any = None, random_state: Any = None) -> Any:
+        """Offline samples: fresh noise moved by the fitted maps.
+
+        Parameters
+        ----------
+        n_samples : int
+        labels : one label for all, one per sample, an (n_samples, C) array of class weights, or None
+            for labels in the data's proportions
+        random_state : int, RandomState, Generator or None (anew on every call)
+        """
+        self._check_model()
+        if self._walk.known is not None:
+            raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
+        need(
+            n_samples >= 1 and int(n_samples) == n_samples,
+            "n_samples",
+            n_samples,
+            "an int of at least 1",
+        )
+        seed = Seed.of(random_state)
+        codes = None
+        if self._condition is None:
+            if labels is not None:
+                raise ValueError("labels were given but the model was fitted without; leave them out")
+        elif labels is None and self._codes is not None:
+            codes = self._codes[
+                conditions.proportional(self._codes, n_samples, seed.child("conditions"))
+            ]
+        else:
+            codes = self._condition.encode(conditions.repeated(self._condition, labels, n_samples))
+            if len(codes) != n_samples:
+                raise ValueError(
+                    f"labels have {len(codes)} rows but n_samples={n_samples}; "
+                    "pass one label, or one per sample"
+                )
+        out = []
+        for first in range(0, n_samples, _CHUNK):
+            count = min(_CHUNK, n_samples - first)
+            y = None if codes is None else codes[first : first + count].to(self._device)
+            out.append(self._moved(seed, first, count, y, None))
+        return self._layout.write(torch.cat(out, dim=1))
+
+    def inpaint(self, pictures: Any, n_samples: int = 1, random_state: Any = None) -> Any:
+        """Complete pictures of which only the `observed` pixels are known.
+
+        Parameters
+        ----------
+        pictures : as fitted; their unobserved pixels are ignored
+        n_samples : completions of each
+
+        Returns
+        -------
+        (n, n_samples, h, w[, c]); observed pixels are the given ones, bit for bit
+        """
+        self._check_model()
+        if self.observed is None:
+            raise ValueError("the model was fitted without observed=; nothing tells what to complete")
+        need(
+            n_samples >= 1 and int(n_samples) == n_samples,
+            "n_samples",
+            n_samples,
+            "an int of at least 1",
+        )
+        layout, seed = self._layout, Seed.of(random_state)
+        raw = layout.read(pictures)
+        known = mask_of(self.observed, layout)
+        repeated = raw.repeat_interleave(n_samples, dim=1)
+        out = []
+        for first in range(0, repeated.shape[1], _CHUNK):
+            part = repeated[:, first : first + _CHUNK].to(self._device)
+            values = layout.encode(part, seed.child("observed", first), dequantize=self.dequantize)
+            out.append(self._moved(seed, first, part.shape[1], None, values))
+        done = layout.write(torch.cat(out, dim=1))
+        # The values came back through rounding; the given ones are exact.
+        given: Any = pictures if layout.tensor else np.asarray(pictures)
+        given = given.repeat_interleave(n_samples, 0) if layout.tensor else given.repeat(n_samples, 0)
+        where = known.view(*layout.shape).permute(1, 2, 0).numpy()
+        where = where if layout.channels else where[..., 0]
+        done[:, where] = given[:, where]
+        return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
+
+    def _moved(
+        self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None
+    ) -> Tensor:
+        """`count` fresh particles, with observed pixels `values` if given, moved by the model."""
+        noise = Noise(seed.child("particles"), first)
+        x = torch.empty(self._layout.dimension, count, dtype=torch.float32, device=self._device)
+        x = self.start_noise * noise.child("start").normal(x)
+        if values is not None and self._walk.known is not None:
+            x = torch.where(self._walk.known, values, x)
+        cloud = Cloud(x, y)
+        self._walk.replay(cloud, self._model, noise)
+        return cloud.x
+
+    def _stages(self, layout: Layout) -> list[schedule.Level]:
+        text = self.schedule
+        if text == "auto":
+            text = schedule.auto(layout.height, layout.width)
+        steps = QUALITY[self.quality] if isinstance(self.quality, str) else int(self.quality)
+        return schedule.from_string(
+            schedule.PRESETS.get(text, text), layout.height, layout.width, steps
+        )
+
+    def _transport(self, labelled: bool) -> transports.Transport:
+        if not isinstance(self.transport, str):
+            return self.transport
+        n_bins = 1024 if labelled else 256
+        kinds: dict[str, transports.Transport] = {
+            "auto": transports.Auto(n_bins=n_bins),
+            "sorted": transports.Sorted(),
+            "histogram": transports.Histogram(n_bins),
+        }
+        return kinds[self.transport]
+
+    def _check_model(self) -> None:
+        check_is_fitted(self)
+        if self.n_knots == 0:
+            raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
+
+    def _check_parameters(self) -> None:
+        m = self.n_particles
+        need(
+            m is None or (isinstance(m, int) and m >= 1),
+            "n_particles",
+            m,
+            "None or an int of at least 1",
+        )
+        q = self.quality
+        ok = q in QUALITY if isinstance(q, str) else isinstance(q, int) and q >= 1
+        need(ok, "quality", q, f"one of {list(QUALITY)} or a number of steps per stage")
+        need(
+            isinstance(self.levels, int) and self.levels >= 2,
+            "levels",
+            self.levels,
+            "an int of at least 2",
+        )
+        need(self.kernel in KERNELS, "kernel", self.kernel, f"one of {sorted(KERNELS)}")
+        need(
+            0 <= self.amplifier < float("inf"),
+            "amplifier",
+            self.amplifier,
+            "a finite number of at least 0",
+        )
+        need(self.start_noise >= 0, "start_noise", self.start_noise, "a number of at least 0")
+        need(0 <= self.taper <= 1, "taper", self.taper, "a number from 0 to 1")
+        known = isinstance(self.transport, str) and self.transport in ("auto", "sorted", "histogram")
+        need(
+            known or hasattr(self.transport, "fit"),
+            "transport",
+            self.transport,
+            "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
+        )
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The way of the particles through the levels of a pyramid, shared by fitting and sampling.
+
+    A level runs on its coefficients alone and is painted back once, when its stage is done. Where
+    pixels are observed that cannot be: every step is painted, and the observed pixels masked.
+    """
+
+    layout: Layout
+    stages: list[schedule.Level]
+    seed: Seed
+    n_conditions: int
+    amplifier: float
+    known: Tensor | None
+    kernel: str
+    clip: bool
+    taper: float
+
+    def _engine(self, i: int) -> tuple[Flow, Subspace]:
+        """The flow of stage i, and the subspace it runs in."""
+        level, (c, h, w) = self.stages[i], self.layout.shape
+        subspace = Subspace(c, h, w, level.h, level.w, self.kernel)
+        tiles = Tiles(c, level.h, level.w, level.patch)
+        last = i == len(self.stages) - 1
+        stage = schedule.Stage(
+            f"{level.h}×{level.w}[{level.patch}]",
+            tiles if self.known is None else Painted(subspace, tiles),
+            level.n_steps,
+            taper=self.taper if last else 0.0,
+        )
+        mask = None if self.known is None else (~self.known).float()
+        flow = Flow([stage], self.seed.child("level", i), self.n_conditions, self.amplifier, mask=mask)
+        return flow, subspace
+
+    def _levels(self, particles: Cloud) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
+        """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
+        for i in range(len(self.stages)):
+            flow, subspace = self._engine(i)
+            if self.known is not None or subspace.whole:
+                yield i, flow, subspace, particles
+            else:
+                before = subspace.down(particles.x)
+                cloud = Cloud(before.clone(), particles.y)
+                yield i, flow, subspace, cloud
+                particles.x += subspace.up(cloud.x - before)
+            if self.clip and subspace.whole:
+                particles.x.clamp_(-1, 1)
+
+    def simulate(
+        self,
+        particles: Cloud,
+        data: Any,
+        transport: transports.Transport,
+        noise: Noise,
+        n_knots: int,
+        listeners: list[events.Listener],
+    ) -> list[list[Step]]:
+        """Move particles onto the data, `data(i)` being its cloud at stage i; the model per stage."""
+        total = sum(level.n_steps for level in self.stages)
+        done, began = 0, events.now()
+        model = []
+        for i, flow, subspace, cloud in self._levels(particles):
+            target = data(i)
+            if self.known is None:
+                target = Cloud(subspace.down(target.x), target.y)
+
+            def relay(event: events.Event, i: int = i, before: int = done) -> bool:
+                whole = replace(
+                    event,
+                    stage_index=i,
+                    steps_done=before + event.steps_done,
+                    steps_total=total,
+                    seconds=events.now() - began,
+                )
+                return any([listener(whole) for listener in listeners])  # noqa: C419
+
+            model.append(
+                simulate(flow, cloud, target, transport, noise, n_knots=n_knots, listeners=[relay])
+            )
+            done += self.stages[i].n_steps
+        return model
+
+    def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
+        """Move fresh particles by a model."""
+        for i, flow, _, cloud in self._levels(particles):
+            replay(flow, model[i], cloud, noise)
+
+
+@dataclass(frozen=True)
+class Painted:
+    """Tiles of a pyramid level, seen from the pixels: project through `down`, lift through `up`."""
+
+    subspace: Subspace
+    tiles: Tiles
+
+    def draw(
+        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+    ) -> PaintedFrame:
+        inner = self.tiles.draw(seed, step, self.subspace.dimension, n_conditions, device)
+        return PaintedFrame(self.subspace, inner)
+
+
+@dataclass(frozen=True)
+class PaintedFrame:
+    """One step's frame of `Painted`."""
+
+    subspace: Subspace
+    inner: TileFrame
+
+    @property
+    def theta_y(self) -> Tensor | None:
+        return self.inner.theta_y
+
+    def project(self, x: Tensor) -> Tensor:
+        return self.inner.project(self.subspace.down(x))
+
+    def lift(self, dz: Tensor) -> Tensor:
+        return self.subspace.up(self.inner.lift(dz))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> AnyFrame:
+        return PaintedFrame(self.subspace, self.inner.to(device, dtype))
+
+
+def _check_memory(m: int, raw: Tensor, stages: list[schedule.Level], device: torch.device) -> None:
+    """Refuse at once what could never be allocated."""
+    d, n = raw.shape
+    wanted = 4 * d * (5 * m + 3 * n)
+    free = free_memory(device)
+    if free is not None and wanted > free:
+        raise MemoryError(
+            f"n_particles={m} and {n} pictures of {d} values need about {wanted / 2**30:.1f} GiB but "
+            f"{device} has {free / 2**30:.1f} GiB free; lower n_particles"
+        )

@@ -1,0 +1,174 @@
+"""Pictures as the engine wants them, and back: layout, values, mirror images, masks. No flow here.
+
+Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 0..levels-1 are
+*dequantised*, (v + u)·2/levels − 1 with u uniform in (0, 1); floats in [0, 1] become 2v − 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.rng import Seed
+
+__all__ = ["MASKS", "Layout", "mask_of"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the user's pictures look like: enough to read more of them and to write samples."""
+
+    height: int
+    width: int
+    channels: int | None  # None: (n, h, w) without a channel axis
+    dtype: str
+    levels: int | None  # None: floats in [0, 1]
+    tensor: bool = False
+
+    @classmethod
+    def of(cls, images: Any, levels: int) -> Layout:
+        """The layout of `images`; a ValueError names what is wrong with them."""
+        array = _array(images)
+        if array.ndim not in (3, 4):
+            raise ValueError(
+                f"pictures have shape {array.shape}; pass (n, h, w) or (n, h, w, c), all of one size"
+            )
+        if 0 in array.shape:
+            raise ValueError(f"pictures have shape {array.shape}: there is nothing to fit")
+        if array.ndim == 4 and array.shape[3] > 4 and array.shape[1] <= 4:
+            raise ValueError(
+                f"pictures have shape {array.shape}, which looks like (n, c, h, w); "
+                "pass (n, h, w, c): images.transpose(0, 2, 3, 1)"
+            )
+        channels = array.shape[3] if array.ndim == 4 else None
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
+        kind = None if array.dtype.kind == "f" else levels
+        layout = cls(
+            array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
+        )
+        layout.check(array)
+        return layout
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.channels or 1, self.height, self.width
+
+    @property
+    def dimension(self) -> int:
+        c, h, w = self.shape
+        return c * h * w
+
+    def check(self, array: np.ndarray) -> None:
+        """Refuse pictures of another shape or with values out of range."""
+        wanted = (self.height, self.width) + ((self.channels,) if self.channels else ())
+        if array.shape[1:] != wanted:
+            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {wanted}")
+        low, high = array.min(), array.max()
+        if self.levels is None:
+            if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
+                raise ValueError(
+                    f"float pictures must lie in [0, 1] but reach from {low:.6g} to {high:.6g}; "
+                    "divide by the largest value, or pass integers with levels="
+                )
+        elif low < 0 or high >= self.levels:
+            raise ValueError(
+                f"integer pictures must lie in 0..{self.levels - 1} but reach from {low} to {high}; "
+                "set levels= to one more than the largest possible value"
+            )
+
+    def read(self, images: Any) -> Tensor:
+        """The pictures as stored: columns (C·H·W, n) of raw values, on the CPU."""
+        array = _array(images)
+        self.check(array)
+        array = array.reshape(len(array), self.height, self.width, -1).transpose(3, 1, 2, 0)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.levels is not None and tensor.dtype != torch.uint8:
+            tensor = tensor.to(torch.uint8 if self.levels <= 256 else torch.int32)
+        return tensor.view(self.dimension, len(images))
+
+    def encode(self, raw: Tensor, seed: Seed, *, dequantize: bool = True) -> Tensor:
+        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise."""
+        x = raw.to(torch.float32)
+        if self.levels is None:
+            return 2 * x - 1
+        if dequantize:
+            # One row of numbers per pixel: their layout is the pictures' own, no transposition.
+            x += seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+        else:
+            x += 0.5
+        return x.mul_(2 / self.levels).sub_(1)
+
+    def write(self, x: Tensor) -> Any:
+        """Columns of values to pictures in the user's own dtype and layout."""
+        c, h, w = self.shape
+        n = x.shape[1]
+        if self.levels is None:
+            x = ((x + 1) / 2).clamp(0, 1)
+        else:
+            x = ((x + 1) * (self.levels / 2)).floor().clamp(0, self.levels - 1)
+        array = x.view(c, h, w, n).permute(3, 1, 2, 0).cpu().numpy().astype(self.dtype)
+        array = np.ascontiguousarray(array if self.channels else array[..., 0])
+        return torch.from_numpy(array) if self.tensor else array
+
+    def mirrored(self, raw: Tensor) -> Tensor:
+        """The pictures followed by their mirror images, left for right."""
+        flipped = raw.view(*self.shape, -1).flip(2).reshape(raw.shape)
+        return torch.cat((raw, flipped), dim=1)
+
+
+def _array(images: Any) -> np.ndarray:
+    if isinstance(images, Tensor):
+        return images.detach().cpu().numpy()
+    try:
+        return np.asarray(images)
+    except ValueError as error:
+        raise ValueError("pictures are of mixed sizes; bring them to one size first") from error
+
+
+def _half(h: int, w: int, side: str) -> np.ndarray:
+    mask = np.zeros((h, w), bool)
+    if side in ("top", "bottom"):
+        mask[: h // 2] = True
+    else:
+        mask[:, : w // 2] = True
+    return ~mask if side in ("bottom", "right") else mask
+
+
+def _border(h: int, w: int) -> np.ndarray:
+    mask = np.ones((h, w), bool)
+    mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = False
+    return mask
+
+
+MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
+    "top": lambda h, w: _half(h, w, "top"),
+    "bottom": lambda h, w: _half(h, w, "bottom"),
+    "left": lambda h, w: _half(h, w, "left"),
+    "right": lambda h, w: _half(h, w, "right"),
+    "border": _border,  # the centre is missing
+    "center": lambda h, w: ~_border(h, w),  # the border is missing
+}
+
+
+def mask_of(observed: Any, layout: Layout) -> Tensor:
+    """(C·H·W, 1) booleans, True where a pixel is observed, from a name or an (h, w) mask."""
+    h, w = layout.height, layout.width
+    if isinstance(observed, str):
+        if observed not in MASKS:
+            raise ValueError(f"observed={observed!r} is not one of {sorted(MASKS)}, nor a mask")
+        mask = MASKS[observed](h, w)
+    else:
+        mask = np.asarray(observed)
+        if mask.shape != (h, w) or mask.dtype != bool:
+            raise ValueError(
+                f"observed has shape {mask.shape} and dtype {mask.dtype}; "
+                f"pass an ({h}, {w}) mask of booleans, True where a pixel is known"
+            )
+    return torch.from_numpy(mask.copy()).view(1, h * w).repeat(layout.shape[0], 1).view(-1, 1)
