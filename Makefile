@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+# Threads that wait for work should sleep, not spin: several times as fast where cores are shared.
+export OMP_WAIT_POLICY ?= passive
+export NO_MKDOCS_2_WARNING ?= 1
 
 .PHONY: demo test lint bench docs clean
 

@@ -3,8 +3,8 @@
     python benchmarks/pictures.py mnist --data-root DATA --particles 100000 --steps 100 --out runs/mnist
     python benchmarks/pictures.py cifar10 --data-root DATA --particles 100000 --steps 50 --mirror
 
-Writes samples.npy (and labels.npy), grid.png and run.json. The time is that of `fit` alone, after a short
-fit that compiles the kernels.
+Writes samples.npy (and labels.npy), grid.png and run.json. The time is that of `fit` alone, after a
+short fit that compiles the kernels.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ PARAMETERS = {
     "taper=2 must be a number from 0 to 1": dict(taper=2),
     "validation_fraction=1.0 must be a number between 0 and 1": dict(validation_fraction=1.0),
     "n_iter_no_change=0 must be an int of at least 1": dict(n_iter_no_change=0),
+    "tol='a' must be a number of at least 0": dict(tol="a"),
+    "verbose=-1 must be an int of at least 0": dict(verbose=-1),
     "n_knots=1 must be an int of at least 2": dict(n_knots=1),
     "device='gpu' is not a torch device": dict(device="gpu"),
     "random_state=-3 is negative": dict(random_state=-3),
@@ -150,6 +152,29 @@ def test_conditions_for_an_unconditional_model_and_columns_of_another_width():
 def test_sampling_before_fitting():
     with pytest.raises(ValueError, match="not fitted yet"):
         SlicedWassersteinFlow().sample(2)
+    refused = SlicedWassersteinFlow(**quick)
+    with pytest.raises(ValueError, match="X has 30 rows but y has 29"):
+        refused.fit(X, Y[:-1])
+    with pytest.raises(ValueError, match="not fitted yet"):
+        refused.sample(2)
+
+
+def test_an_interrupted_refit_leaves_the_old_model_whole():
+    flow = fit(X, Y)
+    before = flow.sample(3, y=1, random_state=0)
+
+    def interrupt(event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        flow.fit(1000 * X, listeners=(interrupt,))
+    assert np.array_equal(flow.sample(3, y=1, random_state=0), before)
+
+
+def test_a_refit_without_labels_forgets_the_classes():
+    flow = fit(X, Y)
+    assert flow.classes_.tolist() == [0, 1, 2]
+    assert not hasattr(flow.fit(X), "classes_")
 
 
 def test_one_row_is_what_every_particle_becomes():

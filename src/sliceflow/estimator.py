@@ -182,8 +182,8 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         device = resolve_device(self.device)
         seed = Seed.of(self.random_state)
 
-        self._shift, self._scale = _standardization(X, self.standardize)
-        x = torch.from_numpy(((X - self._shift) / self._scale).astype(X.dtype))
+        shift, scale = _standardization(X, self.standardize)
+        x = torch.from_numpy(((X - shift) / scale).astype(X.dtype))
         heard: list[events.Listener] = [history := events.History(), *listeners]
         if self.early_stopping:
             kept, held = self._hold_out(len(x), seed.child("held out"))
@@ -209,7 +209,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         noise = Noise(seed.child("particles"))
         particles = _cloud(x.new_empty(m, x.shape[1]), codes_p, device)
         particles.x = noise.child("start").normal(particles.x)
-        self._flow = Flow(
+        flow = Flow(
             flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper),
             seed.child("flow"),
             0 if condition is None else condition.width,
@@ -217,8 +217,8 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             float(self.entropy),
         )
         try:
-            self._model = simulate(
-                self._flow,
+            model = simulate(
+                flow,
                 particles,
                 data,
                 self._transport(),
@@ -230,14 +230,18 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             for listener in heard:
                 getattr(listener, "close", lambda: None)()
 
+        # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
+        self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
         self._condition, self._codes = condition, codes
         self._type, self._device, self._given_device = x.dtype, device, given
         self.particles_ = self._give_back(particles.x)
         self.particle_conditions_ = y_p
         if isinstance(condition, conditions.Labels):
             self.classes_ = condition.classes
+        elif hasattr(self, "classes_"):
+            del self.classes_
         self.history_ = history.as_columns()
-        self.n_iter_ = len(self._model)
+        self.n_iter_ = len(self.history_["step"])
         return self
 
     def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
@@ -255,7 +259,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         -------
         (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "particles_")
         whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
         check(whole and n_samples >= 1, "n_samples", n_samples, "an int of at least 1")
         seed = Seed.of(random_state)
@@ -384,6 +388,8 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             "a number between 0 and 1",
         )
         need(is_int(self.n_iter_no_change, 1), "n_iter_no_change", "an int of at least 1")
+        need(is_real(self.tol, 0), "tol", "a number of at least 0")
+        need(is_int(self.verbose, 0), "verbose", "an int of at least 0")
 
 
 def _cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:

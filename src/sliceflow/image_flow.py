@@ -214,6 +214,8 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self.particle_conditions_ = None if names is None or rows is None else names[rows.numpy()]
         if condition is not None:
             self.classes_ = condition.classes
+        elif hasattr(self, "classes_"):
+            del self.classes_
         self.history_ = history.as_columns()
         self.n_iter_ = len(self.history_["step"])
         return self
@@ -333,7 +335,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         return kinds[self.transport]
 
     def _check_model(self) -> None:
-        check_is_fitted(self)
+        check_is_fitted(self, "particles_")
         if self.n_knots == 0:
             raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
 

@@ -17,8 +17,8 @@ __all__ = ["PRESETS", "Level", "Stage", "Steps", "auto", "flat", "from_string"]
 class Stage:
     """`n_steps` steps with one kind of frame.
 
-    The step size is 1, and falls linearly to 0 over the last share `taper` of the stage: late steps
-    only shuffle particles among the data's own rows, and smaller ones average that out. A stage may
+    The step size is 1, and falls linearly to 0 over the last share `taper` of the stage: each late step
+    solves its own directions at the others' cost, and smaller ones average that out. A stage may
     insist on its own `transport`; None takes the flow's.
     """
 

@@ -98,7 +98,8 @@ class Sorted:
 
     Every sample stands at the middle of its mass, so that M particles and N data of any numbers match
     without bias, and M = N, no ties, sends the k-th particle to the k-th datum exactly. Tied particles
-    move together. Costs O(M log M + N log N) per direction.
+    move together; nothing is put into a gap of the data that is far wider than the gaps beside it.
+    Costs O(M log M + N log N) per direction.
 
     Parameters
     ----------

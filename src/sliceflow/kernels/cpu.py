@@ -6,8 +6,11 @@ kept in numba's cache beside this file (or in NUMBA_CACHE_DIR), so only the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -15,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.reference import LEVEL_EPSILON
+from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 
 __all__ = [
     "add_class_offsets",
@@ -31,7 +34,8 @@ __all__ = [
 ]
 
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
-_jit: Any = numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+# Not parallel=True: that takes numba ten times as long to compile; `_over_rows` threads instead.
+_jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -39,12 +43,24 @@ def _array(z: Tensor) -> np.ndarray:
     return z.contiguous().numpy()
 
 
-def _set_threads(size: int) -> int:
-    """Let `torch.set_num_threads` rule these kernels too; one thread where waking more costs more."""
-    most = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    n: int = max(1, most) if size >= 1 << 15 else 1
-    numba.set_num_threads(n)
-    return n
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """The threads of one process (a forked child must not use its parent's)."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="sliceflow")
+
+
+def _over_rows(kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any) -> None:
+    """`kernel` on blocks of rows of `arrays`, in as many threads as torch uses; `shared` goes whole."""
+    rows, size = len(arrays[0]), max(a.size for a in arrays)
+    threads = min(torch.get_num_threads(), rows) if size >= 1 << 15 else 1
+    if threads <= 1:
+        kernel(*arrays, *shared)
+        return
+    cuts = [rows * k // threads for k in range(threads + 1)]
+    blocks = [[a[lo:hi] for a in arrays] for lo, hi in pairwise(cuts)]
+    pool = _pool(os.getpid(), threads)
+    for done in [pool.submit(kernel, *block, *shared) for block in blocks]:
+        done.result()
 
 
 @_inline
@@ -59,10 +75,10 @@ def _end_slope(lo, hi, low_end, high_end):
 
 
 @_jit
-def _philox(first, key0, key1, out):
+def _philox(out, first, key0, key1):
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
-    for i in numba.prange(out.shape[0]):
+    for i in range(out.shape[0]):
         counter = np.uint64(first + i)
         c0, c1, c2, c3 = counter & mask, counter >> shift, np.uint64(0), np.uint64(0)
         k0, k1 = np.uint64(key0), np.uint64(key1)
@@ -74,23 +90,30 @@ def _philox(first, key0, key1, out):
 
 
 def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
-    _set_threads(n)
     out = np.empty((n, 4), np.int64)
-    _philox(first, *key, out)
+    _philox(out, first, *key)
     return torch.from_numpy(out)
+
+
+def _sort(rows: np.ndarray) -> None:
+    rows.sort(axis=1)
+
+
+def _argsort(rows: np.ndarray, order: np.ndarray) -> None:
+    order[:] = np.argsort(rows, axis=1)
 
 
 def sort_rows(z: Tensor) -> Tensor:
     # numpy's vectorised sort is about ten times as fast as torch's or numba's.
     array = _array(z).copy()
-    _over_row_blocks(lambda block: block.sort(axis=1), array)
+    _over_rows(_sort, [array])
     return torch.from_numpy(array)
 
 
 @_jit
 def _pack(bits, keys):
     # Float bits in the order of the floats (negative ones run backwards), then the column.
-    for j in numba.prange(bits.shape[0]):
+    for j in range(bits.shape[0]):
         for t in range(bits.shape[1]):
             b = np.int64(bits[j, t])
             keys[j, t] = ((b ^ ((b >> 63) & 0x7FFFFFFF)) << 32) | t
@@ -98,7 +121,7 @@ def _pack(bits, keys):
 
 @_jit
 def _unpack(z, keys, values):
-    for j in numba.prange(z.shape[0]):
+    for j in range(z.shape[0]):
         for t in range(z.shape[1]):
             keys[j, t] &= 0xFFFFFFFF
             values[j, t] = z[j, keys[j, t]]
@@ -109,50 +132,33 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     array = _array(z)
     if array.dtype != np.float32:
         order = np.empty(array.shape, np.int64)
-
-        def sort(rows: np.ndarray, out: np.ndarray) -> None:
-            out[:] = np.argsort(rows, axis=1)
-
-        _over_row_blocks(sort, array, order)
+        _over_rows(_argsort, [array, order])
         return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(order)
     keys, values = np.empty(array.shape, np.int64), np.empty_like(array)
-    _set_threads(array.size)
-    _pack(array.view(np.int32), keys)
-    _over_row_blocks(lambda block: block.sort(axis=1), keys)
-    _set_threads(array.size)
-    _unpack(array, keys, values)
+    _over_rows(_pack, [array.view(np.int32), keys])
+    _over_rows(_sort, [keys])
+    _over_rows(_unpack, [array, keys, values])
     return torch.from_numpy(values), torch.from_numpy(keys)
 
 
-def _over_row_blocks(work: Callable[..., None], *arrays: np.ndarray) -> None:
-    """`work` on blocks of rows of the arrays, in threads (numpy's sorts release the interpreter)."""
-    threads = min(_set_threads(arrays[0].size >> 3), len(arrays[0]))
-    if threads == 1:
-        work(*arrays)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, *(np.array_split(a, threads) for a in arrays)))
-
-
 @_jit
-def _add_class_offsets(z, offsets, codes, out):
-    for j in numba.prange(z.shape[0]):
+def _add_class_offsets(z, offsets, out, codes):
+    for j in range(z.shape[0]):
         for t in range(z.shape[1]):
             out[j, t] = z[j, t] + offsets[j, codes[t]]
 
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    _set_threads(z.numel())
     out = torch.empty_like(z)
-    _add_class_offsets(_array(z), _array(offsets), _array(codes), out.numpy())
+    _over_rows(_add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes))
     return out
 
 
 @_jit
-def _match(z_p, z_q, w_q, out):
+def _match(z_p, z_q, w_q, out, ratio):
     h, m = z_p.shape
     n = z_q.shape[1]
-    for j in numba.prange(h):
+    for j in range(h):
         total = 0.0
         if w_q.shape[1]:
             for i in range(n):
@@ -172,12 +178,23 @@ def _match(z_p, z_q, w_q, out):
                 right = min(i + 1, n - 1)
                 gap = 0.5 * (w_q[j, i] + w_q[j, right])
                 f = (level - below - 0.5 * w_q[j, i]) / gap
+                edge = 0.5 * w_q[j, i] / gap
             else:
                 position = (k + end) / (2.0 * m) * n - 0.5
                 i = min(max(int(np.floor(position)), 0), n - 1)
                 right = min(i + 1, n - 1)
                 f = position - i
+                edge = 0.5
             f = min(max(f, 0.0), 1.0)
+            if n > 2:
+                gap = np.float64(z_q[j, right]) - np.float64(z_q[j, i])
+                beside = 0.0
+                if i > 0:
+                    beside = np.float64(z_q[j, i]) - np.float64(z_q[j, i - 1])
+                if right < n - 1:
+                    beside = max(beside, np.float64(z_q[j, right + 1]) - np.float64(z_q[j, right]))
+                if gap > ratio * beside:
+                    f = 1.0 if f > edge else 0.0
             left_value = np.float64(z_q[j, i])
             value = left_value + f * (np.float64(z_q[j, right]) - left_value)
             for t in range(k, end):
@@ -186,10 +203,9 @@ def _match(z_p, z_q, w_q, out):
 
 
 def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
-    _set_threads(z_p.numel())
     out = torch.empty_like(z_p)
     w = np.empty((z_q.shape[0], 0)) if w_q is None else _array(w_q.double())
-    _match(_array(z_p), _array(z_q), w, out.numpy())
+    _over_rows(_match, [_array(z_p), _array(z_q), w, out.numpy()], GAP_RATIO)
     return out
 
 
@@ -198,7 +214,7 @@ def _displace_knots(z, knots, values, out):
     h, n = z.shape
     last = knots.shape[1] - 1
     n_cells = 2 * knots.shape[1]
-    for j in numba.prange(h):
+    for j in range(h):
         lo, hi = np.float64(knots[j, 0]), np.float64(knots[j, last])
         low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, last])
         slope = _end_slope(lo, hi, low_end, high_end)
@@ -237,9 +253,8 @@ def _displace_knots(z, knots, values, out):
 
 
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-    _set_threads(z.numel())
     out = torch.empty_like(z)
-    _displace_knots(_array(z), _array(knots), _array(values), out.numpy())
+    _over_rows(_displace_knots, [_array(z), _array(knots), _array(values), out.numpy()])
     return out
 
 
@@ -247,7 +262,7 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 def _range(z, lo, hi):
     n = z.shape[1]
     whole = n - n % 4
-    for j in numba.prange(z.shape[0]):
+    for j in range(z.shape[0]):
         # Four of each, so that no comparison waits for the one before it.
         a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = z[j, 0]
         for t in range(0, whole, 4):
@@ -268,17 +283,16 @@ def _range(z, lo, hi):
 
 
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
-    _set_threads(z.numel())
     lo = torch.empty(z.shape[0], dtype=torch.float64)
     hi = torch.empty_like(lo)
-    _range(_array(z), lo.numpy(), hi.numpy())
+    _over_rows(_range, [_array(z), lo.numpy(), hi.numpy()])
     return lo, hi
 
 
 @_jit
-def _count(z, lo, hi, weights, counts):
+def _count(z, lo, hi, counts, weights):
     n_bins = counts.shape[1]
-    for j in numba.prange(z.shape[0]):
+    for j in range(z.shape[0]):
         start = lo[j]
         rate = _finite_rate(start, hi[j], n_bins)
         for t in range(z.shape[1]):
@@ -287,18 +301,17 @@ def _count(z, lo, hi, weights, counts):
 
 
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
-    _set_threads(z.numel())
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
     w = np.empty(0) if weights is None else _array(weights.double())
-    _count(_array(z), lo.numpy(), hi.numpy(), w, counts.numpy())
+    _over_rows(_count, [_array(z), lo.numpy(), hi.numpy(), counts.numpy()], w)
     return counts
 
 
 @_jit
-def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, epsilon, values):
+def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, epsilon):
     h, n_p = counts_p.shape
     n_q = counts_q.shape[1]
-    for j in numba.prange(h):
+    for j in range(h):
         mass_p = counts_p[j].sum()
         mass_q = counts_q[j].sum()
         width = (hi_q[j] - lo_q[j]) / n_q
@@ -330,17 +343,16 @@ def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, epsilon, values):
 def compose(
     counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
 ) -> Tensor:
-    _set_threads(counts_p.numel())
     values = torch.empty((counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
-    _compose(*arrays, LEVEL_EPSILON, values.numpy())
+    _over_rows(_compose, [*arrays, values.numpy()], LEVEL_EPSILON)
     return values
 
 
 @_jit
 def _displace_grid(z, lo, hi, values, out):
     n_bins = values.shape[1] - 1
-    for j in numba.prange(z.shape[0]):
+    for j in range(z.shape[0]):
         start = lo[j]
         rate = _finite_rate(start, hi[j], n_bins)
         low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, n_bins])
@@ -359,7 +371,6 @@ def _displace_grid(z, lo, hi, values, out):
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
-    _set_threads(z.numel())
     out = torch.empty_like(z)
-    _displace_grid(_array(z), _array(lo), _array(hi), _array(values), out.numpy())
+    _over_rows(_displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()])
     return out

@@ -1,0 +1,206 @@
+"""The Triton kernels against the plain-torch reference, on a GPU or else in Triton's interpreter."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from sliceflow.kernels import gpu, reference  # noqa: E402
+
+KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
+SIZES = [1, 2, 97, 1009, 5000]
+BINS = [32, 64, 256]
+
+
+def projections(kind: str, n: int, seed: int = 0, h: int = 3) -> torch.Tensor:
+    z = np.random.default_rng([seed, n]).normal(size=(h, n))
+    if kind == "ties":
+        z = np.round(z)
+    elif kind == "constant":
+        z = np.full((h, n), 3.0)
+    elif kind == "gap":
+        z[:, ::2] += 1000
+    elif kind == "huge":
+        z = z * 1e30
+    elif kind == "tiny":
+        z = z * 1e-30
+    return torch.from_numpy(z).float().to(DEVICE)
+
+
+def integers(z, n_bins):
+    """The reference's counts as the GPU's own type."""
+    return reference.count(z, *reference.value_range(z), n_bins).to(torch.int32)
+
+
+def span(*tensors):
+    return max(float(t.double().abs().max()) for t in tensors)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranges_agree(kind, n):
+    z = projections(kind, n)
+    for ours, theirs in zip(gpu.value_range(z), reference.value_range(z), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("n_bins", BINS)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_agree_but_for_values_at_an_edge(kind, n, n_bins):
+    z = projections(kind, n)
+    lo, hi = reference.value_range(z)
+    counts = gpu.count(z, lo, hi, n_bins)
+    expected = reference.count(z, lo, hi, n_bins)
+    assert counts.dtype == torch.int32
+    assert counts.sum(1).tolist() == [n] * len(z)
+    if kind == "ties":  # a whole tie may stand at an edge: one edge's worth of rounding moves all of it
+        total, wanted = counts.cumsum(1).double(), expected.cumsum(1)
+        assert int(((total - wanted).abs() > 0).sum(1).max()) <= 3
+    else:
+        assert int((counts - expected).abs().sum(1).max()) <= 2 * (1 + n // 1000)
+
+
+def test_more_values_than_one_program_handles_are_counted():
+    z = projections("normal", 40_001, h=2)
+    counts = gpu.count(z, *reference.value_range(z), 64)
+    assert counts.sum(1).tolist() == [40_001] * 2
+    assert int((counts - reference.count(z, *reference.value_range(z), 64)).abs().sum(1).max()) <= 80
+
+
+def test_values_outside_a_given_range_are_counted_at_its_ends():
+    z = torch.tensor([[-5.0, 0.51, 9.0, -1e30, 1e30]], device=DEVICE)
+    lo, hi = (torch.tensor([v], dtype=torch.float64, device=DEVICE) for v in (0.0, 1.0))
+    counts = gpu.count(z, lo, hi, 32)
+    assert {b: c for b, c in enumerate(counts[0].tolist()) if c} == {0: 2, 16: 1, 31: 2}
+
+
+def test_counts_add_up():
+    z = projections("normal", 1009)
+    lo, hi = gpu.value_range(z)
+    parts = sum(gpu.count(part, lo, hi, 64) for part in z.split(100, dim=1))
+    assert torch.equal(parts, gpu.count(z, lo, hi, 64))
+
+
+@pytest.mark.parametrize("n_bins", BINS)
+@pytest.mark.parametrize("kind_q", KINDS)
+@pytest.mark.parametrize("kind_p", KINDS)
+def test_tables_from_the_same_counts_agree(kind_p, kind_q, n_bins):
+    for m, n in ((1, 97), (97, 1), (1009, 5000)):
+        z_p, z_q = projections(kind_p, m), projections(kind_q, n, seed=1)
+        counts_p, counts_q = integers(z_p, n_bins), integers(z_q, n_bins)
+        ranges = reference.value_range(z_p), reference.value_range(z_q)
+        values = gpu.compose(counts_p, *ranges[0], counts_q, *ranges[1])
+        expected = reference.compose(counts_p.double(), *ranges[0], counts_q.double(), *ranges[1])
+        assert values.dtype == torch.float32
+        assert values.shape == (len(z_p), n_bins + 1)
+        worst = float((values - expected).abs().max())
+        assert worst <= 1e-5 * span(z_q), (m, n)
+        assert bool((values.diff(dim=1) >= -1e-6 * span(z_q)).all())
+
+
+def test_particles_and_data_may_have_different_bins():
+    z_p, z_q = projections("gap", 1009), projections("normal", 97, seed=1)
+    counts_p, counts_q = integers(z_p, 64), integers(z_q, 256)
+    ranges = reference.value_range(z_p), reference.value_range(z_q)
+    values = gpu.compose(counts_p, *ranges[0], counts_q, *ranges[1])
+    expected = reference.compose(counts_p.double(), *ranges[0], counts_q.double(), *ranges[1])
+    assert float((values - expected).abs().max()) <= 1e-5 * span(z_q)
+
+
+def test_large_counts_do_not_overflow():
+    """Levels are products of two totals: 10^6 particles times 10^6 data, twice."""
+    rng = np.random.default_rng(0)
+    counts_p, counts_q = (
+        torch.from_numpy(rng.multinomial(1_000_000, np.full(64, 1 / 64), size=2)).int().to(DEVICE)
+        for _ in range(2)
+    )
+    lo, hi = (torch.full((2,), v, dtype=torch.float64, device=DEVICE) for v in (-1.0, 1.0))
+    values = gpu.compose(counts_p, lo, hi, counts_q, lo, hi)
+    expected = reference.compose(counts_p.double(), lo, hi, counts_q.double(), lo, hi)
+    assert float((values - expected).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize("n_bins", BINS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_displacements_by_the_same_table_agree(kind, n_bins):
+    for n in SIZES:
+        z, z_q = projections(kind, n), projections("normal", 97, seed=1)
+        ranges = reference.value_range(z), reference.value_range(z_q)
+        counts = integers(z, n_bins).double(), integers(z_q, n_bins).double()
+        table = reference.compose(counts[0], *ranges[0], counts[1], *ranges[1]).float()
+        fresh = torch.cat((z, z * 1.5, z - 0.5), dim=1)
+        moved = gpu.displace_grid(fresh, *ranges[0], table)
+        expected = reference.displace_grid(fresh, *ranges[0], table)
+        assert moved.dtype == torch.float32
+        assert float((moved - expected).abs().max()) <= 2e-5 * span(fresh, z_q), n
+
+
+@pytest.mark.parametrize("n_bins", BINS)
+@pytest.mark.parametrize("kind", ["normal", "gap", "huge"])
+def test_a_whole_step_agrees_to_a_bin(kind, n_bins):
+    """A value counted in the bin next door moves the table by less than that bin."""
+    z_p, z_q = projections(kind, 1009), projections(kind, 5000, seed=1)
+    images = []
+    for k in (gpu, reference):
+        ranges = k.value_range(z_p), k.value_range(z_q)
+        counts = k.count(z_p, *ranges[0], n_bins), k.count(z_q, *ranges[1], n_bins)
+        table = k.compose(counts[0], *ranges[0], counts[1], *ranges[1]).float()
+        images.append(z_p + k.displace_grid(z_p, *ranges[0], table))
+    assert float((images[0] - images[1]).abs().mean()) <= 1e-3 * span(z_q) / n_bins
+    assert float((images[0] - images[1]).abs().max()) <= 2 * span(z_q) / n_bins
+
+
+def test_no_empty_run_is_crossed():
+    """Two clusters far apart keep to themselves: the bins beside the gap are not stretched into it."""
+    z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500)))[None].to(DEVICE)
+    lo, hi = gpu.value_range(z)
+    counts = gpu.count(z, lo, hi, 64)
+    table = gpu.compose(counts, lo, hi, counts, lo, hi)
+    assert float(gpu.displace_grid(z, lo, hi, table).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("n", [*SIZES, 4096, 4097])
+@pytest.mark.parametrize("n_classes", [1, 10])
+def test_class_offsets_agree(n, n_classes):
+    z = projections("normal", n)
+    offsets = projections("normal", n_classes, seed=1)
+    codes = (torch.arange(n) % n_classes).to(DEVICE)
+    ours = gpu.add_class_offsets(z, offsets, codes)
+    assert torch.equal(ours, reference.add_class_offsets(z, offsets, codes))
+
+
+def test_views_are_read_where_they_lie():
+    """A part of the columns, every other row, and a transposed tensor."""
+    z = projections("normal", 1009, h=6)
+    codes, offsets = torch.arange(1009).to(DEVICE) % 5, projections("normal", 5, seed=1, h=1009)
+    for view in (z[:, 100:900], z[::2], z.T):
+        lo, hi = reference.value_range(view)
+        expected = gpu.count(view.contiguous(), lo, hi, 32)
+        assert torch.equal(gpu.count(view, lo, hi, 32), expected)
+        table = projections("normal", 33, seed=2, h=len(view)).sort(dim=1).values
+        moved = gpu.displace_grid(view, lo, hi, table)
+        assert torch.equal(moved, gpu.displace_grid(view.contiguous(), lo, hi, table))
+        c, o = codes[: view.shape[1]], offsets[: len(view)]
+        assert torch.equal(gpu.add_class_offsets(view, o, c), reference.add_class_offsets(view, o, c))
+
+
+def test_what_triton_does_not_do_is_the_references():
+    """Weights, float64, and bins that are not a power of two."""
+    z = projections("normal", 97)
+    lo, hi = reference.value_range(z)
+    weights = torch.rand(97, dtype=torch.float64, device=DEVICE)
+    for args in ((z, lo, hi, 64, weights), (z.double(), lo, hi, 64), (z, lo, hi, 37), (z, lo, hi, 16)):
+        assert torch.equal(gpu.count(*args), reference.count(*args))
+    counts = gpu.count(z, lo, hi, 64), gpu.count(z, lo, hi, 64, weights)
+    table = gpu.compose(counts[0], lo, hi, counts[1], lo, hi)
+    expected = reference.compose(counts[0].double(), lo, hi, counts[1], lo, hi)
+    assert torch.equal(table, expected)
+    moved = gpu.displace_grid(z.double(), lo, hi, table)
+    assert torch.equal(moved, reference.displace_grid(z.double(), lo, hi, table))
