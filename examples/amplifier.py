@@ -7,8 +7,7 @@ the larger ξ, the further apart they are held. The number over each grid is the
 support vector machine, trained on real pictures, recognises as the class asked for.
 """
 
-import matplotlib.pyplot as plt
-from grids import BLUE, arguments, by_class, read, rows, save, settings, show
+from grids import BLUE, arguments, by_class, panels, read, rows, save, settings, show
 from sklearn.svm import SVC
 
 from sliceflow import ImageFlow
@@ -22,7 +21,7 @@ def main() -> None:
     train, test = read(args)
     judge = SVC().fit(rows(train.images, train.levels)[:10_000], train.labels[:10_000])
     real = judge.score(rows(test.images, test.levels)[:2000], test.labels[:2000])
-    fig, axes = plt.subplots(1, len(AMPLIFIERS), figsize=(14, 5.4), layout="constrained")
+    fig, axes = panels(len(AMPLIFIERS), 14, 5.4)
     for ax, amplifier in zip(axes, AMPLIFIERS, strict=True):
         flow = ImageFlow(**settings(args, train), amplifier=amplifier, n_knots=0)
         flow.fit(train.images, train.labels)

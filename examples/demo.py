@@ -18,7 +18,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from grids import BLUE, INK, ORANGE, by_class, rows, save, show
+from grids import BLUE, INK, ORANGE, by_class, panels, rows, save, show
 from sklearn.datasets import make_moons
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__
@@ -44,13 +44,13 @@ def moons(out: Path) -> Path:
     X = X.astype(np.float32)  # as pictures are: numba compiles its kernels once, not twice
     # Two columns need few steps; many more would copy the rows.
     flow = SlicedWassersteinFlow(n_steps=50, random_state=0, verbose=VERBOSE).fit(X, y)
-    panels = [
+    clouds = [
         ("data: 2000 rows", X, y),
         ("batched samples: 2000 particles", flow.particles_[:2000], flow.particle_conditions_[:2000]),
         ("offline samples: 2000 new points", flow.sample(2000, y=y, random_state=1), y),
     ]
     fig, axes = plt.subplots(1, 3, figsize=(12, 2.9), sharex=True, sharey=True, layout="constrained")
-    for ax, (title, points, labels) in zip(axes, panels, strict=True):
+    for ax, (title, points, labels) in zip(axes, clouds, strict=True):
         for label in (0, 1):
             chosen = points[labels == label]
             ax.scatter(*chosen.T, s=4, linewidths=0, c=COLOURS[label], label=f"class {label}")
@@ -84,7 +84,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
         ("batched samples", BLUE, flow.particles_, flow.particle_conditions_),
         ("offline samples", ORANGE, offline, y_offline),
     ]
-    fig, axes = plt.subplots(1, len(groups), figsize=(12, 6.3), layout="constrained")
+    fig, axes = panels(len(groups), 12, 5.8)
     names = [f"class {label}" for label in flow.classes_]
     for ax, (title, colour, images, labels) in zip(axes, groups, strict=True):
         grid = by_class(images, labels, 7)

@@ -93,6 +93,13 @@ def show(
     ax.spines[:].set_visible(False)
 
 
+def panels(n: int, width: float, height: float) -> tuple[plt.Figure, np.ndarray]:
+    """A figure of n panels side by side, with room between them."""
+    fig, axes = plt.subplots(1, n, figsize=(width, height), layout="constrained")
+    fig.get_layout_engine().set(wspace=0.06)
+    return fig, axes
+
+
 def save(fig: plt.Figure, path: Path) -> Path:
     """Write a figure and forget it."""
     fig.savefig(path, dpi=110, bbox_inches="tight")

@@ -9,9 +9,8 @@ resolutions, from coarse to fine. Under each are its distance to the test pictur
 good) and its NN ratio (1 is good, 0 is copying), measured on 2000 batched samples.
 """
 
-import matplotlib.pyplot as plt
 import numpy as np
-from grids import BLUE, INK, arguments, read, rows, save, settings, show
+from grids import BLUE, INK, arguments, panels, read, rows, save, settings, show
 
 from sliceflow import ImageFlow
 from sliceflow.metrics import frechet_distance_pca, nn_ratio
@@ -39,16 +38,16 @@ def main() -> None:
         return f"FD-PCA32 {distance:.2f}, NN ratio {nn_ratio(samples, train_rows, unseen):.2f}"
 
     floor = frechet_distance_pca(train_rows[:2000], test_rows[:2000], train_rows)
-    panels = [("real training pictures", train.images, f"FD-PCA32 {floor:.2f} (the floor)")]
+    grids = [("real training pictures", train.images, f"FD-PCA32 {floor:.2f} (the floor)")]
     for name, text in ways:
         steps = max(1, round(total / len(from_string(text, h, w))))
         chosen = settings(args, train) | {"schedule": text, "quality": steps, "n_knots": 0}
         flow = ImageFlow(**chosen).fit(train.images)
-        panels.append((name, flow.particles_, score(flow.particles_)))
-        print(f"{name}: {flow.n_iter_} steps, {panels[-1][2]}")
+        grids.append((name, flow.particles_, score(flow.particles_)))
+        print(f"{name}: {flow.n_iter_} steps, {grids[-1][2]}")
 
-    fig, axes = plt.subplots(1, 4, figsize=(14, 4.2), layout="constrained")
-    for ax, (name, images, numbers) in zip(axes, panels, strict=True):
+    fig, axes = panels(4, 14, 4.2)
+    for ax, (name, images, numbers) in zip(axes, grids, strict=True):
         grid = images[:64].reshape(8, 8, *images.shape[1:])
         show(ax, grid, train.levels, name, colour=INK if ax is axes[0] else BLUE)
         ax.set_xlabel(numbers, fontsize=11)

@@ -7,9 +7,8 @@ seen, as the measure of what to expect. After each, its five nearest training pi
 copies if they look more like their neighbours than the test pictures look like theirs.
 """
 
-import matplotlib.pyplot as plt
 import numpy as np
-from grids import BLUE, INK, arguments, read, rows, save, settings, show
+from grids import BLUE, INK, arguments, panels, read, rows, save, settings, show
 from sklearn.neighbors import NearestNeighbors
 
 from sliceflow import ImageFlow
@@ -27,9 +26,9 @@ def main() -> None:
     nearest = NearestNeighbors(n_neighbors=N_NEAREST).fit(train_rows)
     ratio = nn_ratio(rows(flow.particles_[:2000], train.levels), train_rows, test_rows[:2000])
 
-    fig, axes = plt.subplots(1, 2, figsize=(10, 8), layout="constrained")
-    panels = [("sample", BLUE, flow.particles_), ("test picture", INK, test.images)]
-    for ax, (name, colour, images) in zip(axes, panels, strict=True):
+    fig, axes = panels(2, 10, 8)
+    groups = [("sample", BLUE, flow.particles_), ("test picture", INK, test.images)]
+    for ax, (name, colour, images) in zip(axes, groups, strict=True):
         images = images[:N_ROWS]
         distance, index = nearest.kneighbors(rows(images, train.levels))
         blank = np.full_like(images, 0 if images.ndim == 3 else train.levels - 1)  # paper

@@ -1,4 +1,4 @@
-"""Local frames: Parseval at every stage and border, reproducible, and one whole tile is `Orthogonal`."""
+"""Local frames: Parseval at every stage and border, reproducible; one whole tile is `Orthogonal`."""
 
 import pytest
 import torch
@@ -89,12 +89,12 @@ def test_a_tile_as_large_as_the_picture_stays_where_it_is():
 
 @pytest.mark.parametrize("d", [1, 9, 64, 65, 243, 675])
 def test_rotations_are_orthogonal_also_out_of_the_pool(d):
-    theta = rotation(Seed(0).child(4), d)
+    theta = rotation(Seed(0).child(4), 0, d)
     assert float((theta @ theta.T - torch.eye(d).double()).abs().max()) < 1e-12
 
 
 def test_rotations_out_of_the_pool_differ_from_step_to_step():
-    thetas = [rotation(Seed(0).child(step), 81) for step in range(40)]
+    thetas = [rotation(Seed(0), step, 81) for step in range(40)]
     assert len({float(theta[0, 0]) for theta in thetas}) == 40
 
 

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
+from numbers import Integral, Real
 
 import torch
 
-__all__ = ["free_memory", "need", "resolve_device"]
+__all__ = ["free_memory", "is_int", "is_real", "need", "resolve_device"]
 
 
 def need(ok: bool, name: str, value: object, what: str) -> None:
     """Raise a ValueError that names the parameter, its value and what it must be, unless `ok`."""
     if not ok:
         raise ValueError(f"{name}={value!r} must be {what}")
+
+
+def is_int(value: object, least: int) -> bool:
+    """Whether `value` is a whole number (not a bool) of at least `least`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:
+    """Whether `value` is a number (not a bool, not NaN) from `low` to `high`."""
+    return isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
-from sliceflow.checks import free_memory, resolve_device
+from sliceflow.checks import free_memory, is_int, is_real, resolve_device
 from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
 from sliceflow.rng import Seed
@@ -260,8 +259,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
         """
         check_is_fitted(self, "particles_")
-        whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
-        check(whole and n_samples >= 1, "n_samples", n_samples, "an int of at least 1")
+        check(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         seed = Seed.of(random_state)
         codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))
         out = []
@@ -349,12 +347,6 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         def need(ok: bool, name: str, what: str) -> None:
             check(ok, name, getattr(self, name), what)
 
-        def is_int(v: object, least: int) -> bool:
-            return isinstance(v, Integral) and not isinstance(v, bool) and int(v) >= least
-
-        def is_real(v: object, low: float, high: float = math.inf) -> bool:
-            return isinstance(v, Real) and not isinstance(v, bool) and low <= float(v) <= high
-
         need(
             self.n_particles is None or is_int(self.n_particles, 1),
             "n_particles",
@@ -376,11 +368,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             f"one of {sorted(_TRANSPORTS)} or a transport from sliceflow.transports",
         )
         for name in ("amplifier", "entropy"):
-            need(
-                is_real(getattr(self, name), 0) and math.isfinite(getattr(self, name)),
-                name,
-                "a finite number of at least 0",
-            )
+            need(is_real(getattr(self, name), 0), name, "a finite number of at least 0")
         need(is_real(self.taper, 0, 1), "taper", "a number from 0 to 1")
         need(
             is_real(self.validation_fraction, 0, 1) and 0 < self.validation_fraction < 1,

@@ -31,9 +31,11 @@ __all__ = [
     "Random",
     "condition_directions",
     "rotation",
+    "step_uniform",
 ]
 
 _POOL = 8
+_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -90,29 +92,50 @@ def _unit(rows: Tensor) -> Tensor:
     return torch.nn.functional.normalize(rows, dim=1)
 
 
-def _draw_rotation(seed: Seed, d: int, device: torch.device | str) -> Tensor:
-    """A uniformly random d×d rotation, from the CPU's numbers in float64."""
-    q, r = torch.linalg.qr(seed.normal(d, d))
-    # The signs make it uniform (Mezzadri 2007) and independent of LAPACK's choice.
-    rotated: Tensor = (q * torch.sign(torch.diagonal(r))).T
-    return rotated.contiguous().to(device)
+def _uniform_rotations(normal: Tensor) -> Tensor:
+    """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
+    q, r = torch.linalg.qr(normal)
+    # The signs make them uniform (Mezzadri 2007) and independent of LAPACK's choice.
+    return torch.mul(q, torch.sign(torch.diagonal(r, dim1=1, dim2=2))[:, None, :])
 
 
-_pooled_rotation = lru_cache(maxsize=16 * _POOL)(_draw_rotation)
+# Random numbers are drawn for a block of steps at once: a draw for a single step costs more than the
+# rest of a small step. Row `step` of a stream belongs to that step, so blocks change nothing.
 
 
-def rotation(seed: Seed, d: int, device: torch.device | str = "cpu") -> Tensor:
-    """The random rotation at one place of the seed tree, (d, d) float64 on `device`.
+@lru_cache(maxsize=64)
+def _uniform_block(seed: Seed, block: int, columns: int, device: torch.device | str) -> Tensor:
+    return seed.uniform(_BLOCK, columns, start=block * _BLOCK).to(device)
+
+
+@lru_cache(maxsize=16)
+def _rotation_block(seed: Seed, block: int, d: int, device: torch.device | str) -> Tensor:
+    normal = seed.normal(_BLOCK * d, d, start=block * _BLOCK * d).view(_BLOCK, d, d)
+    return _uniform_rotations(normal).to(device)
+
+
+@lru_cache(maxsize=256)
+def _pooled_rotation(seed: Seed, d: int, device: torch.device | str) -> Tensor:
+    return _uniform_rotations(seed.normal(d, d)[None])[0].to(device)
+
+
+def step_uniform(seed: Seed, step: int, columns: int, device: torch.device | str = "cpu") -> Tensor:
+    """Row `step` of the stream at `seed`: `columns` numbers in (0, 1)."""
+    return _uniform_block(seed, step // _BLOCK, columns, device)[step % _BLOCK]
+
+
+def rotation(seed: Seed, step: int, d: int, device: torch.device | str = "cpu") -> Tensor:
+    """The random rotation of a step, (d, d) float64 on `device`.
 
     Up to d = 64 it is drawn afresh. Above, where a QR decomposition would cost more than the step, it
-    is A·D·B: A and B out of a pool of eight that all of the tree shares, D random signs.
+    is A·D·B: A and B out of a pool of eight that all of the seed's tree shares, D random signs.
     """
     if d <= 64:
-        return _draw_rotation(seed.child("x"), d, device)
-    first, second = (seed.child("pair").uniform(1, 2)[0] * _POOL).long().tolist()
+        return _rotation_block(seed.child("x"), step // _BLOCK, d, device)[step % _BLOCK]
+    first, second = (step_uniform(seed.child("pair"), step, 2) * _POOL).long().tolist()
     pool = Seed(seed.entropy).child("pool", d)
     a, b = (_pooled_rotation(pool.child(k), d, device) for k in (first, second))
-    signs = torch.sign(seed.child("signs").uniform(1, d)[0] - 0.5).to(device)
+    signs = torch.sign(step_uniform(seed.child("signs"), step, d, device) - 0.5)
     return torch.mm(a * signs, b)
 
 
@@ -181,8 +204,8 @@ class Orthogonal:
     def draw(
         self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
     ) -> Frame:
-        seed = seed.child(step)
-        return Frame(rotation(seed, d, device), condition_directions(seed, d, n_conditions))
+        theta_y = condition_directions(seed.child(step), d, n_conditions)
+        return Frame(rotation(seed, step, d, device), theta_y)
 
 
 @dataclass(frozen=True)

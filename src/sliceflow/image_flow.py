@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sliceflow import conditions, events, schedule, transports
-from sliceflow.checks import free_memory, need, resolve_device
+from sliceflow.checks import free_memory, is_int, is_real, need, resolve_device
 from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
 from sliceflow.frames import AnyFrame
 from sliceflow.local import TileFrame, Tiles
@@ -137,6 +137,8 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             if self.observed is not None:
                 raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
             names = conditions.as_array(labels)
+            if len(names) != n:
+                raise ValueError(f"there are {n} pictures but {len(names)} labels; pass one for each")
             inferred = conditions.infer(names, n)
             if not isinstance(inferred, conditions.Labels):
                 raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
@@ -197,7 +199,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
                 lambda i: Cloud(
                     layout.encode(raw, seed.child("data", i), dequantize=self.dequantize), codes
                 ),
-                self._transport(condition is not None),
+                self._transport(condition is not None and self.amplifier > 0),
                 noise,
                 self.n_knots,
                 heard,
@@ -233,12 +235,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self._check_model()
         if self._walk.known is not None:
             raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
-        need(
-            n_samples >= 1 and int(n_samples) == n_samples,
-            "n_samples",
-            n_samples,
-            "an int of at least 1",
-        )
+        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         seed = Seed.of(random_state)
         codes = None
         if self._condition is None:
@@ -277,12 +274,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self._check_model()
         if self.observed is None:
             raise ValueError("the model was fitted without observed=; nothing tells what to complete")
-        need(
-            n_samples >= 1 and int(n_samples) == n_samples,
-            "n_samples",
-            n_samples,
-            "an int of at least 1",
-        )
+        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         layout, seed = self._layout, Seed.of(random_state)
         raw = layout.read(pictures)
         known = mask_of(self.observed, layout)
@@ -294,8 +286,8 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             out.append(self._moved(seed, first, part.shape[1], None, values))
         done = layout.write(torch.cat(out, dim=1))
         # The values came back through rounding; the given ones are exact.
-        given: Any = pictures if layout.tensor else np.asarray(pictures)
-        given = given.repeat_interleave(n_samples, 0) if layout.tensor else given.repeat(n_samples, 0)
+        given: Any = np.asarray(pictures).repeat(n_samples, 0).astype(layout.dtype)
+        given = torch.from_numpy(given) if layout.tensor else given
         where = known.view(*layout.shape).permute(1, 2, 0).numpy()
         where = where if layout.channels else where[..., 0]
         done[:, where] = given[:, where]
@@ -336,35 +328,22 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
 
     def _check_model(self) -> None:
         check_is_fitted(self, "particles_")
-        if self.n_knots == 0:
+        if not self._model[0]:
             raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
 
     def _check_parameters(self) -> None:
-        m = self.n_particles
-        need(
-            m is None or (isinstance(m, int) and m >= 1),
-            "n_particles",
-            m,
-            "None or an int of at least 1",
-        )
-        q = self.quality
-        ok = q in QUALITY if isinstance(q, str) else isinstance(q, int) and q >= 1
+        m, q = self.n_particles, self.quality
+        need(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
+        ok = q in QUALITY if isinstance(q, str) else is_int(q, 1)
         need(ok, "quality", q, f"one of {list(QUALITY)} or a number of steps per stage")
-        need(
-            isinstance(self.levels, int) and self.levels >= 2,
-            "levels",
-            self.levels,
-            "an int of at least 2",
-        )
+        need(isinstance(self.schedule, str), "schedule", self.schedule, "a string: 'auto', a preset, …")
+        need(is_int(self.levels, 2), "levels", self.levels, "an int of at least 2")
+        need(is_int(self.n_knots, 0), "n_knots", self.n_knots, "an int of at least 0")
         need(self.kernel in KERNELS, "kernel", self.kernel, f"one of {sorted(KERNELS)}")
-        need(
-            0 <= self.amplifier < float("inf"),
-            "amplifier",
-            self.amplifier,
-            "a finite number of at least 0",
-        )
-        need(self.start_noise >= 0, "start_noise", self.start_noise, "a number of at least 0")
-        need(0 <= self.taper <= 1, "taper", self.taper, "a number from 0 to 1")
+        for name in ("amplifier", "start_noise"):
+            value = getattr(self, name)
+            need(is_real(value, 0), name, value, "a finite number of at least 0")
+        need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
         known = isinstance(self.transport, str) and self.transport in ("auto", "sorted", "histogram")
         need(
             known or hasattr(self.transport, "fit"),
@@ -440,11 +419,15 @@ class Walk:
             if self.known is None:
                 target = Cloud(subspace.down(target.x), target.y)
 
-            def relay(event: events.Event, i: int = i, before: int = done) -> bool:
+            last = 0
+
+            def relay(event: events.Event, i: int = i, before: int = done, total: int = total) -> bool:
+                nonlocal last
+                last = event.step + 1
                 whole = replace(
                     event,
                     stage_index=i,
-                    steps_done=before + event.steps_done,
+                    steps_done=before + last,
                     steps_total=total,
                     seconds=events.now() - began,
                 )
@@ -453,7 +436,8 @@ class Walk:
             model.append(
                 simulate(flow, cloud, target, transport, noise, n_knots=n_knots, listeners=[relay])
             )
-            done += self.stages[i].n_steps
+            done += last
+            total -= self.stages[i].n_steps - last  # a listener may have ended the stage early
         return model
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sliceflow.frames import Frame, condition_directions, rotation
+from sliceflow.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.rng import Seed
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
@@ -91,17 +91,16 @@ class Tiles:
     ) -> TileFrame:
         shape = (self.channels, self.height, self.width)
         size = (min(self.patch, self.height), min(self.patch, self.width))
-        seed = seed.child(step)
         # A tile as large as the picture has nowhere to go: offset 0 along that axis.
         top, left = (
             int(u * s) if s < full else 0
             for u, s, full in zip(
-                seed.child("offset").uniform(1, 2)[0].tolist(), size, shape[1:], strict=True
+                step_uniform(seed.child("offset"), step, 2).tolist(), size, shape[1:], strict=True
             )
         )
-        theta = rotation(seed, self.channels * size[0] * size[1], device)
+        theta = rotation(seed, step, self.channels * size[0] * size[1], device)
         frame = TileFrame(theta, None, shape, size, (top, left))
-        theta_y = condition_directions(seed, frame.n_directions, n_conditions)
+        theta_y = condition_directions(seed.child(step), frame.n_directions, n_conditions)
         return replace(frame, theta_y=theta_y)
 
 

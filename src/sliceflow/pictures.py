@@ -70,6 +70,11 @@ class Layout:
         wanted = (self.height, self.width) + ((self.channels,) if self.channels else ())
         if array.shape[1:] != wanted:
             raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {wanted}")
+        if len(array) == 0:
+            raise ValueError("there are no pictures; pass at least one")
+        if (array.dtype.kind == "f") != (self.levels is None):
+            kind = "floats in [0, 1]" if self.levels is None else f"integers 0..{self.levels - 1}"
+            raise ValueError(f"pictures are {array.dtype} but the model was fitted on {kind}")
         low, high = array.min(), array.max()
         if self.levels is None:
             if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
@@ -100,7 +105,8 @@ class Layout:
             return 2 * x - 1
         if dequantize:
             # One row of numbers per pixel: their layout is the pictures' own, no transposition.
-            x += seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+            u = seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+            x += u.clamp_(max=1 - self.levels * 2.0**-22)  # or v + u would round up to v + 1
         else:
             x += 0.5
         return x.mul_(2 / self.levels).sub_(1)
@@ -125,9 +131,13 @@ class Layout:
 
 def _array(images: Any) -> np.ndarray:
     if isinstance(images, Tensor):
-        return images.detach().cpu().numpy()
+        images = images.detach().cpu()
+        images = images.float() if images.dtype == torch.bfloat16 else images
+        numbers: np.ndarray = images.numpy()
+        return numbers
     try:
-        return np.asarray(images)
+        array: np.ndarray = np.asarray(images)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
     except ValueError as error:
         raise ValueError("pictures are of mixed sizes; bring them to one size first") from error
 

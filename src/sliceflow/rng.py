@@ -10,7 +10,6 @@ may differ in the last place between devices.
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,11 +117,8 @@ class Seed:
         block = max(1, 4 * _CHUNK // max(1, columns))
         for lo in range(0, rows, block):
             n = min(block, rows - lo)
-            u = (self._words(n, columns, start + lo, device).to(torch.float64) + 0.5) / 2**32
-            radius = torch.sqrt(-2 * torch.log(u[:, 0::2]))
-            angle = 2 * math.pi * u[:, 1::2]
-            pair = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
-            out[lo : lo + n] = pair.view(n, -1)[:, :columns]
+            words = self._words(n, columns, start + lo, device)
+            out[lo : lo + n] = kernels.for_device(device).box_muller(words)[:, :columns]
         return out
 
     def permutation(self, n: int) -> Tensor:

@@ -132,12 +132,13 @@ def auto(height: int, width: int) -> str:
     """A schedule in the paper's manner for pictures of any size, in its notation.
 
     Resolutions 1 to 7, then about 1.4 times as many pixels at a time; patches from 15 (or the whole
-    picture) down to 3, odd sizes after the first.
+    picture) down to 3, odd sizes after the first. The last patch is a single pixel, which makes every
+    pixel's own distribution right: backgrounds that are always black become black.
 
     Examples
     --------
     >>> auto(8, 8)
-    '1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3]'
+    '1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3,1]'
     >>> auto(28, 28).split()[6:9]
     ['7[7,5,3]', '10[10,9,7,5,3]', '14[14,13,11,9,7,5,3]']
     """
@@ -152,5 +153,7 @@ def auto(height: int, width: int) -> str:
     for r in levels:
         first = min(r, 15)
         rest = [p for p in range(13, 2, -2) if p < first] if r >= 7 else []
+        if r == longer and r > 1:
+            rest.append(1)
         words.append(f"{r}[{','.join(map(str, [first, *rest]))}]")
     return " ".join(words)

@@ -6,6 +6,7 @@ kept in numba's cache beside this file (or in NUMBA_CACHE_DIR), so only the firs
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 __all__ = [
     "add_class_offsets",
     "argsort_rows",
+    "box_muller",
     "compose",
     "count",
     "displace_grid",
@@ -70,6 +72,12 @@ def _finite_rate(lo, hi, n_bins):
 
 
 @_inline
+def _bin(v, start, rate, n_bins):
+    # Unsigned: numba then leaves out the test for negative indices.
+    return np.uintp(min(max((v - start) * rate, 0.0), n_bins - 1.0))
+
+
+@_inline
 def _end_slope(lo, hi, low_end, high_end):
     return min((high_end - low_end) / (hi - lo), 1.0) if hi > lo else 0.0
 
@@ -93,6 +101,23 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     out = np.empty((n, 4), np.int64)
     _philox(out, first, *key)
     return torch.from_numpy(out)
+
+
+@_jit
+def _box_muller(words, out):
+    for i in range(words.shape[0]):
+        for j in range(0, words.shape[1], 2):
+            u, v = (words[i, j] + 0.5) / 2.0**32, (words[i, j + 1] + 0.5) / 2.0**32
+            radius, angle = math.sqrt(-2.0 * math.log(u)), 2.0 * math.pi * v
+            out[i, j] = radius * math.cos(angle)
+            out[i, j + 1] = radius * math.sin(angle)
+
+
+def box_muller(words: Tensor) -> Tensor:
+    # Not torch's functions: waking their threads takes longer than a few thousand numbers do.
+    out = torch.empty(words.shape, dtype=torch.float64)
+    _over_rows(_box_muller, [_array(words), out.numpy()])
+    return out
 
 
 def _sort(rows: np.ndarray) -> None:
@@ -292,12 +317,25 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 @_jit
 def _count(z, lo, hi, counts, weights):
     n_bins = counts.shape[1]
+    # Two histograms taken in turn, so that equal neighbours do not wait for each other.
+    even, odd = np.empty(n_bins, np.int32), np.empty(n_bins, np.int32)
+    n = z.shape[1]
     for j in range(z.shape[0]):
-        start = lo[j]
+        row, start = z[j], lo[j]
         rate = _finite_rate(start, hi[j], n_bins)
-        for t in range(z.shape[1]):
-            b = min(max(int((z[j, t] - start) * rate), 0), n_bins - 1)
-            counts[j, b] += weights[t] if weights.shape[0] else 1.0
+        if weights.shape[0]:
+            for t in range(n):
+                counts[j, _bin(row[t], start, rate, n_bins)] += weights[t]
+            continue
+        even[:] = 0
+        odd[:] = 0
+        for t in range(0, n - 1, 2):
+            even[_bin(row[t], start, rate, n_bins)] += 1
+            odd[_bin(row[t + 1], start, rate, n_bins)] += 1
+        if n % 2:
+            even[_bin(row[n - 1], start, rate, n_bins)] += 1
+        for b in range(n_bins):
+            counts[j, b] = even[b] + odd[b]
 
 
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
@@ -353,21 +391,22 @@ def compose(
 def _displace_grid(z, lo, hi, values, out):
     n_bins = values.shape[1] - 1
     for j in range(z.shape[0]):
-        start = lo[j]
-        rate = _finite_rate(start, hi[j], n_bins)
-        low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, n_bins])
-        slope = _end_slope(start, hi[j], low_end, high_end)
-        for t in range(z.shape[1]):
-            v = np.float64(z[j, t])
+        row, table, moved = z[j], values[j], out[j]
+        start, end = lo[j], hi[j]
+        rate = _finite_rate(start, end, n_bins)
+        low_end, high_end = np.float64(table[0]), np.float64(table[n_bins])
+        slope = _end_slope(start, end, low_end, high_end)
+        for t in range(row.shape[0]):
+            v = np.float64(row[t])
             position = (v - start) * rate
             if position <= 0:
-                out[j, t] = low_end + slope * (v - start) - v
+                moved[t] = low_end + slope * (v - start) - v
             elif position >= n_bins:
-                out[j, t] = high_end + slope * (v - hi[j]) - v
+                moved[t] = high_end + slope * (v - end) - v
             else:
-                b = int(position)
-                low = np.float64(values[j, b])
-                out[j, t] = low + (position - b) * (np.float64(values[j, b + 1]) - low) - v
+                b = np.uintp(position)
+                low = np.float64(table[b])
+                moved[t] = low + (position - b) * (np.float64(table[b + np.uintp(1)]) - low) - v
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:

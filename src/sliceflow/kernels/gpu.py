@@ -14,11 +14,19 @@ import triton.language as tl
 from torch import Tensor
 
 from sliceflow.kernels import reference
-from sliceflow.kernels.reference import argsort_rows, displace_knots, match, philox, sort_rows
+from sliceflow.kernels.reference import (
+    argsort_rows,
+    box_muller,
+    displace_knots,
+    match,
+    philox,
+    sort_rows,
+)
 
 __all__ = [
     "add_class_offsets",
     "argsort_rows",
+    "box_muller",
     "compose",
     "count",
     "displace_grid",
@@ -58,7 +66,7 @@ def _count_kernel(
         column = at + tl.arange(0, BLOCK)
         valid = column < n
         v = tl.load(z + row * stride + column, mask=valid, other=start)
-        b = tl.minimum(tl.maximum(((v - start) * rate).to(tl.int32), 0), BINS - 1)
+        b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
         b = tl.where(valid, b, 0)
         total += tl.histogram(b, BINS)
         outside += BLOCK - tl.sum(valid.to(tl.int32))  # the filling was counted in bin 0
@@ -135,6 +143,7 @@ def _compose_kernel(
     after = tl.associative_scan(tl.where(inside, BINS_P, edge), 0, _smaller, reverse=True)
     f = (edge - before).to(tl.float32) / tl.maximum(after - before, 1).to(tl.float32)
     position = tl.where(inside, low + f * (high - low), tl.where(empty_left, high, low))
+    position = tl.where(point, high, position)
     start = tl.load(lo_q + row).to(tl.float32)
     width = (tl.load(hi_q + row).to(tl.float32) - start) / BINS_Q
     tl.store(values + row * (BINS_P + 1) + edge, start + width * position, mask=used)
@@ -195,7 +204,7 @@ def _displace_kernel(z, lo, hi, values, out, n, stride, n_bins, BLOCK: tl.conste
     )
     v = tl.load(z + row * stride + column, mask=valid, other=0.0)
     position = (v - start) * _rate(start, end, n_bins)
-    b = tl.minimum(tl.maximum(position.to(tl.int32), 0), n_bins - 1)
+    b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
     left = tl.load(table + b, mask=valid, other=0.0)
     right = tl.load(table + b + 1, mask=valid, other=0.0)
     image = left + (position - b.to(tl.float32)) * (right - left)

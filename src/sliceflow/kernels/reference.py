@@ -6,6 +6,8 @@ answer for float32 projections is the float64 answer rounded once.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ __all__ = [
     "LEVEL_EPSILON",
     "add_class_offsets",
     "argsort_rows",
+    "box_muller",
     "compose",
     "count",
     "displace_grid",
@@ -51,6 +54,18 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
         )
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def box_muller(words: Tensor) -> Tensor:
+    """Standard normal numbers, float64, from an even number of columns of 32-bit words (n, 2m).
+
+    Words (a, b) become u = (a + ½)/2³², v = (b + ½)/2³², then √(−2 ln u)·(cos 2πv, sin 2πv).
+    """
+    u = (words.to(torch.float64) + 0.5) / 2**32
+    radius = torch.sqrt(-2 * torch.log(u[:, 0::2]))
+    angle = 2 * math.pi * u[:, 1::2]
+    pair = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+    return pair.view(len(words), -1)
 
 
 def sort_rows(z: Tensor) -> Tensor:

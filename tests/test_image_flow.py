@@ -1,0 +1,541 @@
+"""`ImageFlow`: pictures out as they came in, reproducible, faithful to labels and observed pixels."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import train_test_split
+from sklearn.svm import SVC
+
+from sliceflow import ImageFlow
+from sliceflow.metrics import nn_ratio
+from sliceflow.pictures import MASKS, Layout
+from sliceflow.rng import Seed
+from sliceflow.transports import Histogram, Sorted
+
+quick = dict(levels=17, quality=2, n_particles=300, random_state=0, device="cpu")
+SHORT = "1[1] 3[3] 8[8,3]"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    images, target = load_digits(return_X_y=True)
+    return images.reshape(-1, 8, 8).astype(np.uint8)[:400], target[:400]
+
+
+@pytest.fixture(scope="module")
+def labelled(digits):
+    return ImageFlow(**quick).fit(*digits)
+
+
+def colour(n=60, h=6, w=5, dtype="uint8"):
+    numbers = np.random.default_rng(0).integers(0, 256, (n, h, w, 3))
+    return (numbers / 255 if dtype.startswith("float") else numbers).astype(dtype)
+
+
+def refused(message, kind=ValueError):
+    return pytest.raises(kind, match=f"^{re.escape(message)}$")
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
+@pytest.mark.parametrize("layout", ["grey", "one channel", "colour", "tensor"])
+def test_samples_have_the_layout_and_type_of_the_data(dtype, layout):
+    images = colour(dtype=dtype)
+    if layout == "grey":
+        images = images[..., 0]
+    elif layout == "one channel":
+        images = images[..., :1]
+    elif layout == "tensor":
+        images = torch.from_numpy(images)
+    flow = ImageFlow(**{**quick, "levels": 256, "n_particles": 70}, schedule="1[1] 6[3]").fit(images)
+    for out in (flow.particles_, flow.sample(70)):
+        assert type(out) is type(images)
+        assert out.dtype == images.dtype
+        assert out.shape == (70, *images.shape[1:])
+        assert out.min() >= 0
+        assert out.max() <= (1 if dtype.startswith("float") else 255)
+
+
+def test_integer_samples_keep_to_the_levels(labelled):
+    assert labelled.particles_.max() <= 16
+    assert labelled.sample(300, random_state=0).max() <= 16
+
+
+def test_the_same_seed_gives_the_same_bits(digits):
+    images, labels = digits
+    a, b, other = (ImageFlow(**{**quick, "random_state": s}).fit(images, labels) for s in (0, 0, 1))
+    assert np.array_equal(a.particles_, b.particles_)
+    assert np.array_equal(a.particle_conditions_, b.particle_conditions_)
+    assert a.history_["distance"] == b.history_["distance"]
+    assert not np.array_equal(a.particles_, other.particles_)
+    ours, again, others = (a.sample(20, random_state=s) for s in (5, 5, 6))
+    assert np.array_equal(ours, again)
+    assert not np.array_equal(ours, others)
+    assert np.array_equal(ours, b.sample(20, random_state=5))
+
+
+def test_fitting_changes_neither_the_parameters_nor_the_data(digits):
+    images, labels = digits
+    before = images.copy(), labels.copy()
+    flow = ImageFlow(**quick)
+    parameters = flow.get_params()
+    assert flow.fit(images, labels) is flow
+    assert flow.get_params() == parameters
+    assert clone(flow).get_params() == parameters
+    assert np.array_equal(images, before[0])
+    assert np.array_equal(labels, before[1])
+
+
+def test_fitting_again_without_labels_forgets_them(digits):
+    images, labels = digits
+    flow = ImageFlow(**quick, schedule=SHORT).fit(images, labels).fit(images)
+    assert flow.particle_conditions_ is None
+    assert not hasattr(flow, "classes_")
+    assert np.array_equal(flow.particles_, ImageFlow(**quick, schedule=SHORT).fit(images).particles_)
+
+
+def test_samples_do_not_depend_on_how_many_there_are(digits):
+    flow = ImageFlow(**quick, schedule=SHORT).fit(digits[0])
+    few, many = (flow.sample(n, random_state=3).astype(int) for n in (4, 50))
+    assert np.abs(few - many[:4]).max() <= 1  # products of other shapes round otherwise
+
+
+def test_pictures_of_one_pixel_and_single_rows_can_be_fitted():
+    rng = np.random.default_rng(0)
+    for shape in ((50, 1, 1), (50, 1, 7), (50, 5, 9), (1, 4, 4)):
+        images = rng.integers(0, 17, shape).astype(np.uint8)
+        flow = ImageFlow(**quick).fit(images)
+        assert flow.sample(3).shape == (3, *shape[1:])
+
+
+def test_a_single_picture_is_copied():
+    image = np.random.default_rng(0).integers(0, 17, (1, 4, 4)).astype(np.uint8)
+    flow = ImageFlow(**{**quick, "quality": 10}, taper=0, dequantize=False).fit(image)
+    assert np.array_equal(flow.particles_, np.repeat(image, 300, axis=0))
+
+
+def test_mirror_images_are_fitted_too():
+    """All ink on the left: with mirror images half of the samples have it on the right."""
+    images = np.zeros((100, 6, 6), np.uint8)
+    images[:, :, :2] = 16
+    flow = ImageFlow(**{**quick, "quality": 10}, mirror=True).fit(images, np.arange(100) % 2)
+    right = flow.particles_[:, :, 4:].mean((1, 2)) > 8
+    assert 0.4 < right.mean() < 0.6
+    assert Counter(flow.particle_conditions_.tolist()) == {0: 150, 1: 150}
+
+
+def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
+    images = np.zeros((30, 2, 2), np.uint8)
+    flow = ImageFlow(quality=1, schedule="1[1]", random_state=0).fit(images)
+    assert len(flow.particles_) == 30 * 334
+
+
+def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
+    beyond = []
+    for clip in (True, False):
+        flow = ImageFlow(**quick, schedule=SHORT, start_noise=1.0, clip=clip).fit(digits[0])
+        beyond.append(float(flow._moved(Seed(0), 0, 200, None, None).abs().max()))
+    assert beyond[0] <= 1 < beyond[1]
+
+
+# Stages and listeners
+
+
+def test_the_history_covers_all_stages(labelled):
+    names = [f"{level.h}×{level.w}[{level.patch}]" for level in labelled.schedule_]
+    assert len(names) == 11
+    assert labelled.history_["stage"] == [name for name in names for _ in range(2)]
+    assert labelled.history_["step"] == [0, 1] * 11
+    assert labelled.n_iter_ == 22
+    assert all(d >= 0 for d in labelled.history_["distance"])
+    assert labelled.history_["seconds"] == sorted(labelled.history_["seconds"])
+
+
+def test_presets_and_text_are_schedules():
+    images = np.zeros((20, 28, 28), np.uint8)
+    flow = ImageFlow("mnist", 20, 1, random_state=0, n_knots=0).fit(images)
+    assert len(flow.schedule_) == 35
+    flow = ImageFlow("1[1] 8x[3]", 20, 1)
+    with pytest.raises(ValueError, match=r"^schedule word '8x\[3\]' is not of the form"):
+        flow.fit(images)
+    with pytest.raises(
+        ValueError, match=r"^schedule asks for resolution 32 but the pictures are 28×28"
+    ):
+        ImageFlow("cifar10", 20, 1).fit(images)
+
+
+@pytest.mark.parametrize(
+    ("quality", "steps"), [("draft", 30), ("standard", 100), ("best", 300), (7, 7)]
+)
+def test_quality_is_the_number_of_steps(quality, steps):
+    images = np.zeros((5, 2, 2), np.uint8)
+    flow = ImageFlow("1[1]", 5, quality, random_state=0).fit(images)
+    assert flow.n_iter_ == steps
+
+
+def test_listeners_hear_every_step_and_can_end_a_stage(digits):
+    heard = []
+
+    def first_steps_only(event):
+        heard.append((event.stage_index, event.step, event.steps_total))
+        return event.stage_index == 1
+
+    flow = ImageFlow(**{**quick, "quality": 3}, schedule=SHORT).fit(
+        digits[0], listeners=(first_steps_only,)
+    )
+    stages = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2)]
+    assert [event[:2] for event in heard] == stages
+    assert flow.n_iter_ == 10
+    assert flow.sample(2).shape == (2, 8, 8)
+
+
+# Labels
+
+
+def test_labels_can_be_strings(digits):
+    images, target = digits
+    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+    flow = ImageFlow(**quick, schedule=SHORT).fit(images, names[target])
+    assert flow.classes_.tolist() == sorted(names)
+    assert set(flow.particle_conditions_) == set(names)
+    assert flow.sample(4, labels="three").shape == (4, 8, 8)
+    assert flow.sample(2, labels=["one", "two"]).shape == (2, 8, 8)
+
+
+def test_particles_carry_the_labels_in_the_datas_proportions(digits):
+    images, target = digits
+    flow = ImageFlow(**{**quick, "n_particles": 400}, schedule=SHORT).fit(images, target)
+    assert Counter(flow.particle_conditions_.tolist()) == Counter(target.tolist())
+    skewed = np.where(np.arange(400) < 100, "a", "b")
+    flow = ImageFlow(**quick, schedule=SHORT).fit(images, skewed)
+    assert Counter(flow.particle_conditions_.tolist()) == {"a": 75, "b": 225}
+
+
+def test_labels_of_samples_are_one_or_many_or_weights_or_the_datas_own(labelled):
+    assert labelled.sample(5, labels=3).shape == (5, 8, 8)
+    assert labelled.sample(3, labels=[1, 2, 3]).shape == (3, 8, 8)
+    assert labelled.sample(3, labels=np.full((3, 10), 0.1)).shape == (3, 8, 8)
+    assert labelled.sample(3).shape == (3, 8, 8)
+    one, many = labelled.sample(3, 7, random_state=0), labelled.sample(3, [7] * 3, random_state=0)
+    assert np.array_equal(one, many)
+    one_hot = labelled.sample(3, np.eye(10)[[7] * 3], random_state=0)
+    assert np.abs(one.astype(int) - one_hot).max() <= 1
+
+
+def test_unknown_labels_are_refused_with_the_known_ones(labelled):
+    known = "the model knows 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    with refused(f"unknown label 11; {known}"):
+        labelled.sample(2, labels=11)
+    with refused(f"unknown labels 'x', 12; {known}"):
+        labelled.sample(3, labels=["x", 12, 3])
+
+
+def test_as_many_labels_as_samples_are_needed(labelled):
+    message = "labels have 2 rows but n_samples=3; pass one label, or one per sample"
+    with refused(message):
+        labelled.sample(3, labels=[1, 2])
+
+
+def test_labels_of_a_model_without_are_refused(digits):
+    flow = ImageFlow(**quick, schedule="1[1]").fit(digits[0])
+    with refused("labels were given but the model was fitted without; leave them out"):
+        flow.sample(3, labels=1)
+
+
+def test_labels_of_another_length_are_refused(digits):
+    with pytest.raises(ValueError, match=r"400 .* 399"):
+        ImageFlow(**quick).fit(digits[0], digits[1][:-1])
+
+
+def test_labels_are_one_per_picture(digits):
+    with refused("labels have shape (400, 10); pass one class label per picture"):
+        ImageFlow(**quick).fit(digits[0], np.eye(10)[digits[1]])
+
+
+def test_every_class_needs_a_particle(digits):
+    message = "n_particles=9 is fewer than the 10 classes of the labels; pass n_particles >= 10"
+    with refused(message):
+        ImageFlow(**{**quick, "n_particles": 9}).fit(*digits)
+    flow = ImageFlow(**{**quick, "n_particles": 10}, schedule=SHORT).fit(*digits)
+    assert len(flow.particles_) == 10
+
+
+@pytest.mark.parametrize("transport", ["auto", "sorted", "histogram", Histogram(64)], ids=str)
+def test_without_amplifier_the_flow_is_the_unconditional_one(digits, transport):
+    images, labels = digits
+    options = {**quick, "schedule": SHORT, "transport": transport}
+    blind, plain = (
+        ImageFlow(**options, amplifier=0).fit(images, labels),
+        ImageFlow(**options).fit(images),
+    )
+    assert np.array_equal(blind.particles_, plain.particles_)
+    ours, theirs = (f.sample(9, random_state=1) for f in (blind, plain))
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "transport", ["sorted", "histogram", Sorted(subset=100), Histogram(50)], ids=str
+)
+def test_every_transport_fits_labelled_digits(digits, transport):
+    flow = ImageFlow(**quick, schedule=SHORT, transport=transport).fit(*digits)
+    assert flow.history_["distance"][-1] < flow.history_["distance"][0]
+
+
+# Observed pixels
+
+
+def observed_pixels(mask, images):
+    known = MASKS[mask](*images.shape[1:3]) if isinstance(mask, str) else mask
+    return known if images.ndim == 3 else np.broadcast_to(known[..., None], images.shape[1:])
+
+
+@pytest.mark.parametrize("channels", ["grey", "colour"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("mask", [*MASKS, np.random.default_rng(0).random((6, 5)) < 0.5], ids=str)
+def test_observed_pixels_come_back_bit_for_bit(mask, dtype, channels):
+    images = colour(dtype=dtype) if channels == "colour" else colour(dtype=dtype)[..., 0]
+    options = dict(schedule="1[1] 3[3] 6[5,3]", n_particles=60, quality=2, random_state=0)
+    flow = ImageFlow(**options, observed=mask).fit(images[:50])
+    done = flow.inpaint(images[50:], n_samples=3, random_state=0)
+    assert done.dtype == images.dtype
+    assert done.shape == (10, 3, *images.shape[1:])
+    known = observed_pixels(mask, images)
+    given = images[50:, None].repeat(3, axis=1)
+    assert np.array_equal(done[:, :, known], given[:, :, known])
+    assert not np.array_equal(done[:, :, ~known], given[:, :, ~known])
+    assert not np.array_equal(done[:, 0], done[:, 1])
+    assert done.min() >= 0
+    assert done.max() <= (1 if dtype.startswith("float") else 255)
+
+
+def test_observed_pixels_of_particles_are_the_pictures_own(digits):
+    images = digits[0]
+    flow = ImageFlow(**{**quick, "n_particles": 400}, schedule=SHORT, observed="top").fit(images)
+    ours, theirs = (sorted(x[:, :4].reshape(400, -1).tolist()) for x in (flow.particles_, images))
+    assert ours == theirs
+
+
+def test_what_is_not_observed_is_ignored(digits):
+    images = digits[0]
+    flow = ImageFlow(**quick, schedule=SHORT, observed="left").fit(images)
+    hidden = images[:5].copy()
+    hidden[:, :, 4:] = 0
+    a, b = (flow.inpaint(x, 2, random_state=0) for x in (images[:5], hidden))
+    assert np.array_equal(a, b)
+
+
+def test_tensors_are_completed_too():
+    images = torch.from_numpy(colour())
+    flow = ImageFlow("1[1] 6[3]", 60, 2, random_state=0, observed="top").fit(images)
+    done = flow.inpaint(images[:4], 2)
+    assert isinstance(done, torch.Tensor)
+    assert torch.equal(done[:, 1, :3], images[:4, :3])
+
+
+def test_a_mask_that_observes_everything_returns_the_pictures(digits):
+    images = digits[0]
+    flow = ImageFlow(**{**quick, "n_particles": 400}, schedule=SHORT, observed=np.ones((8, 8), bool))
+    flow.fit(images)
+    assert np.array_equal(flow.inpaint(images[:9], 2), images[:9, None].repeat(2, axis=1))
+    assert sorted(flow.particles_.reshape(400, -1).tolist()) == sorted(images.reshape(400, -1).tolist())
+
+
+def test_a_mask_that_observes_nothing_is_the_unconditional_flow(digits):
+    images = digits[0]
+    plain = ImageFlow(**quick).fit(images)
+    blind = ImageFlow(**quick, observed=np.zeros((8, 8), bool)).fit(images)
+    assert np.array_equal(blind.particles_, plain.particles_)
+    done = blind.inpaint(images[:5], random_state=0)
+    assert np.array_equal(done[:, 0], plain.sample(5, random_state=0))
+
+
+def test_the_observed_half_tells_about_the_other():
+    """Pictures whose right half repeats the left: completions follow what is observed."""
+    left = np.random.default_rng(0).integers(0, 2, (400, 1, 1)) * 15
+    images = np.broadcast_to(left, (400, 4, 4)).astype(np.uint8)
+    flow = ImageFlow(levels=16, quality=20, n_particles=1000, random_state=0, observed="left")
+    done = flow.fit(images[:300]).inpaint(images[300:], random_state=0)[:, 0]
+    same = (done[:, :, 2:].mean((1, 2)) > 7.5) == (images[300:, 0, 0] > 7)
+    assert same.mean() > 0.9
+
+
+def test_only_a_model_with_observed_pixels_completes_pictures(digits):
+    images, labels = digits
+    flow = ImageFlow(**quick, schedule="1[1]")
+    with pytest.raises(NotFittedError):
+        flow.inpaint(images[:2])
+    with pytest.raises(NotFittedError):
+        flow.sample(2)
+    with refused("the model was fitted without observed=; nothing tells what to complete"):
+        flow.fit(images).inpaint(images[:2])
+    flow = ImageFlow(**quick, schedule="1[1]", observed="top")
+    with refused("labels and observed pixels cannot both condition a flow; choose one"):
+        flow.fit(images, labels)
+    with refused("this model completes pictures (observed=…); call inpaint(pictures)"):
+        flow.fit(images).sample(2)
+    with refused("pictures are (8, 7) but the model was fitted on (8, 8)"):
+        flow.inpaint(images[:2, :, :7])
+
+
+def test_masks_that_do_not_fit_are_refused(digits):
+    for observed, start in (
+        ("middle", "observed='middle' is not one of"),
+        (np.ones((7, 8), bool), "observed has"),
+    ):
+        with pytest.raises(ValueError, match=f"^{start}"):
+            ImageFlow(**quick, observed=observed).fit(digits[0])
+
+
+# Models and parameters
+
+
+def test_no_knots_keep_no_model(digits):
+    kept = ImageFlow(**quick, schedule=SHORT).fit(digits[0])
+    flow = ImageFlow(**quick, schedule=SHORT, n_knots=0).fit(digits[0])
+    assert np.array_equal(flow.particles_, kept.particles_)
+    message = "the model was fitted with n_knots=0, which keeps no maps; fit it again"
+    with refused(message):
+        flow.sample(3)
+    with refused(message):
+        flow.inpaint(digits[0][:2])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("n_particles", 0, "None or an int of at least 1"),
+        ("n_particles", 2.5, "None or an int of at least 1"),
+        ("quality", "good", "one of ['draft', 'standard', 'best'] or a number of steps per stage"),
+        ("quality", 0, "one of ['draft', 'standard', 'best'] or a number of steps per stage"),
+        ("levels", 1, "an int of at least 2"),
+        ("levels", 17.0, "an int of at least 2"),
+        ("kernel", "cubic", "one of ['bilinear', 'lanczos', 'nearest']"),
+        ("amplifier", -1, "a finite number of at least 0"),
+        ("amplifier", float("nan"), "a finite number of at least 0"),
+        ("amplifier", float("inf"), "a finite number of at least 0"),
+        ("start_noise", -0.1, "a finite number of at least 0"),
+        ("taper", 1.5, "a number from 0 to 1"),
+        ("taper", -0.5, "a number from 0 to 1"),
+        (
+            "transport",
+            "greedy",
+            "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
+        ),
+        ("transport", None, "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports"),
+    ],
+)
+def test_parameters_are_checked(digits, name, value, what):
+    with refused(f"{name}={value!r} must be {what}"):
+        ImageFlow(**{**quick, name: value}).fit(digits[0])
+
+
+@pytest.mark.parametrize("n_samples", [0, -3, 2.5])
+def test_numbers_of_samples_are_checked(digits, labelled, n_samples):
+    with refused(f"n_samples={n_samples} must be an int of at least 1"):
+        labelled.sample(n_samples)
+    flow = ImageFlow(**quick, schedule="1[1]", observed="top").fit(digits[0])
+    with refused(f"n_samples={n_samples} must be an int of at least 1"):
+        flow.inpaint(digits[0][:2], n_samples)
+
+
+def test_more_particles_than_memory_are_refused_at_once(digits):
+    message = (
+        r"^n_particles=1000000000 and 400 pictures of 64 values need about \d+\.\d GiB "
+        r"but cpu has \d+\.\d GiB free; lower n_particles$"
+    )
+    with pytest.raises(MemoryError, match=message):
+        ImageFlow(**{**quick, "n_particles": 10**9}).fit(*digits)
+
+
+@pytest.mark.parametrize("kernel", ["lanczos", "bilinear", "nearest"])
+def test_every_kernel_brings_the_particles_closer(digits, kernel):
+    flow = ImageFlow(**quick, schedule="1[1] 3[3] 5[5] 8[8]", kernel=kernel).fit(digits[0])
+    assert flow.history_["distance"][-1] < 0.5 * flow.history_["distance"][0]
+
+
+# How good the samples are
+
+
+@pytest.mark.parametrize(("n_particles", "accuracy"), [(2000, 0.99), (250, 0.96)])
+def test_digits_are_recognised_and_not_copied(n_particles, accuracy):
+    """500 held-out digits say how near new ones come to those that train the flow and the judge."""
+    images, target = load_digits(return_X_y=True)
+    train, test, y_train, _ = train_test_split(
+        images, target, test_size=500, stratify=target, random_state=0
+    )
+    flow = ImageFlow(
+        levels=17,
+        quality=30,
+        n_particles=n_particles,
+        random_state=0,
+        transport="histogram",
+        device="cpu",
+    ).fit(train.reshape(-1, 8, 8).astype(np.uint8), y_train)
+    rows = flow.particles_.reshape(n_particles, 64).astype(float)
+    assert SVC().fit(train, y_train).score(rows, flow.particle_conditions_) >= accuracy
+    if n_particles == 2000:
+        assert 0.8 <= nn_ratio(rows, train, test) <= 1.2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_knots", -1),
+        ("n_knots", 1.5),
+        ("schedule", None),
+        ("amplifier", "10"),
+        ("start_noise", float("inf")),
+        ("quality", True),
+    ],
+)
+def test_parameters_of_the_wrong_kind_are_named(digits, name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r} must be"):
+        ImageFlow(**(quick | {name: value})).fit(digits[0])
+
+
+def test_numpy_integers_are_integers(digits):
+    flow = ImageFlow(**(quick | {"n_particles": np.int64(50), "quality": np.int64(1)})).fit(digits[0])
+    assert len(flow.sample(np.int64(3))) == 3
+    with pytest.raises(ValueError, match=r"n_samples=2\.0 must be an int of at least 1"):
+        flow.sample(2.0)
+
+
+def test_pictures_of_another_kind_cannot_be_completed(digits):
+    flow = ImageFlow(**quick, observed="top").fit(digits[0])
+    with pytest.raises(
+        ValueError, match=r"pictures are float64 but the model was fitted on integers 0\.\.16"
+    ):
+        flow.inpaint(digits[0][:2] / 16)
+    with pytest.raises(ValueError, match="there are no pictures"):
+        flow.inpaint(digits[0][:0])
+    whole = ImageFlow(**quick, observed="top").fit(torch.from_numpy(digits[0]))
+    assert isinstance(whole.inpaint(digits[0][:2]), torch.Tensor)
+
+
+def test_dequantised_pixels_never_round_up_to_the_next_level():
+    layout = Layout(64, 64, None, "uint8", 256)
+    raw = torch.full((64 * 64, 500), 255, dtype=torch.uint8)
+    assert bool((layout.encode(raw, Seed(0)) < 1).all())
+    raw -= 1
+    assert set(np.unique(layout.write(layout.encode(raw, Seed(0))))) == {254}
+
+
+def test_a_stage_that_is_ended_early_is_counted_as_it_was_run(digits):
+    heard = []
+
+    def first_step_only(event):
+        heard.append((event.steps_done, event.steps_total))
+        return event.stage_index == 0
+
+    ImageFlow("1[1] 2[2]", 50, 3, levels=17, random_state=0).fit(
+        digits[0], listeners=(first_step_only,)
+    )
+    assert heard == [(1, 6), (2, 4), (3, 4), (4, 4)]
