@@ -57,7 +57,7 @@ def test_target_equal_to_start_moves_nothing(transport, seed):
     z = torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 100)))
     moved = transport.fit(z, z, None, Seed(0))[1].abs().max()
     # A subset of the particles is another distribution; it may move them by its own noise.
-    assert float(moved) < (3 if transport == Sorted(subset=50) else 1e-10)
+    assert float(moved) < (3 if transport == Sorted(subset=50) else 1e-6)
 
 
 @pytest.mark.parametrize("transport", ALL[:3], ids=str)

@@ -63,12 +63,14 @@ class KnotTable:
         size = self.knots.shape[1]
         if size <= n_knots:
             return self
-        cell = torch.arange(size, device=self.knots.device) * n_knots // size
-        count = torch.bincount(cell, minlength=n_knots)
+        edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
+        first, count = edge[:-1, None], edge.diff()[:, None]
+        member = torch.arange(int(count.max()), device=edge.device)  # cells differ in size by one
+        index, valid = (first + member).clamp(max=size - 1), member < count
 
         def mean(t: Tensor) -> Tensor:
-            total = torch.zeros((t.shape[0], n_knots), dtype=torch.float64, device=t.device)
-            return (total.index_add_(1, cell, t.double()) / count).to(t.dtype)
+            cells = torch.where(valid, t[:, index], 0.0)
+            return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
 
         return KnotTable(mean(self.knots), mean(self.values))
 

@@ -118,7 +118,7 @@ def test_no_empty_run_is_crossed(module):
     lo, hi = module.value_range(z)
     counts = module.count(z, lo, hi, 64)
     table = module.compose(counts, lo, hi, counts, lo, hi)
-    assert float(module.displace_grid(z, lo, hi, table).abs().max()) < 1e-9
+    assert float(module.displace_grid(z, lo, hi, table).abs().max()) < 1e-6
 
 
 def test_big_arrays_are_sorted_in_threads():

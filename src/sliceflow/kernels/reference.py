@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 
-# Levels of F are compared across a gap: far above rounding (1e-16), far below an atom's mass.
-LEVEL_EPSILON = 1e-12
+# Levels of F are compared across a gap: far above their rounding, far below an atom's mass.
+LEVEL_EPSILON = 1e-8
 GAP_RATIO = 8.0
 _MASK = 0xFFFFFFFF
 
@@ -182,9 +182,11 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     """
     rate = _bins_per_unit(lo, hi, n_bins)
     b = ((z.double() - lo[:, None]) * rate[:, None]).clamp(0, n_bins - 1).long()
-    w = torch.ones_like(z[0], dtype=torch.float64) if weights is None else weights.double()
-    counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64, device=z.device)
-    return counts.scatter_add_(1, b, w.expand_as(z))
+    # In integers, so that a GPU, which adds in any order, gives the same bits every time.
+    unit = 1 if weights is None else 2**30
+    w = torch.ones_like(z[0]) if weights is None else weights.double() * unit
+    counts = torch.zeros((z.shape[0], n_bins), dtype=torch.int64, device=z.device)
+    return counts.scatter_add_(1, b, w.round().long().expand_as(z)).double() / unit
 
 
 def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
