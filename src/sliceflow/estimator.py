@@ -40,12 +40,12 @@ _CHUNK = 1 << 16  # offline samples per pass
 
 
 class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
-    r"""Generative model for vectors: particles moved onto the data by sliced optimal transport.
+    """Generative model for vectors: particles moved onto the data by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
-    one-dimensional optimal transport :math:`T = F_q^{-1} \circ F_p` on each, and moves the particles
-    by :math:`x \mathrel{+}= \Theta^\top (T(\Theta x) - \Theta x)`. Two axis steps then make every
-    column's own distribution exact. There is no network and no training: the model is the maps.
+    one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
+    x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact. There is no
+    network and no training: the model is the maps.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
     n_steps : int
         Steps of the flow, before the axis steps. More come closer to the data, and on small data in
         the end copy it: look at `sliceflow.metrics.nn_ratio`.
-    frame : {"orthogonal", "random", "axis"} or frame kind
-        Directions of a step; objects from `sliceflow.frames` set their parameters, such as
-        ``frames.Random(n_directions=10_000)``.
-    transport : {"auto", "sorted", "histogram"} or transport
-        How each direction is solved; see `sliceflow.transports`.
+    frame : str or frame kind
+        Directions of a step: "orthogonal", "random" or "axis"; objects from `sliceflow.frames` set
+        their parameters, such as ``frames.Random(n_directions=10_000)``.
+    transport : str or transport
+        How each direction is solved: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
     amplifier : float
         ξ, how far apart conditions are held. 0 ignores y.
     entropy : float
@@ -90,12 +90,18 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    particles_ : (M, d) batched samples
-    particle_conditions_ : their conditions as the user wrote them, or None
-    classes_ : the class labels, if y was labels
-    history_ : dict of lists: stage, step, sliced distance before the step, seconds
-    n_iter_ : steps done, axis steps included
-    n_features_in_ : d
+    particles_ : array or tensor
+        (M, d) batched samples.
+    particle_conditions_ : array or None
+        Their conditions as the user wrote them.
+    classes_ : array
+        The class labels, if y was labels.
+    history_ : dict
+        Lists: stage, step, sliced distance before the step, seconds.
+    n_iter_ : int
+        Steps done, axis steps included.
+    n_features_in_ : int
+        d.
 
     Examples
     --------

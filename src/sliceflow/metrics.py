@@ -28,16 +28,20 @@ def sliced_wasserstein(
     seed: int = 0,
     directions: np.ndarray | None = None,
 ) -> float:
-    r"""Sliced 2-Wasserstein distance between two samples of any sizes, exact on each direction.
+    """Sliced 2-Wasserstein distance between two samples of any sizes, exact on each direction.
 
-    .. math:: SW_2(a, b) = \Big( \frac1H \sum_h \int_0^1 |F_{a,h}^{-1}(t) - F_{b,h}^{-1}(t)|^2\,dt
-              \Big)^{1/2}
+    SW₂(a, b)² = 1/H · Σ_h ∫₀¹ |F⁻¹_{a,h}(t) − F⁻¹_{b,h}(t)|² dt
 
     Parameters
     ----------
-    a, b : (n, d) and (m, d) arrays
-    n_directions, seed : how many random unit directions, and their seed
-    directions : (H, d) unit vectors to use instead
+    a, b : array
+        (n, d) and (m, d).
+    n_directions : int
+        H random unit directions.
+    seed : int
+        Their seed.
+    directions : array
+        (H, d) unit vectors to use instead.
 
     Examples
     --------
@@ -65,10 +69,9 @@ def sliced_wasserstein(
 
 
 def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
-    r"""Squared 2-Wasserstein distance between the Gaussians fitted to two samples.
+    """Squared 2-Wasserstein distance between the Gaussians fitted to two samples.
 
-    .. math:: \|\mu_a - \mu_b\|^2 + \operatorname{tr}(\Sigma_a + \Sigma_b
-              - 2(\Sigma_a^{1/2} \Sigma_b \Sigma_a^{1/2})^{1/2})
+    |μ_a − μ_b|² + tr(Σ_a + Σ_b − 2·(Σ_a^½ Σ_b Σ_a^½)^½)
 
     It is biased upwards for few samples: compare only at equal counts, with the floor beside it.
 

@@ -1,10 +1,8 @@
 """The passes over memory that a step is made of, one module per device, all with the same functions.
 
-==================  =================================================================
-`reference`         plain torch: any device, and what every other module is tested against
-`cpu`               numba, parallel over directions
-`gpu`               Triton, for NVIDIA GPUs
-==================  =================================================================
+- `reference`: plain torch, on any device, and what every other module is tested against;
+- `cpu`: numba, in threads over directions;
+- `gpu`: Triton, for NVIDIA GPUs.
 
 Every function takes projections as (h, n) tensors, one row per direction. A module offers
 
