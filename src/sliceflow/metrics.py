@@ -104,17 +104,22 @@ def nn_ratio(samples: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
 
     1 is ideal; near 0 the samples are copies of the training rows; above 1 they are off the data.
     """
-    from sklearn.neighbors import NearestNeighbors
-
-    nearest = NearestNeighbors(n_neighbors=1).fit(train)
-    ours = np.median(nearest.kneighbors(samples)[0])
-    theirs = np.median(nearest.kneighbors(test)[0])
+    ours, theirs = np.median(_nearest(samples, train)), np.median(_nearest(test, train))
     if theirs == 0:
         raise ValueError(
             "the median test row is identical to a train row, so the NN ratio is undefined; "
             "remove duplicates between test and train"
         )
     return float(ours / theirs)
+
+
+def _nearest(rows: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Distance of each row to the nearest train row, in bounded memory; copies are at exactly 0."""
+    from scipy.spatial.distance import cdist
+
+    per_block = max(1, (1 << 24) // len(train))
+    blocks = np.split(np.asarray(rows), range(per_block, len(rows), per_block))
+    return np.concatenate([cdist(block, train).min(axis=1) for block in blocks])
 
 
 def two_sample_accuracy(
