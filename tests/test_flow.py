@@ -195,3 +195,16 @@ def test_step_sizes_taper():
     assert sizes == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
     assert all(Stage("flow", Orthogonal(), 3).size_of(k) == 1 for k in range(3))
     assert flat(Orthogonal(), 0, n_axis_steps=0) == []
+
+
+def test_what_is_observed_far_outside_the_data_does_not_push_the_rest_on_without_end():
+    """One coordinate is observed; a fresh particle has it at 50, the fitted ones within ±4."""
+    data = Cloud(Seed(0).normal(2000, 2).T.contiguous() * 0.5)
+    particles = Cloud(Seed(1).normal(2000, 2).T.contiguous())
+    particles.x[0] = data.x[0]
+    flow = Flow([Stage("flow", Orthogonal(), 60)], Seed(2), mask=torch.tensor([[0.0], [1.0]]).double())
+    model = simulate(flow, particles, data, Sorted(), Noise(Seed(3)))
+    fresh = Cloud(torch.tensor([[50.0], [0.3]]).double())
+    replay(flow, model, fresh, Noise(Seed(4)))
+    assert float(fresh.x[0]) == 50.0
+    assert abs(float(fresh.x[1])) < 3

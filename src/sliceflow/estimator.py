@@ -221,7 +221,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             float(self.amplifier),
             float(self.entropy),
         )
-        try:
+        with events.closing(heard):
             model = simulate(
                 flow,
                 particles,
@@ -231,9 +231,6 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
                 n_knots=self.n_knots,
                 listeners=heard,
             )
-        finally:
-            for listener in heard:
-                getattr(listener, "close", lambda: None)()
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
@@ -271,7 +268,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         out = []
         for first in range(0, int(n_samples), _CHUNK):
             n = min(_CHUNK, int(n_samples) - first)
-            x = torch.empty((n, self.n_features_in_), dtype=self._type)
+            x = torch.empty((n, len(self._shift)), dtype=self._type)
             chunk = _cloud(x, None if codes is None else codes[first : first + n], self._device)
             noise = Noise(seed.child("particles"), first)
             chunk.x = noise.child("start").normal(chunk.x)

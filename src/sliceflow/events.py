@@ -1,13 +1,15 @@
 """Events and their listeners: how a running flow is watched and stopped. Nothing here moves particles.
 
-A listener is any callable that takes an `Event`; returning True ends the current stage.
+A listener is any callable that takes an `Event`; returning True ends the current stage. If it has a
+method ``close``, that is called when the run ends, well or not.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from sliceflow.rng import Seed
 
-__all__ = ["Event", "HeldOut", "History", "Listener", "Progress"]
+__all__ = ["Event", "HeldOut", "History", "Listener", "Progress", "closing"]
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,16 @@ class HeldOut:
         else:
             self._stale += 1
         return self._stale >= self.n_iter_no_change
+
+
+@contextmanager
+def closing(listeners: Sequence[Listener]) -> Iterator[None]:
+    """Call ``close()`` on the listeners that have it, however the run ends."""
+    try:
+        yield
+    finally:
+        for listener in listeners:
+            getattr(listener, "close", lambda: None)()
 
 
 def now() -> float:

@@ -193,7 +193,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         heard: list[events.Listener] = [history, *listeners]
         if self.verbose:
             heard.append(events.Progress())
-        try:
+        with events.closing(heard):
             model = walk.simulate(
                 particles,
                 lambda i: Cloud(
@@ -204,9 +204,6 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
                 self.n_knots,
                 heard,
             )
-        finally:
-            for listener in heard:
-                getattr(listener, "close", lambda: None)()
 
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
         self._codes = None if codes is None else codes.cpu()

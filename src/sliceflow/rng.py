@@ -10,6 +10,7 @@ may differ in the last place between devices.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from sliceflow import kernels
 
 __all__ = ["Seed"]
 
-_CHUNK = 1 << 20  # counters per chunk: bounds the int64 temporaries to some 100 MB
+_CHUNK = 1 << 22  # numbers per chunk: bounds the int64 temporaries to some 100 MB
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,26 @@ class Seed:
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def _words(self, rows: int, columns: int, start: int, device: torch.device | str) -> Tensor:
-        """(rows, columns) 32-bit words; row i depends on `start + i` alone, however many are drawn."""
+        """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on `start + i` alone."""
         quads = -(-columns // 4)
-        per_chunk = max(1, _CHUNK // max(1, quads))
-        out = torch.empty((rows, 4 * quads), dtype=torch.int64, device=device)
-        key = self.key
-        for lo in range(0, rows, per_chunk):
-            n = min(per_chunk, rows - lo)
-            first = (start + lo) * quads
-            words = kernels.for_device(device).philox(first, n * quads, key, device)
-            out[lo : lo + n] = words.view(n, 4 * quads)
+        words: Tensor = kernels.for_device(device).philox(start * quads, rows * quads, self.key, device)
+        return words.view(rows, 4 * quads)
+
+    def _numbers(
+        self,
+        convert: Callable[[Tensor], Tensor],
+        rows: int,
+        columns: int,
+        start: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> Tensor:
+        """Words turned into numbers, (rows, columns), some rows at a time to bound the memory."""
+        out = torch.empty((rows, columns), dtype=dtype, device=device)
+        block = max(1, _CHUNK // max(1, columns))
+        for lo in range(0, rows, block):
+            n = min(block, rows - lo)
+            out[lo : lo + n] = convert(self._words(n, columns, start + lo, device))[:, :columns]
         return out
 
     def uniform(
@@ -93,15 +104,13 @@ class Seed:
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
-        out = torch.empty((rows, columns), dtype=dtype, device=device)
-        block = max(1, 4 * _CHUNK // max(1, columns))
-        for lo in range(0, rows, block):
-            n = min(block, rows - lo)
-            words = self._words(n, columns, start + lo, device)[:, :columns]
-            # float32 would round the largest values up to 1: stop just below it.
-            u = (words.to(torch.float64) + 0.5) / 2**32
-            out[lo : lo + n] = u.clamp(max=1 - 2**-24) if dtype == torch.float32 else u
-        return out
+        # float32 would round the largest values up to 1: stop just below it.
+        most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
+
+        def convert(words: Tensor) -> Tensor:
+            return ((words.to(torch.float64) + 0.5) / 2**32).clamp_(max=most)
+
+        return self._numbers(convert, rows, columns, start, dtype, device)
 
     def normal(
         self,
@@ -113,13 +122,8 @@ class Seed:
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """(rows, columns) standard normal numbers, by Box and Muller's formula in float64."""
-        out = torch.empty((rows, columns), dtype=dtype, device=device)
-        block = max(1, 4 * _CHUNK // max(1, columns))
-        for lo in range(0, rows, block):
-            n = min(block, rows - lo)
-            words = self._words(n, columns, start + lo, device)
-            out[lo : lo + n] = kernels.for_device(device).box_muller(words)[:, :columns]
-        return out
+        box_muller = kernels.for_device(device).box_muller
+        return self._numbers(box_muller, rows, columns, start, dtype, device)
 
     def permutation(self, n: int) -> Tensor:
         """A random order of 0..n-1 (on the CPU: it must be the same for every device)."""

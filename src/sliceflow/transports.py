@@ -23,7 +23,7 @@ class Table(Protocol):
     """The maps of one step."""
 
     def displace(self, z: Tensor) -> Tensor:
-        """T(z) − z for any z (h, n): linear between knots, and beyond the ends a line of slope ≤ 1."""
+        """T(z) − z for any z (h, n): linear between knots, a rigid shift beyond the ends."""
         ...
 
     def thin(self, n_knots: int) -> Table:

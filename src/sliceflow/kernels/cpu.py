@@ -79,7 +79,7 @@ def _bin(v, start, rate, n_bins):
 
 @_inline
 def _end_slope(lo, hi, low_end, high_end):
-    return min((high_end - low_end) / (hi - lo), 1.0) if hi > lo else 0.0
+    return 1.0 if hi > lo and high_end > low_end else 0.0
 
 
 @_jit

@@ -198,10 +198,7 @@ def _displace_kernel(z, lo, hi, values, out, n, stride, n_bins, BLOCK: tl.conste
     start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
     table = values + row * (n_bins + 1)
     low_end, high_end = tl.load(table), tl.load(table + n_bins)
-    width = end - start
-    slope = tl.where(
-        width > 0, tl.minimum((high_end - low_end) / tl.where(width > 0, width, 1.0), 1.0), 0.0
-    )
+    slope = tl.where((end > start) & (high_end > low_end), 1.0, 0.0)
     v = tl.load(z + row * stride + column, mask=valid, other=0.0)
     position = (v - start) * _rate(start, end, n_bins)
     b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)

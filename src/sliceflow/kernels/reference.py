@@ -154,13 +154,14 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 
 
 def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """T(z) below lo and above hi (h, 1): a line from the end, of the whole map's slope but at most 1.
+    """T(z) below lo and above hi (h, 1): a rigid shift by the end's displacement.
 
-    Only fresh particles get there. A map that narrows the cloud narrows its tails alike (a constant
-    column stays constant); one that widens it shifts them rigidly.
+    Only fresh particles get there, some because of a y or of observed pixels unlike the fitted ones.
+    Those never move, so a map that went on with its own slope would pull x again every step, without
+    end. Where the whole map leads to one point (a constant column), so does everything beyond.
     """
     low_end, high_end = values[:, :1], values[:, -1:]
-    slope = torch.where(hi > lo, (high_end - low_end) / (hi - lo), 0.0).clamp(max=1)
+    slope = ((hi > lo) & (high_end > low_end)).to(z.dtype)
     return low_end + slope * (z - lo), high_end + slope * (z - hi)
 
 
