@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.frames import Axis, Orthogonal
-from sliceflow.schedule import PRESETS, Level, Stage, auto, flat, from_string
+from sliceflow.schedule import PRESETS, PictureStage, Stage, auto, flat, from_string
 from sliceflow.transports import Sorted
 
 FINE = [15, 13, 11, 9, 7, 5, 3]
@@ -27,7 +27,9 @@ TABLE_2["celeba"] = (64, TABLE_2["cifar10"][1] | {64: FINE})
 def test_presets_are_the_papers_table_2(name):
     full, coarse_to_fine = TABLE_2[name]
     levels = from_string(PRESETS[name], full, full, steps=7)
-    expected = [Level(r, r, s, 7) for r, patches in (SMALL | coarse_to_fine).items() for s in patches]
+    expected = [
+        PictureStage(r, r, s, 7) for r, patches in (SMALL | coarse_to_fine).items() for s in patches
+    ]
     assert levels == expected
 
 
@@ -54,7 +56,7 @@ def test_presets_have_as_many_stages_as_table_2(name, full, counts):
 def test_text_is_read_as_it_is_written(words):
     text = " ".join(f"{r}[{','.join(map(str, patches))}]" for r, patches in words)
     levels = from_string(text, 40, 40, steps=3)
-    assert levels == [Level(r, r, patch, 3) for r, patches in words for patch in patches]
+    assert levels == [PictureStage(r, r, patch, 3) for r, patches in words for patch in patches]
     assert [str(level) for level in levels] == [f"{r}[{s}]×3" for r, patches in words for s in patches]
     again = " ".join(str(level).removesuffix("×3") for level in levels)
     assert from_string(again, 40, 40, steps=3) == levels
@@ -66,11 +68,11 @@ def test_any_blank_separates_words():
 
 def test_a_resolution_is_the_longer_side():
     assert from_string("1[1] 4[3] 8[5]", 8, 6) == [
-        Level(1, 1, 1, 100),
-        Level(4, 3, 3, 100),
-        Level(8, 6, 5, 100),
+        PictureStage(1, 1, 1, 100),
+        PictureStage(4, 3, 3, 100),
+        PictureStage(8, 6, 5, 100),
     ]
-    assert from_string("20[5]", 1, 20)[0] == Level(1, 20, 5, 100)
+    assert from_string("20[5]", 1, 20)[0] == PictureStage(1, 20, 5, 100)
     assert str(from_string("4[3]", 6, 8)[0]) == "3x4[3]×100"
 
 

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 
 import torch
 
-__all__ = ["free_memory", "is_int", "is_real", "need", "resolve_device"]
+__all__ = ["default_particles", "is_int", "is_real", "need", "need_memory", "resolve_device"]
 
 
 def need(ok: bool, name: str, value: object, what: str) -> None:
@@ -40,7 +40,26 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
-def free_memory(device: torch.device) -> int | None:
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows that is at least 10,000.
+
+    Fewer, and the maps follow the particles' own noise: poor offline samples. A multiple, so that every
+    row's condition is used equally often.
+    """
+    return n * max(1, -(-10_000 // n))
+
+
+def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
+    """Refuse at once what could never be allocated, instead of dying in the middle."""
+    free = _free_memory(device)
+    if free is not None and wanted > free:
+        raise MemoryError(
+            f"{what} about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free; "
+            f"{advice}"
+        )
+
+
+def _free_memory(device: torch.device) -> int | None:
     """Free bytes on the device; None where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])

@@ -24,6 +24,7 @@ __all__ = [
     "Labels",
     "add_offset",
     "as_array",
+    "evenly",
     "infer",
     "proportional",
     "repeated",
@@ -179,8 +180,13 @@ def proportional(codes: Tensor, m: int, seed: Seed) -> Tensor:
         one_row_of_each = torch.zeros(len(counts), dtype=torch.int64)
         one_row_of_each[codes.flip(0)] = torch.arange(n - 1, -1, -1)
         rows = torch.repeat_interleave(one_row_of_each, whole)
-    else:
-        rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
+        return rows[seed.child("order").permutation(m)]
+    return evenly(n, m, seed)
+
+
+def evenly(n: int, m: int, seed: Seed) -> Tensor:
+    """M of the rows 0..N-1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
+    rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
     return rows[seed.child("order").permutation(m)]
 
 

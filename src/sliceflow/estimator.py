@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
-from sliceflow.checks import free_memory, is_int, is_real, resolve_device
+from sliceflow.checks import default_particles, is_int, is_real, need_memory, resolve_device
 from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
 from sliceflow.rng import Seed
@@ -35,7 +35,6 @@ _TRANSPORTS: dict[str, Callable[[], transports.Transport]] = {
     "sorted": transports.Sorted,
     "histogram": transports.Histogram,
 }
-_MIN_PARTICLES = 10_000  # fewer, and the maps follow the particles' noise: poor offline samples
 _CHUNK = 1 << 16  # offline samples per pass
 
 
@@ -338,7 +337,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         elif self.n_particles is not None:
             m = int(self.n_particles)
         else:
-            m = n * max(1, math.ceil(_MIN_PARTICLES / n))
+            m = default_particles(n)
         if isinstance(condition, conditions.Labels) and m < condition.width:
             raise ValueError(
                 f"n_particles={m} is fewer than the {condition.width} classes of y; "
@@ -408,14 +407,11 @@ def _standardization(X: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def _check_memory(m: int, x: Tensor, frame: frames.FrameKind, device: torch.device) -> None:
-    """Refuse at once what could never be allocated, instead of dying in the middle."""
     n, d = x.shape
     h = max(getattr(frame, "n_directions", d), d)
-    wanted = x.itemsize * (m * (2 * d + 4 * h) + n * (2 * d + 2 * h))
-    free = free_memory(device)
-    if free is not None and wanted > free:
-        raise MemoryError(
-            f"n_particles={m} with {n} rows of {d} columns and {h} directions needs about "
-            f"{wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free; "
-            "lower n_particles or the number of directions"
-        )
+    need_memory(
+        x.itemsize * (m * (2 * d + 4 * h) + n * (2 * d + 2 * h)),
+        device,
+        f"n_particles={m} with {n} rows of {d} columns and {h} directions needs",
+        "lower n_particles or the number of directions",
+    )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow.rng import Seed
 
-__all__ = ["Event", "HeldOut", "History", "Listener", "Progress", "closing"]
+__all__ = ["Event", "HeldOut", "History", "Listener", "Progress", "closing", "tell"]
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,12 @@ class HeldOut:
         else:
             self._stale += 1
         return self._stale >= self.n_iter_no_change
+
+
+def tell(listeners: Sequence[Listener], event: Event) -> bool:
+    """Every listener hears the event; whether any of them asks to end the stage."""
+    answers = [listener(event) for listener in listeners]
+    return any(answers)
 
 
 @contextmanager

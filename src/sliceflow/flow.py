@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.conditions import add_offset, row_weights
-from sliceflow.events import Event, Listener, now
+from sliceflow.events import Event, Listener, now, tell
 from sliceflow.frames import AnyFrame, Axis
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage
@@ -144,7 +144,7 @@ def simulate(
             done += 1
             distance = torch.linalg.vector_norm(dz) / math.sqrt(dz.numel())
             event = Event(stage.name, i, k, done, total, distance, now() - began, particles.x)
-            if any([listener(event) for listener in listeners]):  # noqa: C419  every one hears it
+            if tell(listeners, event):
                 total -= stage.n_steps - (k + 1)
                 break
     return model

@@ -30,6 +30,7 @@ __all__ = [
     "Orthogonal",
     "Random",
     "condition_directions",
+    "independent",
     "rotation",
     "step_uniform",
 ]
@@ -88,8 +89,17 @@ class FrameKind(Protocol):
         ...
 
 
-def _unit(rows: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(rows, dim=1)
+def independent(theta: Tensor, seed: Seed, n_conditions: int) -> Frame:
+    """The frame of h independent directions θ_x (h, d), normalised together with a random θ_y.
+
+    ΘᵀΘ = c·I with c = h/d holds on average only.
+    """
+    h, d = theta.shape
+    if n_conditions == 0:
+        return Frame(torch.nn.functional.normalize(theta, dim=1), None, parseval=h / d)
+    joint = torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1)
+    joint = torch.nn.functional.normalize(joint, dim=1)
+    return Frame(joint[:, :d], joint[:, d:], parseval=h / d)
 
 
 def _uniform_rotations(normal: Tensor) -> Tensor:
@@ -182,12 +192,7 @@ class Random:
         self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
     ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
-        h = self.n_directions
-        theta = seed.child("x").normal(h, d)
-        if n_conditions == 0:
-            return Frame(_unit(theta), None, parseval=h / d)
-        joint = _unit(torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1))
-        return Frame(joint[:, :d], joint[:, d:], parseval=h / d)
+        return independent(seed.child("x").normal(self.n_directions, d), seed, n_conditions)
 
 
 @dataclass(frozen=True)

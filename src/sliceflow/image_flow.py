@@ -1,13 +1,11 @@
 """`ImageFlow`: the door for pictures, ℓ-SWF and ℓ-CSWF with class labels or observed pixels.
 
-It reads and writes pictures (`pictures`), walks down the pyramid's levels (`schedule`, `pyramid`), and
-runs the engine (`flow`) with local frames (`local`) on each.
+It validates, reads and writes pictures (`pictures`), encodes labels, and sends the particles down the
+pyramid's levels (`walk`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,19 +15,24 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sliceflow import conditions, events, schedule, transports
-from sliceflow.checks import free_memory, is_int, is_real, need, resolve_device
-from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
-from sliceflow.frames import AnyFrame
-from sliceflow.local import TileFrame, Tiles
+from sliceflow.checks import (
+    default_particles,
+    is_int,
+    is_real,
+    need,
+    need_memory,
+    resolve_device,
+)
+from sliceflow.flow import Cloud, Noise
 from sliceflow.pictures import Layout, mask_of
-from sliceflow.pyramid import KERNELS, Subspace
+from sliceflow.pyramid import KERNELS
 from sliceflow.rng import Seed
+from sliceflow.walk import Walk
 
 __all__ = ["ImageFlow"]
 
 QUALITY = {"draft": 30, "standard": 100, "best": 300}
-_MIN_PARTICLES = 10_000
-_CHUNK = 1 << 13
+_CHUNK = 1 << 13  # offline samples per pass
 
 
 class ImageFlow(BaseEstimator):  # type: ignore[misc]
@@ -143,7 +146,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             if not isinstance(inferred, conditions.Labels):
                 raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
             condition, codes = inferred, inferred.encode(names)
-        m = self.n_particles or n * max(1, -(-_MIN_PARTICLES // n))
+        m = self.n_particles or default_particles(n)
         if condition is not None and m < condition.width:
             raise ValueError(
                 f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
@@ -155,11 +158,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             names = None if names is None else np.concatenate((names, names))
         device = resolve_device(self.device)
         seed = Seed.of(self.random_state)
-        known = None if self.observed is None else mask_of(self.observed, layout).to(device)
-        if known is not None and not bool(known.any()):
-            known = None  # nothing observed: the unconditional flow
+        mask = None if self.observed is None else mask_of(self.observed, layout)
+        # Nothing observed: the unconditional flow.
+        known = None if mask is None or not bool(mask.any()) else mask.to(device)
         stages = self._stages(layout)
-        _check_memory(m, raw, stages, device)
+        _check_memory(m, raw, device)
 
         rows = None
         if codes is not None:
@@ -172,9 +175,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         )
         if known is not None:
             # The particles' observed pixels are the pictures' own, each used equally often.
-            pictures = conditions.proportional(
-                torch.empty(raw.shape[1], 1), m, seed.child("conditions")
-            ).to(device)
+            pictures = conditions.evenly(raw.shape[1], m, seed.child("conditions")).to(device)
             own = layout.encode(raw[:, pictures], seed.child("observed"), dequantize=self.dequantize)
             x = torch.where(known, own, x)
         particles = Cloud(x, None if codes is None or rows is None else codes[rows.to(device)])
@@ -207,7 +208,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
 
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
         self._codes = None if codes is None else codes.cpu()
-        self._device = device
+        self._device, self._mask = device, mask
         self.schedule_ = stages
         self.particles_ = layout.write(particles.x)
         self.particle_conditions_ = None if names is None or rows is None else names[rows.numpy()]
@@ -269,12 +270,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         (n, n_samples, h, w[, c]); observed pixels are the given ones, bit for bit
         """
         self._check_model()
-        if self.observed is None:
+        if self._mask is None:
             raise ValueError("the model was fitted without observed=; nothing tells what to complete")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         layout, seed = self._layout, Seed.of(random_state)
         raw = layout.read(pictures)
-        known = mask_of(self.observed, layout)
         repeated = raw.repeat_interleave(n_samples, dim=1)
         out = []
         for first in range(0, repeated.shape[1], _CHUNK):
@@ -285,7 +285,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         # The values came back through rounding; the given ones are exact.
         given: Any = np.asarray(pictures).repeat(n_samples, 0).astype(layout.dtype)
         given = torch.from_numpy(given) if layout.tensor else given
-        where = known.view(*layout.shape).permute(1, 2, 0).numpy()
+        where = self._mask.view(*layout.shape).permute(1, 2, 0).numpy()
         where = where if layout.channels else where[..., 0]
         done[:, where] = given[:, where]
         return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
@@ -303,7 +303,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self._walk.replay(cloud, self._model, noise)
         return cloud.x
 
-    def _stages(self, layout: Layout) -> list[schedule.Level]:
+    def _stages(self, layout: Layout) -> list[schedule.PictureStage]:
         text = self.schedule
         if text == "auto":
             text = schedule.auto(layout.height, layout.width)
@@ -350,141 +350,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         )
 
 
-@dataclass(frozen=True)
-class Walk:
-    """The way of the particles through the levels of a pyramid, shared by fitting and sampling.
-
-    A level runs on its coefficients alone and is painted back once, when its stage is done. Where
-    pixels are observed that cannot be: every step is painted, and the observed pixels masked.
-    """
-
-    layout: Layout
-    stages: list[schedule.Level]
-    seed: Seed
-    n_conditions: int
-    amplifier: float
-    known: Tensor | None
-    kernel: str
-    clip: bool
-    taper: float
-
-    def _engine(self, i: int) -> tuple[Flow, Subspace]:
-        """The flow of stage i, and the subspace it runs in."""
-        level, (c, h, w) = self.stages[i], self.layout.shape
-        subspace = Subspace(c, h, w, level.h, level.w, self.kernel)
-        tiles = Tiles(c, level.h, level.w, level.patch)
-        last = i == len(self.stages) - 1
-        stage = schedule.Stage(
-            f"{level.h}×{level.w}[{level.patch}]",
-            tiles if self.known is None else Painted(subspace, tiles),
-            level.n_steps,
-            taper=self.taper if last else 0.0,
-        )
-        mask = None if self.known is None else (~self.known).float()
-        flow = Flow([stage], self.seed.child("level", i), self.n_conditions, self.amplifier, mask=mask)
-        return flow, subspace
-
-    def _levels(self, particles: Cloud) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
-        """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
-        for i in range(len(self.stages)):
-            flow, subspace = self._engine(i)
-            if self.known is not None or subspace.whole:
-                yield i, flow, subspace, particles
-            else:
-                before = subspace.down(particles.x)
-                cloud = Cloud(before.clone(), particles.y)
-                yield i, flow, subspace, cloud
-                particles.x += subspace.up(cloud.x - before)
-            if self.clip and subspace.whole:
-                particles.x.clamp_(-1, 1)
-
-    def simulate(
-        self,
-        particles: Cloud,
-        data: Any,
-        transport: transports.Transport,
-        noise: Noise,
-        n_knots: int,
-        listeners: list[events.Listener],
-    ) -> list[list[Step]]:
-        """Move particles onto the data, `data(i)` being its cloud at stage i; the model per stage."""
-        total = sum(level.n_steps for level in self.stages)
-        done, began = 0, events.now()
-        model = []
-        for i, flow, subspace, cloud in self._levels(particles):
-            target = data(i)
-            if self.known is None:
-                target = Cloud(subspace.down(target.x), target.y)
-
-            last = 0
-
-            def relay(event: events.Event, i: int = i, before: int = done, total: int = total) -> bool:
-                nonlocal last
-                last = event.step + 1
-                whole = replace(
-                    event,
-                    stage_index=i,
-                    steps_done=before + last,
-                    steps_total=total,
-                    seconds=events.now() - began,
-                )
-                return any([listener(whole) for listener in listeners])  # noqa: C419
-
-            model.append(
-                simulate(flow, cloud, target, transport, noise, n_knots=n_knots, listeners=[relay])
-            )
-            done += last
-            total -= self.stages[i].n_steps - last  # a listener may have ended the stage early
-        return model
-
-    def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
-        """Move fresh particles by a model."""
-        for i, flow, _, cloud in self._levels(particles):
-            replay(flow, model[i], cloud, noise)
-
-
-@dataclass(frozen=True)
-class Painted:
-    """Tiles of a pyramid level, seen from the pixels: project through `down`, lift through `up`."""
-
-    subspace: Subspace
-    tiles: Tiles
-
-    def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
-    ) -> PaintedFrame:
-        inner = self.tiles.draw(seed, step, self.subspace.dimension, n_conditions, device)
-        return PaintedFrame(self.subspace, inner)
-
-
-@dataclass(frozen=True)
-class PaintedFrame:
-    """One step's frame of `Painted`."""
-
-    subspace: Subspace
-    inner: TileFrame
-
-    @property
-    def theta_y(self) -> Tensor | None:
-        return self.inner.theta_y
-
-    def project(self, x: Tensor) -> Tensor:
-        return self.inner.project(self.subspace.down(x))
-
-    def lift(self, dz: Tensor) -> Tensor:
-        return self.subspace.up(self.inner.lift(dz))
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> AnyFrame:
-        return PaintedFrame(self.subspace, self.inner.to(device, dtype))
-
-
-def _check_memory(m: int, raw: Tensor, stages: list[schedule.Level], device: torch.device) -> None:
-    """Refuse at once what could never be allocated."""
+def _check_memory(m: int, raw: Tensor, device: torch.device) -> None:
     d, n = raw.shape
-    wanted = 4 * d * (5 * m + 3 * n)
-    free = free_memory(device)
-    if free is not None and wanted > free:
-        raise MemoryError(
-            f"n_particles={m} and {n} pictures of {d} values need about {wanted / 2**30:.1f} GiB but "
-            f"{device} has {free / 2**30:.1f} GiB free; lower n_particles"
-        )
+    need_memory(
+        4 * d * (5 * m + 3 * n),
+        device,
+        f"n_particles={m} and {n} pictures of {d} values need",
+        "lower n_particles",
+    )

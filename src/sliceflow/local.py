@@ -9,11 +9,12 @@ border are filled up with zeros: a rotation restricted to the real pixels still 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from sliceflow.frames import Frame, condition_directions, rotation, step_uniform
+from sliceflow.frames import Frame, condition_directions, independent, rotation, step_uniform
 from sliceflow.rng import Seed
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
@@ -41,8 +42,10 @@ class TileFrame:
         rows, columns = self.grid
         return rows * columns * len(self.theta)
 
-    def _place(self, device: torch.device) -> Tensor:
+    @cached_property
+    def _place(self) -> Tensor:
         """Where each pixel of the picture stands among the tiles' values: (C·h·w,)."""
+        device = self.theta.device
         (c, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
         row = torch.arange(top, top + h, device=device)[:, None]
         column = torch.arange(left, left + w, device=device)
@@ -57,14 +60,14 @@ class TileFrame:
         tiles = x
         if self.grid != (1, 1):  # one tile is the picture itself
             tiles = x.new_zeros(self.n_directions, n)
-            tiles.index_copy_(0, self._place(x.device), x)
+            tiles.index_copy_(0, self._place, x)
         return torch.matmul(self.theta, tiles.view(-1, len(self.theta), n)).view(-1, n)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
         n = dz.shape[1]
         tiles = torch.matmul(self.theta.T, dz.view(-1, len(self.theta), n)).view(-1, n)
-        return tiles if self.grid == (1, 1) else tiles.index_select(0, self._place(dz.device))
+        return tiles if self.grid == (1, 1) else tiles.index_select(0, self._place)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> TileFrame:
         theta_y = None if self.theta_y is None else self.theta_y.to(device=device, dtype=dtype)
@@ -124,16 +127,10 @@ class RandomPatches:
         c, h, w, s = self.channels, self.height, self.width, self.patch
         seed, count = seed.child(step), self.n_directions
         patches = seed.child("x").normal(count, c * s * s).view(count, c, s, s)
-        patches = patches / patches.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         centre = seed.child("centre").uniform(count, 2) * torch.tensor([h, w])
         theta = torch.zeros(count, c, h + 2 * s, w + 2 * s, dtype=torch.float64)
         for i, (row, column) in enumerate(centre.long().tolist()):
             top, left = row - s // 2 + s, column - s // 2 + s
             theta[i, :, top : top + s, left : left + s] = patches[i]
         theta = theta[:, :, s : s + h, s : s + w].reshape(count, -1)
-        theta = torch.nn.functional.normalize(theta, dim=1)
-        if n_conditions == 0:
-            return Frame(theta, None, parseval=count / d)
-        joint = torch.cat((theta, seed.child("y").normal(count, n_conditions)), dim=1)
-        joint = torch.nn.functional.normalize(joint, dim=1)
-        return Frame(joint[:, :d], joint[:, d:], parseval=count / d)
+        return independent(torch.nn.functional.normalize(theta, dim=1), seed, n_conditions)

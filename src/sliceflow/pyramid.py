@@ -35,7 +35,7 @@ KERNELS = {"lanczos": _lanczos, "bilinear": _bilinear, "nearest": _nearest}
 
 @lru_cache(maxsize=256)
 def basis(full: int, small: int, kernel: str = "lanczos") -> Tensor:
-    r"""U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
+    """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
 
     The kernel is sampled at pixel centres, rows sum to 1 (a constant stays constant, borders
     included), then Löwdin's symmetric orthonormalisation U(UᵀU)^-½ gives the orthonormal columns that
@@ -63,6 +63,12 @@ def basis(full: int, small: int, kernel: str = "lanczos") -> Tensor:
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
 
+@lru_cache(maxsize=64)
+def _basis_as(full: int, small: int, kernel: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`basis` on a device: masked steps ask for it every time."""
+    return basis(full, small, kernel).to(device=device, dtype=dtype)
+
+
 @dataclass(frozen=True)
 class Subspace:
     """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n)."""
@@ -83,25 +89,31 @@ class Subspace:
     def dimension(self) -> int:
         return self.channels * self.h * self.w
 
+    def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """U of the rows and U of the columns, where and as x is."""
+        return (
+            _basis_as(self.height, self.h, self.kernel, x.device, x.dtype),
+            _basis_as(self.width, self.w, self.kernel, x.device, x.dtype),
+        )
+
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         n = x.shape[1]
-        u_h, u_w = (u.to(device=x.device, dtype=x.dtype) for u in (rows, columns))
-        image = x.view(self.channels, u_h.shape[1], u_w.shape[1] * n)
-        image = torch.matmul(u_h, image).view(self.channels * u_h.shape[0], u_w.shape[1], n)
-        return torch.matmul(u_w, image).view(-1, n)
+        image = x.view(self.channels, rows.shape[1], columns.shape[1] * n)
+        image = torch.matmul(rows, image).view(self.channels * rows.shape[0], columns.shape[1], n)
+        return torch.matmul(columns, image).view(-1, n)
 
     def down(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
         if self.whole:
             return x
-        rows, columns = basis(self.height, self.h, self.kernel), basis(self.width, self.w, self.kernel)
+        rows, columns = self._bases(x)
         return self._apply(x, rows.T, columns.T)
 
     def up(self, coefficients: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.whole:
             return coefficients
-        rows, columns = basis(self.height, self.h, self.kernel), basis(self.width, self.w, self.kernel)
+        rows, columns = self._bases(coefficients)
         return self._apply(coefficients, rows, columns)
 
     def scale(self) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sliceflow.frames import Axis, FrameKind
 from sliceflow.transports import Sorted, Transport
 
-__all__ = ["PRESETS", "Level", "Stage", "Steps", "auto", "flat", "from_string"]
+__all__ = ["PRESETS", "PictureStage", "Stage", "Steps", "auto", "flat", "from_string"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def flat(
 
 
 @dataclass(frozen=True)
-class Level:
+class PictureStage:
     """One stage for pictures: `n_steps` steps with S×S tiles at resolution h×w of the pyramid."""
 
     h: int
@@ -85,7 +85,7 @@ PRESETS = {  # the paper's Table 2
 Steps = int | Callable[[int, int, int], int]
 
 
-def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[Level]:
+def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[PictureStage]:
     """The stages that a schedule in the paper's notation describes, for pictures of height × width.
 
     Parameters
@@ -122,7 +122,7 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
                     f"schedule word {word!r} has a patch of {patch} pixels; use at least 1"
                 )
             n_steps = steps(h, w, patch) if callable(steps) else steps
-            levels.append(Level(h, w, patch, n_steps))
+            levels.append(PictureStage(h, w, patch, n_steps))
     if not levels:
         raise ValueError("the schedule is empty; give at least one resolution[patch]")
     return levels
