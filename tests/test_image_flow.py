@@ -417,7 +417,7 @@ def test_no_knots_keep_no_model(digits):
         ("quality", 0, "one of ['draft', 'standard', 'best'] or a number of steps per stage"),
         ("levels", 1, "an int of at least 2"),
         ("levels", 17.0, "an int of at least 2"),
-        ("kernel", "cubic", "one of ['bilinear', 'lanczos', 'nearest']"),
+        ("upsampling", "cubic", "one of ['bilinear', 'lanczos', 'nearest']"),
         ("amplifier", -1, "a finite number of at least 0"),
         ("amplifier", float("nan"), "a finite number of at least 0"),
         ("amplifier", float("inf"), "a finite number of at least 0"),
@@ -455,9 +455,9 @@ def test_more_particles_than_memory_are_refused_at_once(digits):
         ImageFlow(**{**quick, "n_particles": 10**9}).fit(*digits)
 
 
-@pytest.mark.parametrize("kernel", ["lanczos", "bilinear", "nearest"])
-def test_every_kernel_brings_the_particles_closer(digits, kernel):
-    flow = ImageFlow(**quick, schedule="1[1] 3[3] 5[5] 8[8]", kernel=kernel).fit(digits[0])
+@pytest.mark.parametrize("upsampling", ["lanczos", "bilinear", "nearest"])
+def test_every_upsampling_brings_the_particles_closer(digits, upsampling):
+    flow = ImageFlow(**quick, schedule="1[1] 3[3] 5[5] 8[8]", upsampling=upsampling).fit(digits[0])
     assert flow.history_["distance"][-1] < 0.5 * flow.history_["distance"][0]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sliceflow import schedule
-from sliceflow.pyramid import KERNELS, Subspace, basis
+from sliceflow.pyramid import UPSAMPLINGS, Subspace, basis
 from sliceflow.rng import Seed
 
 FULL = {28: "mnist", 32: "cifar10", 64: "celeba"}
@@ -33,27 +33,27 @@ def identity(n):
     return torch.eye(n).double()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_every_basis_has_orthonormal_columns(kernel):
+@pytest.mark.parametrize("upsampling", UPSAMPLINGS)
+def test_every_basis_has_orthonormal_columns(upsampling):
     for full, small in sizes():
-        u = basis(full, small, kernel)
+        u = basis(full, small, upsampling)
         assert u.shape == (full, small)
         assert u.dtype == torch.float64
         assert torch.allclose(u.T @ u, identity(small), rtol=0, atol=1e-10), (full, small)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_every_basis_can_represent_a_constant(kernel):
+@pytest.mark.parametrize("upsampling", UPSAMPLINGS)
+def test_every_basis_can_represent_a_constant(upsampling):
     for full, small in sizes():
-        u, one = basis(full, small, kernel), torch.ones(full).double()
+        u, one = basis(full, small, upsampling), torch.ones(full).double()
         assert torch.allclose(u @ (u.T @ one), one, rtol=0, atol=1e-10), (full, small)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_basis_treats_left_and_right_alike(kernel):
+@pytest.mark.parametrize("upsampling", UPSAMPLINGS)
+def test_a_basis_treats_left_and_right_alike(upsampling):
     """Nearest pixels halve a tie to one side, so it is compared where nothing ties."""
     for full, small in ((28, 7), (28, 4), (27, 9), (32, 8)):
-        u = basis(full, small, kernel)
+        u = basis(full, small, upsampling)
         assert torch.allclose(u, u.flip(0, 1), atol=1e-10)
 
 
@@ -63,17 +63,17 @@ def test_nearest_pixels_are_blocks():
 
 
 def test_columns_are_local():
-    """The columns are the kernel's bumps, not waves over the whole picture."""
+    """The columns are the upsampling's bumps, not waves over the whole picture."""
     u = basis(64, 16)
     distance = (torch.arange(64)[:, None] - (4 * torch.arange(16) + 1.5)).abs()
     far = (u.square() * (distance > 12)).sum(0)
     assert float(far.max()) < 0.02
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("upsampling", UPSAMPLINGS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_painting_and_reading_again_is_the_identity(kernel, shape):
-    level = Subspace(*shape, kernel)
+def test_painting_and_reading_again_is_the_identity(upsampling, shape):
+    level = Subspace(*shape, upsampling)
     z = Seed(0).normal(level.dimension, 4)
     assert level.up(z).shape == (shape[0] * shape[1] * shape[2], 4)
     assert torch.allclose(level.down(level.up(z)), z, rtol=0, atol=1e-10)

@@ -25,7 +25,7 @@ from sliceflow.checks import (
 )
 from sliceflow.flow import Cloud, Noise
 from sliceflow.pictures import Layout, mask_of
-from sliceflow.pyramid import KERNELS
+from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
 from sliceflow.walk import Walk
 
@@ -56,7 +56,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
     start_noise : standard deviation of the particles' starting pixels
     clip : keep particles in the range of pixels at the full resolution
     dequantize : spread integer pixels over their step, anew at every stage
-    kernel : upsampling of the pyramid: "lanczos", "bilinear" or "nearest"
+    upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
@@ -96,7 +96,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         start_noise: float = 0.1,
         clip: bool = True,
         dequantize: bool = True,
-        kernel: str = "lanczos",
+        upsampling: str = "lanczos",
         taper: float = 0.5,
         n_knots: int = 128,
         verbose: int = 0,
@@ -114,7 +114,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self.start_noise = start_noise
         self.clip = clip
         self.dequantize = dequantize
-        self.kernel = kernel
+        self.upsampling = upsampling
         self.taper = taper
         self.n_knots = n_knots
         self.verbose = verbose
@@ -186,7 +186,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             n_conditions=0 if condition is None else condition.width,
             amplifier=float(self.amplifier),
             known=known,
-            kernel=self.kernel,
+            upsampling=self.upsampling,
             clip=self.clip,
             taper=self.taper,
         )
@@ -336,7 +336,12 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         need(isinstance(self.schedule, str), "schedule", self.schedule, "a string: 'auto', a preset, …")
         need(is_int(self.levels, 2), "levels", self.levels, "an int of at least 2")
         need(is_int(self.n_knots, 0), "n_knots", self.n_knots, "an int of at least 0")
-        need(self.kernel in KERNELS, "kernel", self.kernel, f"one of {sorted(KERNELS)}")
+        need(
+            self.upsampling in UPSAMPLINGS,
+            "upsampling",
+            self.upsampling,
+            f"one of {sorted(UPSAMPLINGS)}",
+        )
         for name in ("amplifier", "start_noise"):
             value = getattr(self, name)
             need(is_real(value, 0), name, value, "a finite number of at least 0")

@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["KERNELS", "Subspace", "basis"]
+__all__ = ["UPSAMPLINGS", "Subspace", "basis"]
 
 
 def _lanczos(t: Tensor, a: int = 5) -> Tensor:
@@ -30,11 +30,11 @@ def _nearest(t: Tensor) -> Tensor:
     return ((t >= -0.5) & (t < 0.5)).double()
 
 
-KERNELS = {"lanczos": _lanczos, "bilinear": _bilinear, "nearest": _nearest}
+UPSAMPLINGS = {"lanczos": _lanczos, "bilinear": _bilinear, "nearest": _nearest}
 
 
 @lru_cache(maxsize=256)
-def basis(full: int, small: int, kernel: str = "lanczos") -> Tensor:
+def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
 
     The kernel is sampled at pixel centres, rows sum to 1 (a constant stays constant, borders
@@ -52,21 +52,23 @@ def basis(full: int, small: int, kernel: str = "lanczos") -> Tensor:
     if small == full:
         return torch.eye(full, dtype=torch.float64)
     centre = (torch.arange(full, dtype=torch.float64) + 0.5) * (small / full) - 0.5
-    weights = KERNELS[kernel](centre[:, None] - torch.arange(small, dtype=torch.float64))
+    weights = UPSAMPLINGS[upsampling](centre[:, None] - torch.arange(small, dtype=torch.float64))
     weights = weights / weights.sum(dim=1, keepdim=True)
     values, vectors = torch.linalg.eigh(weights.T @ weights)
     if float(values.min()) <= 1e-10 * float(values.max()):
         raise ValueError(
-            f"{kernel} upsampling from {small} to {full} pixels has dependent columns; "
-            f"choose another resolution, or kernel 'lanczos'"
+            f"{upsampling} upsampling from {small} to {full} pixels has dependent columns; "
+            f"choose another resolution, or upsampling 'lanczos'"
         )
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
 
 @lru_cache(maxsize=64)
-def _basis_as(full: int, small: int, kernel: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _basis_as(
+    full: int, small: int, upsampling: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     """`basis` on a device: masked steps ask for it every time."""
-    return basis(full, small, kernel).to(device=device, dtype=dtype)
+    return basis(full, small, upsampling).to(device=device, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Subspace:
     width: int
     h: int
     w: int
-    kernel: str = "lanczos"
+    upsampling: str = "lanczos"
 
     @property
     def whole(self) -> bool:
@@ -92,8 +94,8 @@ class Subspace:
     def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """U of the rows and U of the columns, where and as x is."""
         return (
-            _basis_as(self.height, self.h, self.kernel, x.device, x.dtype),
-            _basis_as(self.width, self.w, self.kernel, x.device, x.dtype),
+            _basis_as(self.height, self.h, self.upsampling, x.device, x.dtype),
+            _basis_as(self.width, self.w, self.upsampling, x.device, x.dtype),
         )
 
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -36,14 +36,14 @@ class Walk:
     n_conditions: int
     amplifier: float
     known: Tensor | None
-    kernel: str
+    upsampling: str
     clip: bool
     taper: float
 
     def _engine(self, i: int) -> tuple[Flow, Subspace]:
         """The flow of stage i, and the subspace it runs in."""
         level, (c, h, w) = self.stages[i], self.layout.shape
-        subspace = Subspace(c, h, w, level.h, level.w, self.kernel)
+        subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
         tiles = Tiles(c, level.h, level.w, level.patch)
         last = i == len(self.stages) - 1
         stage = schedule.Stage(
