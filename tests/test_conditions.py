@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sliceflow.conditions import (
     Columns,
     Labels,
-    add_offset,
+    Offset,
     as_array,
     infer,
     proportional,
@@ -57,8 +57,8 @@ def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     one_hot = torch.nn.functional.one_hot(codes, 4).float()
     z = torch.randn(6, 3)
     wanted = z + 7 * theta_y @ one_hot.T
-    assert torch.allclose(add_offset(z, theta_y, codes, 7.0), wanted, atol=1e-5)
-    assert torch.allclose(add_offset(z, theta_y, one_hot, 7.0), wanted, atol=1e-5)
+    assert torch.allclose(Offset(7 * theta_y, codes).added(z), wanted, atol=1e-5)
+    assert torch.allclose(Offset(7 * theta_y, one_hot).added(z), wanted, atol=1e-5)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))

@@ -210,9 +210,7 @@ def test_amplifier_zero_is_the_unconditional_estimator_bit_for_bit():
 
 
 def test_parameters_are_left_as_given_and_clone_works():
-    flow = SlicedWassersteinFlow(
-        frame=frames.Random(50), transport=transports.Sorted(subset=9), **quick
-    )
+    flow = SlicedWassersteinFlow(frame=frames.Random(50), transport=transports.Sorted(most=9), **quick)
     again = clone(flow).fit(mixture(40, 2))
     assert again.get_params() == flow.get_params()
 

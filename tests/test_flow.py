@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
-from sliceflow.frames import Axis, Orthogonal, Random
+from sliceflow.frames import Axis, Frame, Orthogonal, Random
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage, flat
 from sliceflow.transports import Auto, Histogram, Sorted
 
 FRAMES = [Orthogonal(), Random(30), Random(30, fixed=True), Axis()]
-TRANSPORTS = [Sorted(), Sorted(subset=40), Histogram(32), Auto(threshold=50)]
+TRANSPORTS = [Sorted(), Sorted(most=40), Histogram(32), Histogram(32, most=50), Auto(threshold=50)]
 CONDITIONS = ["none", "labels", "columns"]
 
 
@@ -95,7 +95,7 @@ class Turned:
 
     rotation: torch.Tensor
 
-    def draw(self, seed, step, d, n_conditions, device="cpu"):
+    def draw(self, seed, step, d, n_conditions, device="cpu", dtype=torch.float64):
         frame = Orthogonal().draw(seed, step, d, n_conditions)
         return dataclasses.replace(frame, theta=frame.theta @ self.rotation.T)
 
@@ -197,12 +197,27 @@ def test_step_sizes_taper():
     assert flat(Orthogonal(), 0, n_axis_steps=0) == []
 
 
+class HalfStill(Frame):
+    """A frame whose first coordinate is observed."""
+
+    def lift(self, dz):
+        return super().lift(dz) * torch.tensor([[0.0], [1.0]]).double()
+
+
+class Observed:
+    """Orthogonal frames that leave the first coordinate alone."""
+
+    def draw(self, *args):
+        frame = Orthogonal().draw(*args)
+        return HalfStill(frame.theta, frame.theta_y)
+
+
 def test_what_is_observed_far_outside_the_data_does_not_push_the_rest_on_without_end():
     """One coordinate is observed; a fresh particle has it at 50, the fitted ones within ±4."""
     data = Cloud(Seed(0).normal(2000, 2).T.contiguous() * 0.5)
     particles = Cloud(Seed(1).normal(2000, 2).T.contiguous())
     particles.x[0] = data.x[0]
-    flow = Flow([Stage("flow", Orthogonal(), 60)], Seed(2), mask=torch.tensor([[0.0], [1.0]]).double())
+    flow = Flow([Stage("flow", Observed(), 60)], Seed(2))
     model = simulate(flow, particles, data, Sorted(), Noise(Seed(3)))
     fresh = Cloud(torch.tensor([[50.0], [0.3]]).double())
     replay(flow, model, fresh, Noise(Seed(4)))

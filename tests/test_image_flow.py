@@ -281,9 +281,7 @@ def test_without_amplifier_the_flow_is_the_unconditional_one(digits, transport):
     assert np.array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "transport", ["sorted", "histogram", Sorted(subset=100), Histogram(50)], ids=str
-)
+@pytest.mark.parametrize("transport", ["sorted", "histogram", Sorted(most=100), Histogram(50)], ids=str)
 def test_every_transport_fits_labelled_digits(digits, transport):
     flow = ImageFlow(**quick, schedule=SHORT, transport=transport).fit(*digits)
     assert flow.history_["distance"][-1] < flow.history_["distance"][0]
@@ -448,8 +446,9 @@ def test_numbers_of_samples_are_checked(digits, labelled, n_samples):
 
 def test_more_particles_than_memory_are_refused_at_once(digits):
     message = (
-        r"^n_particles=1000000000 and 400 pictures of 64 values need about \d+\.\d GiB "
-        r"but cpu has \d+\.\d GiB free; lower n_particles$"
+        r"^n_particles=1000000000, 400 pictures of 64 values and a model of \d+ numbers need about "
+        r"\d+\.\d GiB but cpu has \d+\.\d GiB free; lower n_particles, quality or n_knots \(0 keeps "
+        r"no model\)$"
     )
     with pytest.raises(MemoryError, match=message):
         ImageFlow(**{**quick, "n_particles": 10**9}).fit(*digits)

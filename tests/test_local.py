@@ -37,7 +37,7 @@ def test_tiles_are_parseval_at_every_stage_of_every_preset(preset, full, channel
     """In float32, as the flow runs them, for every pixel of the picture: the borders too."""
     for kind in tiles_of(preset, full, channels):
         d = dimension(kind)
-        frame = kind.draw(Seed(1), 3, d, 0).to(CPU, torch.float32)
+        frame = kind.draw(Seed(1), 3, d, 0, "cpu", torch.float32)
         x = Seed(2).normal(d, 2, dtype=torch.float32)
         z = frame.project(x)
         assert frame.parseval == 1
@@ -75,16 +75,16 @@ def test_a_direction_sees_one_patch_of_all_channels():
 
 def test_all_offsets_of_the_tiles_occur():
     kind = Tiles(1, 8, 10, 3)
-    offsets = {kind.draw(Seed(0), step, 80, 0).offset for step in range(100)}
+    offsets = {kind.draw(Seed(0), step, 80, 0).geometry.offset for step in range(100)}
     assert offsets == {(top, left) for top in range(3) for left in range(3)}
 
 
 def test_a_tile_as_large_as_the_picture_stays_where_it_is():
     for patch in (5, 9):
         frames = [Tiles(1, 5, 7, patch).draw(Seed(0), step, 35, 0) for step in range(20)]
-        assert {frame.offset[0] for frame in frames} == {0}
-        assert {frame.size for frame in frames} == {(5, min(patch, 7))}
-    assert {frame.grid for frame in frames} == {(1, 1)}
+        assert {frame.geometry.offset[0] for frame in frames} == {0}
+        assert {frame.geometry.size for frame in frames} == {(5, min(patch, 7))}
+    assert {frame.geometry.grid for frame in frames} == {(1, 1)}
 
 
 @pytest.mark.parametrize("d", [1, 9, 64, 65, 243, 675])

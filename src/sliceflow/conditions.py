@@ -22,12 +22,13 @@ __all__ = [
     "Columns",
     "Condition",
     "Labels",
-    "add_offset",
+    "Offset",
     "as_array",
     "evenly",
     "infer",
     "proportional",
     "repeated",
+    "row_groups",
     "row_weights",
 ]
 
@@ -45,16 +46,31 @@ class Condition(Protocol):
         ...
 
 
-def add_offset(z: Tensor, theta_y: Tensor, codes: Tensor, amplifier: float) -> Tensor:
-    """z + ξ·θ_yᵀy for every direction and row: z (h, n), θ_y (h, l), codes of n rows -> (h, n).
+@dataclass(frozen=True)
+class Offset:
+    """What the condition adds to each projection, ξ·θ_yᵀy: theta = ξ·θ_y (h, l), codes of n rows.
 
-    A class number stands for a one-hot y, so its offset is one column of θ_y: no product is needed.
+    A class number stands for a one-hot y, so its offset is one column of theta: no product is needed.
     """
-    scaled = amplifier * theta_y
-    if codes.dim() == 1:
-        out: Tensor = kernels.for_tensor(z).add_class_offsets(z, scaled, codes)
-        return out
-    return torch.addmm(z, scaled, codes.T.to(z.dtype))
+
+    theta: Tensor
+    codes: Tensor
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the codes are class numbers."""
+        return self.codes.dim() == 1
+
+    def of(self, columns: Tensor | slice) -> Offset:
+        """The offset of some of the rows."""
+        return Offset(self.theta, self.codes[columns])
+
+    def added(self, z: Tensor) -> Tensor:
+        """z + ξ·θ_yᵀy for every direction and row: (h, n)."""
+        if self.by_class:
+            out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
+            return out
+        return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
 
 
 @dataclass(frozen=True)
@@ -190,29 +206,39 @@ def evenly(n: int, m: int, seed: Seed) -> Tensor:
     return rows[seed.child("order").permutation(m)]
 
 
+def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Numbers (N,) and (M,) that are equal where conditions are; None where they cannot be compared.
+
+    Continuous conditions can be when every distinct y of the data is some particle's and no particle
+    has another y.
+    """
+    if data_codes.dim() == 1 and particle_codes.dim() == 1:
+        return data_codes, particle_codes
+    width = data_codes.shape[1] if data_codes.dim() == 2 else particle_codes.shape[1]
+    rows_q, rows_p = (
+        (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
+        for c in (data_codes, particle_codes)
+    )
+    both = torch.cat((rows_q, rows_p.to(rows_q.dtype)))
+    groups = torch.unique(both, dim=0, return_inverse=True)[1]
+    groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
+    same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
+    return (groups_q, groups_p) if same else None
+
+
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
     """Weights of the data's rows that give every condition the particles' own mass; None if equal.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts
     (M_g/M)/(N_g/N) in F_q. Where masses disagree, the surplus of one class would be transported across
-    the gap to another, a jump of size ξ. Continuous conditions are weighted when every distinct y of
-    the data is some particle's and no particle has another y; otherwise (fewer particles than rows,
-    or y of the user's own) rows count equally, and the flow compares the two distributions of y as
-    they are.
+    the gap to another, a jump of size ξ. Where conditions cannot be compared (fewer particles than
+    rows, or y of the user's own) rows count equally, and the flow compares the two distributions of y
+    as they are.
     """
-    if data_codes.dim() == 1 and particle_codes.dim() == 1:
-        groups_q, groups_p = data_codes, particle_codes
-    else:
-        width = data_codes.shape[1] if data_codes.dim() == 2 else particle_codes.shape[1]
-        rows_q, rows_p = (
-            (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
-            for c in (data_codes, particle_codes)
-        )
-        both = torch.cat((rows_q, rows_p.to(rows_q.dtype)))
-        groups = torch.unique(both, dim=0, return_inverse=True)[1]
-        groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
-        if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
-            return None
+    groups = row_groups(data_codes, particle_codes)
+    if groups is None:
+        return None
+    groups_q, groups_p = groups
     size = int(max(groups_q.max(), groups_p.max())) + 1
     n_g = torch.bincount(groups_q, minlength=size).double()
     m_g = torch.bincount(groups_p, minlength=size).double()

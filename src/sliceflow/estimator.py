@@ -17,7 +17,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
-from sliceflow.checks import default_particles, is_int, is_real, need_memory, resolve_device
+from sliceflow.checks import (
+    default_particles,
+    is_int,
+    is_real,
+    need_memory,
+    projection_budget,
+    resolve_device,
+)
 from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
 from sliceflow.rng import Seed
@@ -199,12 +206,13 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             heard.append(events.Progress())
 
         m = self._resolve_n_particles(len(x), condition, particle_conditions)
-        _check_memory(m, x, self._frame(), device)
-        y_p, codes_p = None, None
+        _check_memory(m, x, self._frame(), self._transport(), device)
+        y_p, codes_p, order = None, None, None
         if condition is not None and codes is not None:
             if particle_conditions is not None:
                 y_p = conditions.as_array(particle_conditions)
-                codes_p = condition.encode(y_p)
+                order = seed.child("conditions").permutation(m)  # the flow wants them in random order
+                codes_p = condition.encode(y_p)[order]
             else:
                 rows = conditions.proportional(codes, m, seed.child("conditions"))
                 y_p, codes_p = y[rows.numpy()], codes[rows]
@@ -219,6 +227,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             0 if condition is None else condition.width,
             float(self.amplifier),
             float(self.entropy),
+            projection_budget(device),
         )
         with events.closing(heard):
             model = simulate(
@@ -235,7 +244,10 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
         self._condition, self._codes = condition, codes
         self._type, self._device, self._given_device = x.dtype, device, given
-        self.particles_ = self._give_back(particles.x)
+        moved = particles.x if order is None else torch.empty_like(particles.x)
+        if order is not None:
+            moved[:, order.to(device)] = particles.x
+        self.particles_ = self._give_back(moved)
         self.particle_conditions_ = y_p
         if isinstance(condition, conditions.Labels):
             self.classes_ = condition.classes
@@ -406,11 +418,14 @@ def _standardization(X: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarra
     return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
 
 
-def _check_memory(m: int, x: Tensor, frame: frames.FrameKind, device: torch.device) -> None:
+def _check_memory(
+    m: int, x: Tensor, frame: frames.FrameKind, transport: transports.Transport, device: torch.device
+) -> None:
     n, d = x.shape
     h = max(getattr(frame, "n_directions", d), d)
+    looked_at = min(m, transport.most or m) + min(n, transport.most or n)
     need_memory(
-        x.itemsize * (m * (2 * d + 4 * h) + n * (2 * d + 2 * h)),
+        x.itemsize * (2 * d * (m + n) + 3 * h * looked_at),
         device,
         f"n_particles={m} with {n} rows of {d} columns and {h} directions needs",
         "lower n_particles or the number of directions",

@@ -16,14 +16,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.conditions import add_offset, row_weights
+from sliceflow.conditions import Offset
 from sliceflow.events import Event, Listener, now, tell
 from sliceflow.frames import AnyFrame, Axis
+from sliceflow.minibatch import MiniBatches, divide
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage
-from sliceflow.transports import Table, Transport
+from sliceflow.transports import Fit, Table, Transport
 
-__all__ = ["Cloud", "Flow", "Noise", "Step", "replay", "simulate"]
+__all__ = ["Cloud", "Flow", "Noise", "Step", "batches_for", "replay", "simulate"]
+
+BUDGET = 1 << 28  # bytes for projections that are moved at a time
 
 
 @dataclass
@@ -32,6 +35,10 @@ class Cloud:
 
     x: Tensor
     y: Tensor | None = None
+
+    def part(self, columns: slice | Tensor) -> Cloud:
+        """Some of the points; a view where they are neighbours."""
+        return Cloud(self.x[:, columns], None if self.y is None else self.y[columns])
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,8 @@ class Flow:
     n_conditions : l, the width of the condition; 0 for none
     amplifier : ξ. At 0 the condition cannot be seen: the unconditional flow, bit for bit
     entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
-    mask : (d, 1), 1 where x moves and 0 where it is observed and never does; None moves all of it
+    budget : bytes that the projections of the particles being moved may take: more go in chunks
+    precision : type of the rotations of picture tiles; None takes the particles' own
     """
 
     schedule: Sequence[Stage]
@@ -82,32 +90,55 @@ class Flow:
     n_conditions: int = 0
     amplifier: float = 10.0
     entropy: float = 0.0
-    mask: Tensor | None = None
+    budget: int = BUDGET
+    precision: torch.dtype | None = None
 
     @property
     def conditional(self) -> bool:
         return self.n_conditions > 0 and self.amplifier > 0
 
     def frame(self, i: int, k: int, x: Tensor) -> AnyFrame:
-        """The frame of step k of stage i, on x's device and in its precision."""
+        """The frame of step k of stage i, on x's device."""
         width = self.n_conditions if self.conditional else 0
-        seed = self.seed.child("frame", i)
-        frame = self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device)
-        return frame.to(x.device, x.dtype)
+        seed, dtype = self.seed.child("frame", i), self.precision or x.dtype
+        return self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device, dtype)
 
-    def project(self, frame: AnyFrame, cloud: Cloud) -> Tensor:
-        """z = Θx + ξ·θ_yᵀy, (h, n)."""
-        z = frame.project(cloud.x)
-        if cloud.y is None or frame.theta_y is None:
-            return z
-        return add_offset(z, frame.theta_y, cloud.y, self.amplifier)
+    def offset(self, frame: AnyFrame, y: Tensor | None) -> Offset | None:
+        """ξ·θ_yᵀy, what the condition adds to the projections."""
+        if y is None or frame.theta_y is None:
+            return None
+        return Offset(self.amplifier * frame.theta_y, y)
 
-    def move(self, x: Tensor, frame: AnyFrame, dz: Tensor, i: int, k: int, noise: Noise) -> None:
-        """x += s·Θᵀdz/c + √(2λη)·ε in place, η = s·d being the step in the paper's units."""
-        stage, d = self.schedule[i], x.shape[0]
-        size = stage.size_of(k)
-        dx = frame.lift(dz)
-        x.add_(dx if self.mask is None else dx * self.mask, alpha=size)
+    def project(self, frame: AnyFrame, cloud: Cloud, columns: slice | Tensor | None = None) -> Tensor:
+        """z = Θx + ξ·θ_yᵀy of some columns or of all, (h, n)."""
+        if isinstance(columns, slice):
+            cloud, columns = cloud.part(columns), None
+        return frame.project(cloud.x, columns, self.offset(frame, cloud.y))
+
+    def move(
+        self,
+        cloud: Cloud,
+        frame: AnyFrame,
+        table: Table,
+        dz: Tensor | None,
+        i: int,
+        k: int,
+        noise: Noise,
+    ) -> None:
+        """x += s·Θᵀdz/c + √(2λη)·ε in place, η = s·d being the step in the paper's units.
+
+        dz is T(z) − z by the table, in chunks of particles, unless it is known.
+        """
+        x, stage = cloud.x, self.schedule[i]
+        (d, n), size = x.shape, stage.size_of(k)
+        if dz is not None:
+            x.add_(frame.lift(dz), alpha=size)
+        else:
+            offset = self.offset(frame, cloud.y)
+            chunk = max(256, self.budget // (x.itemsize * max(frame.n_directions, d)))
+            for first in range(0, n, chunk):
+                part = slice(first, first + chunk)
+                frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
         if self.entropy > 0 and not isinstance(stage.frame, Axis):  # axis steps are exact: no noise
             epsilon = noise.child("entropy", i, k).normal(x)
             x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
@@ -122,27 +153,34 @@ def simulate(
     *,
     n_knots: int = 512,
     listeners: Sequence[Listener] = (),
+    batches: MiniBatches | None = None,
 ) -> list[Step]:
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
     returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model.
+    `batches`, if given, are what steps look at, the data being in their order already.
     """
-    data, weights = weigh(flow, data, particles)
     model: list[Step] = []
     done, total, began = 0, sum(stage.n_steps for stage in flow.schedule), now()
     for i, stage in enumerate(flow.schedule):
-        fit = (stage.transport or transport).fit
+        solver = stage.transport or transport
+        if batches is None:
+            look = batches_for(flow, particles, data, solver)
+            data = data if look.order is None else data.part(look.order)
+        else:
+            look = batches
         for k in range(stage.n_steps):
             frame = flow.frame(i, k, particles.x)
-            z_p, z_q = flow.project(frame, particles), flow.project(frame, data)
-            table, dz = fit(z_p, z_q, weights, flow.seed.child("transport", i, k))
-            flow.move(particles.x, frame, dz, i, k, noise)
+            some, others = look.at(k)
+            z_p, z_q = flow.project(frame, particles, some), flow.project(frame, data, others)
+            fit: Fit = solver.fit(z_p, z_q, look.weights)
+            flow.move(particles, frame, fit.table, fit.dz if some is None else None, i, k, noise)
 
             if n_knots > 0:
-                model.append(Step(i, k, table.thin(n_knots)))
+                model.append(Step(i, k, fit.table.thin(n_knots)))
             done += 1
-            distance = torch.linalg.vector_norm(dz) / math.sqrt(dz.numel())
+            distance = fit.cost.mean().sqrt()
             event = Event(stage.name, i, k, done, total, distance, now() - began, particles.x)
             if tell(listeners, event):
                 total -= stage.n_steps - (k + 1)
@@ -154,16 +192,11 @@ def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) ->
     """Move fresh particles, in place, by the steps of a model: no data, no fitting."""
     for step in model:
         frame = flow.frame(step.stage, step.step, particles.x)
-        dz = step.table.displace(flow.project(frame, particles))
-        flow.move(particles.x, frame, dz, step.stage, step.step, noise)
+        flow.move(particles, frame, step.table, None, step.stage, step.step, noise)
 
 
-def weigh(flow: Flow, data: Cloud, particles: Cloud) -> tuple[Cloud, Tensor | None]:
-    """The data and the weights of its rows under the particles' conditions; unused rows left out."""
-    if not flow.conditional or data.y is None or particles.y is None:
-        return data, None
-    weights = row_weights(data.y, particles.y)
-    if weights is None or bool(weights.all()):
-        return data, weights
-    used = weights > 0
-    return Cloud(data.x[:, used], data.y[used]), weights[used]
+def batches_for(flow: Flow, particles: Cloud, data: Cloud, transport: Transport) -> MiniBatches:
+    """The columns that the steps of `transport` look at."""
+    codes = (particles.y, data.y) if flow.conditional else (None, None)
+    m, n = particles.x.shape[1], data.x.shape[1]
+    return divide(m, n, transport.most, *codes, flow.seed.child("batches"), data.x.device)

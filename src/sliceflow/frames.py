@@ -6,8 +6,8 @@ A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c
 unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description; ``draw`` makes
-the frame of one step from a seed, in float64 and from the CPU's numbers, so that a model replays
-anywhere. `Tiles`, for pictures, is in `local`.
+the frame of one step from a seed, from the CPU's numbers and in float64 before it is rounded, so that
+a model replays anywhere. `Tiles`, for pictures, is in `local`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from sliceflow.rng import Seed
+
+if TYPE_CHECKING:
+    from sliceflow.conditions import Offset
+    from sliceflow.transports import Table
 
 __all__ = [
     "AnyFrame",
@@ -35,6 +39,7 @@ __all__ = [
     "step_uniform",
 ]
 
+_FRESH = 16  # up to this dimension every step draws its own rotation
 _POOL = 8
 _BLOCK = 32
 
@@ -54,19 +59,25 @@ class Frame:
     theta_y: Tensor | None
     parseval: float = 1.0
 
-    def project(self, x: Tensor) -> Tensor:
-        """z = Θx for particles stored as columns: (d, n) -> (h, n)."""
-        return x if self.theta is None else torch.mm(self.theta, x)
+    @property
+    def n_directions(self) -> int:
+        """h; 0 for the coordinates themselves, however many there are."""
+        return 0 if self.theta is None else len(self.theta)
+
+    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
+        """z = Θx + the condition's offset for particles stored as columns: (d, n) -> (h, n)."""
+        if columns is not None:
+            x, offset = x[:, columns], None if offset is None else offset.of(columns)
+        z = x if self.theta is None else torch.mm(self.theta, x)
+        return z if offset is None else offset.added(z)
+
+    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None:
+        """x += s·Θᵀ(T(z) − z)/c in place, z being `project`'s."""
+        x.add_(self.lift(table.displace(self.project(x, None, offset))), alpha=size)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
         return dz if self.theta is None else torch.mm(self.theta.T / self.parseval, dz)
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> Frame:
-        def move(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t.to(device=device, dtype=dtype)
-
-        return Frame(move(self.theta), move(self.theta_y), self.parseval)
 
 
 class AnyFrame(Protocol):
@@ -74,32 +85,42 @@ class AnyFrame(Protocol):
 
     @property
     def theta_y(self) -> Tensor | None: ...
-    def project(self, x: Tensor) -> Tensor: ...
+    @property
+    def n_directions(self) -> int: ...
+    def project(
+        self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None
+    ) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
-    def to(self, device: torch.device, dtype: torch.dtype) -> AnyFrame: ...
+    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None: ...
 
 
 class FrameKind(Protocol):
     """What a schedule holds: how the frames of its steps are drawn."""
 
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> AnyFrame:
         """The frame of `step`, for x in R^d and a condition in R^n_conditions (0: none)."""
         ...
 
 
-def independent(theta: Tensor, seed: Seed, n_conditions: int) -> Frame:
+def independent(
+    theta: Tensor, seed: Seed, n_conditions: int, device: torch.device | str, dtype: torch.dtype
+) -> Frame:
     """The frame of h independent directions θ_x (h, d), normalised together with a random θ_y.
 
     ΘᵀΘ = c·I with c = h/d holds on average only.
     """
     h, d = theta.shape
-    if n_conditions == 0:
-        return Frame(torch.nn.functional.normalize(theta, dim=1), None, parseval=h / d)
     joint = torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1)
-    joint = torch.nn.functional.normalize(joint, dim=1)
-    return Frame(joint[:, :d], joint[:, d:], parseval=h / d)
+    joint = torch.nn.functional.normalize(joint, dim=1).to(device, dtype)
+    return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
 
 
 def _uniform_rotations(normal: Tensor) -> Tensor:
@@ -114,42 +135,72 @@ def _uniform_rotations(normal: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _uniform_block(seed: Seed, block: int, columns: int, device: torch.device | str) -> Tensor:
-    return seed.uniform(_BLOCK, columns, start=block * _BLOCK).to(device)
+def _uniform_block(seed: Seed, block: int, columns: int) -> list[list[float]]:
+    numbers: list[list[float]] = seed.uniform(_BLOCK, columns, start=block * _BLOCK).tolist()
+    return numbers
+
+
+def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
+    """Row `step` of the stream at `seed`: `columns` numbers in (0, 1)."""
+    return _uniform_block(seed, step // _BLOCK, columns)[step % _BLOCK]
+
+
+@lru_cache(maxsize=32)
+def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
+    """The rotations (8, d, d) that all of a seed's tree shares."""
+    pool = Seed(entropy).child("pool", d)
+    normal = torch.stack([pool.child(k).normal(d, d, device=device) for k in range(_POOL)])
+    return _uniform_rotations(normal)
 
 
 @lru_cache(maxsize=16)
-def _rotation_block(seed: Seed, block: int, d: int, device: torch.device | str) -> Tensor:
-    normal = seed.normal(_BLOCK * d, d, start=block * _BLOCK * d).view(_BLOCK, d, d)
-    return _uniform_rotations(normal).to(device)
+def _rotation_block(
+    seed: Seed,
+    block: int,
+    steps: int,
+    d: int,
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The rotations of steps block·steps … of a stage, (steps, side, side)."""
+    first = block * steps
+    if d <= _FRESH:
+        normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
+        return _filled(_uniform_rotations(normal).to(device, dtype), side)
+    pool = _rotation_pool(seed.entropy, d, device)
+    pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
+    signs = torch.sign(seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5)
+    turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
+    return _filled(turned.to(dtype), side)
 
 
-@lru_cache(maxsize=256)
-def _pooled_rotation(seed: Seed, d: int, device: torch.device | str) -> Tensor:
-    return _uniform_rotations(seed.normal(d, d)[None])[0].to(device)
+def _filled(rotations: Tensor, side: int) -> Tensor:
+    """Filled up with zeros to (…, side, side)."""
+    more = side - rotations.shape[-1]
+    return torch.nn.functional.pad(rotations, (0, more, 0, more)) if more else rotations
 
 
-def step_uniform(seed: Seed, step: int, columns: int, device: torch.device | str = "cpu") -> Tensor:
-    """Row `step` of the stream at `seed`: `columns` numbers in (0, 1)."""
-    return _uniform_block(seed, step // _BLOCK, columns, device)[step % _BLOCK]
+def rotation(
+    seed: Seed,
+    step: int,
+    d: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    side: int | None = None,
+) -> Tensor:
+    """The random rotation of a step, (d, d), or filled up with zeros to (side, side).
 
-
-def rotation(seed: Seed, step: int, d: int, device: torch.device | str = "cpu") -> Tensor:
-    """The random rotation of a step, (d, d) float64 on `device`.
-
-    Up to d = 64 it is drawn afresh. Above, where a QR decomposition would cost more than the step, it
+    Up to d = 16 it is drawn afresh. Above, where a QR decomposition would cost as much as the step, it
     is A·D·B: A and B out of a pool of eight that all of the seed's tree shares, D random signs.
     """
-    if d <= 64:
-        return _rotation_block(seed.child("x"), step // _BLOCK, d, device)[step % _BLOCK]
-    first, second = (step_uniform(seed.child("pair"), step, 2) * _POOL).long().tolist()
-    pool = Seed(seed.entropy).child("pool", d)
-    a, b = (_pooled_rotation(pool.child(k), d, device) for k in (first, second))
-    signs = torch.sign(step_uniform(seed.child("signs"), step, d, device) - 0.5)
-    return torch.mm(a * signs, b)
+    steps = max(1, min(_BLOCK, (1 << 22) // (d * d)))  # some 30 MB at a time
+    return _rotation_block(seed, step // steps, steps, d, side or d, device, dtype)[step % steps]
 
 
-def condition_directions(seed: Seed, h: int, n_conditions: int) -> Tensor | None:
+def condition_directions(
+    seed: Seed, h: int, n_conditions: int, device: torch.device | str, dtype: torch.dtype
+) -> Tensor | None:
     """(h, l) directions of the condition: independent Laplace numbers, E|θ_y|² = 1.
 
     Their lengths must vary. A direction that always holds conditions far apart cannot see how x
@@ -158,9 +209,9 @@ def condition_directions(seed: Seed, h: int, n_conditions: int) -> Tensor | None
     """
     if n_conditions == 0:
         return None
-    u = seed.child("y").uniform(h, n_conditions) - 0.5
-    laplace: Tensor = -torch.sign(u) * torch.log1p(-2 * u.abs())
-    return laplace / math.sqrt(2 * n_conditions)
+    u = seed.child("y").uniform(h, n_conditions, device=device) - 0.5
+    laplace = torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * n_conditions)
+    return laplace.to(torch.float32 if dtype.itemsize < 4 else dtype)
 
 
 @dataclass(frozen=True)
@@ -189,10 +240,17 @@ class Random:
     fixed: bool = False
 
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
-        return independent(seed.child("x").normal(self.n_directions, d), seed, n_conditions)
+        theta = seed.child("x").normal(self.n_directions, d)
+        return independent(theta, seed, n_conditions, device, dtype)
 
 
 @dataclass(frozen=True)
@@ -207,10 +265,16 @@ class Orthogonal:
     """
 
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> Frame:
-        theta_y = condition_directions(seed.child(step), d, n_conditions)
-        return Frame(rotation(seed, step, d, device), theta_y)
+        theta_y = condition_directions(seed.child(step), d, n_conditions, device, dtype)
+        return Frame(rotation(seed, step, d, device, dtype), theta_y)
 
 
 @dataclass(frozen=True)
@@ -222,6 +286,12 @@ class Axis:
     """
 
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> Frame:
         return Frame(None, None)

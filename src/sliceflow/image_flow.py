@@ -16,14 +16,18 @@ from torch import Tensor
 
 from sliceflow import conditions, events, schedule, transports
 from sliceflow.checks import (
+    columns_looked_at,
     default_particles,
     is_int,
     is_real,
     need,
     need_memory,
+    projection_budget,
     resolve_device,
 )
 from sliceflow.flow import Cloud, Noise
+from sliceflow.local import Tiles
+from sliceflow.minibatch import divide
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
@@ -33,6 +37,7 @@ __all__ = ["ImageFlow"]
 
 QUALITY = {"draft": 30, "standard": 100, "best": 300}
 _CHUNK = 1 << 13  # offline samples per pass
+_PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class ImageFlow(BaseEstimator):  # type: ignore[misc]
@@ -60,6 +65,8 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
+    precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
+        "float32"; sums and particles are float32 whatever it is. A CPU always uses float32
     verbose : 1 shows a progress bar
 
     Attributes
@@ -99,6 +106,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         upsampling: str = "lanczos",
         taper: float = 0.5,
         n_knots: int = 128,
+        precision: str = "auto",
         verbose: int = 0,
     ) -> None:
         self.schedule = schedule
@@ -117,6 +125,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self.upsampling = upsampling
         self.taper = taper
         self.n_knots = n_knots
+        self.precision = precision
         self.verbose = verbose
 
     def fit(
@@ -132,7 +141,8 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         layout = Layout.of(images, self.levels)
-        raw = layout.read(images)
+        device = resolve_device(self.device)
+        raw = layout.read(images, device)
         n = raw.shape[1]
         condition: conditions.Labels | None = None
         codes, names = None, None
@@ -156,19 +166,32 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             raw = layout.mirrored(raw)
             codes = None if codes is None else codes.repeat(2)
             names = None if names is None else np.concatenate((names, names))
-        device = resolve_device(self.device)
         seed = Seed.of(self.random_state)
         mask = None if self.observed is None else mask_of(self.observed, layout)
         # Nothing observed: the unconditional flow.
         known = None if mask is None or not bool(mask.any()) else mask.to(device)
         stages = self._stages(layout)
-        _check_memory(m, raw, device)
+        transport = self._transport(condition is not None and self.amplifier > 0)
+        directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
+        most = columns_looked_at(transport.most, max(directions), device)
+        looked_at = min(m, most or m) + min(raw.shape[1], most or raw.shape[1])
+        knots = self.n_knots + 1 if self.n_knots else 0
+        n_values = knots * sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
+        _check_memory(m, raw, looked_at, directions, n_values, device)
 
         rows = None
         if codes is not None:
-            rows = conditions.proportional(codes, m, seed.child("conditions"))
-        raw = raw.to(device)
-        codes = None if codes is None else codes.to(device)
+            rows = conditions.proportional(codes, m, seed.child("conditions")).to(device)
+            codes = codes.to(device)
+        batches = divide(
+            m,
+            raw.shape[1],
+            most,
+            None if rows is None or codes is None or self.amplifier == 0 else codes[rows],
+            codes,
+            seed.child("batches"),
+            device,
+        )
         noise = Noise(seed.child("particles"))
         x = self.start_noise * noise.child("start").normal(
             torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
@@ -178,7 +201,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             pictures = conditions.evenly(raw.shape[1], m, seed.child("conditions")).to(device)
             own = layout.encode(raw[:, pictures], seed.child("observed"), dequantize=self.dequantize)
             x = torch.where(known, own, x)
-        particles = Cloud(x, None if codes is None or rows is None else codes[rows.to(device)])
+        particles = Cloud(x, None if codes is None or rows is None else codes[rows])
         walk = Walk(
             layout,
             stages,
@@ -189,7 +212,12 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             upsampling=self.upsampling,
             clip=self.clip,
             taper=self.taper,
+            budget=projection_budget(device),
+            precision=self._operands(device),
         )
+        if batches.order is not None:
+            raw = raw[:, batches.order]
+            codes = None if codes is None else codes[batches.order]
         history = events.History()
         heard: list[events.Listener] = [history, *listeners]
         if self.verbose:
@@ -200,10 +228,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
                 lambda i: Cloud(
                     layout.encode(raw, seed.child("data", i), dequantize=self.dequantize), codes
                 ),
-                self._transport(condition is not None and self.amplifier > 0),
+                transport,
                 noise,
                 self.n_knots,
                 heard,
+                batches,
             )
 
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
@@ -211,7 +240,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self._device, self._mask = device, mask
         self.schedule_ = stages
         self.particles_ = layout.write(particles.x)
-        self.particle_conditions_ = None if names is None or rows is None else names[rows.numpy()]
+        self.particle_conditions_ = None if names is None or rows is None else names[rows.cpu().numpy()]
         if condition is not None:
             self.classes_ = condition.classes
         elif hasattr(self, "classes_"):
@@ -274,11 +303,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             raise ValueError("the model was fitted without observed=; nothing tells what to complete")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         layout, seed = self._layout, Seed.of(random_state)
-        raw = layout.read(pictures)
+        raw = layout.read(pictures, self._device)
         repeated = raw.repeat_interleave(n_samples, dim=1)
         out = []
         for first in range(0, repeated.shape[1], _CHUNK):
-            part = repeated[:, first : first + _CHUNK].to(self._device)
+            part = repeated[:, first : first + _CHUNK]
             values = layout.encode(part, seed.child("observed", first), dequantize=self.dequantize)
             out.append(self._moved(seed, first, part.shape[1], None, values))
         done = layout.write(torch.cat(out, dim=1))
@@ -323,6 +352,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         }
         return kinds[self.transport]
 
+    def _operands(self, device: torch.device) -> torch.dtype | None:
+        if device.type == "cpu":
+            return None
+        return _PRECISIONS["float16" if self.precision == "auto" else self.precision]
+
     def _check_model(self) -> None:
         check_is_fitted(self, "particles_")
         if not self._model[0]:
@@ -336,6 +370,8 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         need(isinstance(self.schedule, str), "schedule", self.schedule, "a string: 'auto', a preset, …")
         need(is_int(self.levels, 2), "levels", self.levels, "an int of at least 2")
         need(is_int(self.n_knots, 0), "n_knots", self.n_knots, "an int of at least 0")
+        choices = ["auto", *_PRECISIONS]
+        need(self.precision in choices, "precision", self.precision, f"one of {choices}")
         need(
             self.upsampling in UPSAMPLINGS,
             "upsampling",
@@ -355,11 +391,15 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         )
 
 
-def _check_memory(m: int, raw: Tensor, device: torch.device) -> None:
+def _check_memory(
+    m: int, raw: Tensor, looked_at: int, directions: list[int], n_values: int, device: torch.device
+) -> None:
+    """Refuse what cannot fit: particles, a level's coefficients, pictures, projections, the model."""
     d, n = raw.shape
+    clouds = 4 * d * (4 * m + 3 * n) + raw.nbytes
     need_memory(
-        4 * d * (5 * m + 3 * n),
+        clouds + 4 * max(directions) * looked_at + 4 * n_values,
         device,
-        f"n_particles={m} and {n} pictures of {d} values need",
-        "lower n_particles",
+        f"n_particles={m}, {n} pictures of {d} values and a model of {n_values} numbers need",
+        "lower n_particles, quality or n_knots (0 keeps no model)",
     )

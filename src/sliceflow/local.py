@@ -8,70 +8,59 @@ border are filled up with zeros: a rotation restricted to the real pixels still 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.frames import Frame, condition_directions, independent, rotation, step_uniform
+from sliceflow.kernels.reference import Geometry, lift_tiles
 from sliceflow.rng import Seed
+from sliceflow.transports import GridTable
+
+if TYPE_CHECKING:
+    from sliceflow.conditions import Offset
+    from sliceflow.transports import Table
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
 
 
 @dataclass(frozen=True)
 class TileFrame:
-    """One step's tiles: (C, h, w) pictures cut at `offset` into S×S tiles, all turned by `theta`."""
+    """One step's tiles: pictures cut as `geometry` says, all tiles turned by `theta` (C·S², C·S²)."""
 
-    theta: Tensor  # (C·S², C·S²)
+    theta: Tensor
     theta_y: Tensor | None  # (directions, l)
-    shape: tuple[int, int, int]
-    size: tuple[int, int]  # height and width of a tile
-    offset: tuple[int, int]
+    geometry: Geometry
     parseval: float = 1.0
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """How many tiles there are down and across."""
-        (_, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
-        return -(-(h + top) // s), -(-(w + left) // t)
-
-    @property
     def n_directions(self) -> int:
-        rows, columns = self.grid
-        return rows * columns * len(self.theta)
+        return self.geometry.n_directions
 
-    @cached_property
-    def _place(self) -> Tensor:
-        """Where each pixel of the picture stands among the tiles' values: (C·h·w,)."""
-        device = self.theta.device
-        (c, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
-        row = torch.arange(top, top + h, device=device)[:, None]
-        column = torch.arange(left, left + w, device=device)
-        tile = row // s * self.grid[1] + column // t
-        inside = row % s * t + column % t
-        channel = torch.arange(c, device=device)[:, None, None] * (s * t)
-        return (tile * len(self.theta) + channel + inside).view(-1)
-
-    def project(self, x: Tensor) -> Tensor:
-        """z = Θx: (C·h·w, n) -> (tiles·C·S², n)."""
-        n = x.shape[1]
-        tiles = x
-        if self.grid != (1, 1):  # one tile is the picture itself
-            tiles = x.new_zeros(self.n_directions, n)
-            tiles.index_copy_(0, self._place, x)
-        return torch.matmul(self.theta, tiles.view(-1, len(self.theta), n)).view(-1, n)
+    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
+        """z = Θx + the condition's offset: (C·h·w, n) -> (tiles·C·S², n)."""
+        fused = offset is not None and offset.by_class
+        shift = (offset.theta, offset.codes) if offset is not None and fused else (None, None)
+        z: Tensor = kernels.for_tensor(x).project_tiles(x, self.theta, self.geometry, columns, *shift)
+        if offset is None or fused:
+            return z
+        return (offset if columns is None else offset.of(columns)).added(z)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
-        n = dz.shape[1]
-        tiles = torch.matmul(self.theta.T, dz.view(-1, len(self.theta), n)).view(-1, n)
-        return tiles if self.grid == (1, 1) else tiles.index_select(0, self._place)
+        return lift_tiles(dz, self.theta, self.geometry)
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> TileFrame:
-        theta_y = None if self.theta_y is None else self.theta_y.to(device=device, dtype=dtype)
-        return replace(self, theta=self.theta.to(device=device, dtype=dtype), theta_y=theta_y)
+    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None:
+        """x += s·Θᵀ(T(z) − z) in place; on a GPU nothing but x is written."""
+        if isinstance(table, GridTable) and (offset is None or offset.by_class):
+            shift = (None, None) if offset is None else (offset.theta, offset.codes)
+            grid = (table.lo, table.hi, table.values)
+            kernels.for_tensor(x).move_tiles(x, self.theta, self.geometry, *grid, size, *shift)
+        else:
+            x.add_(self.lift(table.displace(self.project(x, None, offset))), alpha=size)
 
 
 @dataclass(frozen=True)
@@ -89,22 +78,33 @@ class Tiles:
     width: int
     patch: int
 
+    @property
+    def most_directions(self) -> int:
+        """Of the frames that can be drawn, the most directions."""
+        s, t = min(self.patch, self.height), min(self.patch, self.width)
+        offset = (s - 1 if s < self.height else 0, t - 1 if t < self.width else 0)
+        return Geometry((self.channels, self.height, self.width), (s, t), offset).n_directions
+
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> TileFrame:
-        shape = (self.channels, self.height, self.width)
-        size = (min(self.patch, self.height), min(self.patch, self.width))
+        s, t = min(self.patch, self.height), min(self.patch, self.width)
         # A tile as large as the picture has nowhere to go: offset 0 along that axis.
-        top, left = (
-            int(u * s) if s < full else 0
-            for u, s, full in zip(
-                step_uniform(seed.child("offset"), step, 2).tolist(), size, shape[1:], strict=True
-            )
+        down, right = step_uniform(seed.child("offset"), step, 2)
+        offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
+        geometry = Geometry((self.channels, self.height, self.width), (s, t), offset)
+        side = kernels.for_device(device).lanes(geometry.side)
+        theta = rotation(seed, step, geometry.side, device, dtype, side)
+        theta_y = condition_directions(
+            seed.child(step), geometry.n_directions, n_conditions, device, dtype
         )
-        theta = rotation(seed, step, self.channels * size[0] * size[1], device)
-        frame = TileFrame(theta, None, shape, size, (top, left))
-        theta_y = condition_directions(seed.child(step), frame.n_directions, n_conditions)
-        return replace(frame, theta_y=theta_y)
+        return TileFrame(theta, theta_y, geometry)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,13 @@ class RandomPatches:
     n_directions: int = 1000
 
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> Frame:
         c, h, w, s = self.channels, self.height, self.width, self.patch
         seed, count = seed.child(step), self.n_directions
@@ -133,4 +139,5 @@ class RandomPatches:
             top, left = row - s // 2 + s, column - s // 2 + s
             theta[i, :, top : top + s, left : left + s] = patches[i]
         theta = theta[:, :, s : s + h, s : s + w].reshape(count, -1)
-        return independent(torch.nn.functional.normalize(theta, dim=1), seed, n_conditions)
+        theta = torch.nn.functional.normalize(theta, dim=1)
+        return independent(theta, seed, n_conditions, device, dtype)

@@ -8,15 +8,16 @@ plain tensors and know nothing of how they were fitted: a model is a sequence of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.rng import Seed
 
-__all__ = ["Auto", "GridTable", "Histogram", "KnotTable", "Sorted", "Table", "Transport"]
+__all__ = ["Auto", "Fit", "GridTable", "Histogram", "KnotTable", "Sorted", "Table", "Transport"]
+
+MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
 
 
 class Table(Protocol):
@@ -31,15 +32,27 @@ class Table(Protocol):
         ...
 
 
+class Fit(NamedTuple):
+    """What fitting gives: the table, and the mean of (T(z) − z)² over the particles of each direction.
+
+    `dz` is the particles' own displacement, where the fit knows it better than the table does.
+    """
+
+    table: Table
+    cost: Tensor
+    dz: Tensor | None = None
+
+
 class Transport(Protocol):
     """A way to fit a `Table`."""
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, seed: Seed) -> tuple[Table, Tensor]:
-        """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data.
+    @property
+    def most(self) -> int | None:
+        """How many particles and how many data a step looks at; None looks at all of them."""
+        ...
 
-        Returns the table and the particles' own displacement T(z_p) − z_p, which a fit often knows
-        more cheaply than the table does.
-        """
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> Fit:
+        """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data."""
         ...
 
 
@@ -105,40 +118,35 @@ class Sorted:
 
     Parameters
     ----------
-    subset : int or None
-        Fit F_p on this many particles, drawn anew each step (the paper does so on CIFAR-10 and
+    most : int or None
+        Fit on this many particles and data, others each step (the paper does so on CIFAR-10 and
         CelebA); None uses all.
 
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[10.0, 30.0, 20.0]])
-    >>> table, dz = Sorted().fit(z_p, z_q, None, Seed(0))
-    >>> z_p + dz
+    >>> fit = Sorted().fit(z_p, z_q)
+    >>> z_p + fit.dz
     tensor([[30., 10., 20.]])
     >>> z = torch.tensor([[1.5]])
-    >>> z + table.displace(z)
+    >>> z + fit.table.displace(z)
     tensor([[15.]])
     """
 
-    subset: int | None = None
+    most: int | None = None
 
-    def fit(
-        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, seed: Seed
-    ) -> tuple[KnotTable, Tensor]:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
         k = kernels.for_tensor(z_p)
         if weights is None:
             sorted_q, w = k.sort_rows(z_q), None
         else:
             sorted_q, order = k.argsort_rows(z_q)
             w = weights[order]
-        if self.subset is not None and self.subset < z_p.shape[1]:
-            chosen = seed.permutation(z_p.shape[1])[: self.subset].to(z_p.device)
-            knots = k.sort_rows(z_p[:, chosen])
-            table = KnotTable(knots, k.match(knots, sorted_q, w))
-            return table, table.displace(z_p)
         knots, order = k.argsort_rows(z_p)
         values = k.match(knots, sorted_q, w)
-        return KnotTable(knots, values), torch.empty_like(z_p).scatter_(1, order, values - knots)
+        moved = values - knots
+        dz = torch.empty_like(z_p).scatter_(1, order, moved)
+        return Fit(KnotTable(knots, values), moved.square().mean(1), dz)
 
 
 @dataclass(frozen=True)
@@ -154,27 +162,27 @@ class Histogram:
         Bins for the particles and for the data. More are needed when conditions spread the
         projections: each of C classes gets about n_bins/C of them.
 
+    most : int or None
+        Count at most this many particles and data, others each step; None counts all. On MNIST, M =
+        100,000, 16,384 halve the time and raise FD from 2.3 to 2.5; class labels want more.
+
     Examples
     --------
     >>> z = torch.linspace(0, 1, 1001)[None]
-    >>> table, dz = Histogram(n_bins=64).fit(z, 2 * z + 1, None, Seed(0))
-    >>> bool((dz - (z + 1)).abs().max() < 1e-2)
+    >>> table = Histogram(n_bins=64).fit(z, 2 * z + 1).table
+    >>> bool((table.displace(z) - (z + 1)).abs().max() < 1e-2)
     True
     """
 
     n_bins: int = 256
+    most: int | None = MOST
 
-    def fit(
-        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, seed: Seed
-    ) -> tuple[GridTable, Tensor]:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
         k = kernels.for_tensor(z_p)
-        lo_p, hi_p = k.value_range(z_p)
-        lo_q, hi_q = k.value_range(z_q)
-        counts_p = k.count(z_p, lo_p, hi_p, self.n_bins)
-        counts_q = k.count(z_q, lo_q, hi_q, self.n_bins, weights)
-        values = k.compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)
-        table = GridTable(lo_p, hi_p, values.to(z_p.dtype))
-        return table, table.displace(z_p)
+        counts_p, lo_p, hi_p = k.histogram(z_p, self.n_bins)
+        counts_q, lo_q, hi_q = k.histogram(z_q, self.n_bins, weights)
+        values, cost = k.compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)
+        return Fit(GridTable(lo_p, hi_p, values.to(z_p.dtype)), cost)
 
 
 @dataclass(frozen=True)
@@ -187,8 +195,9 @@ class Auto:
 
     threshold: int = 5_000
     n_bins: int = 1024
+    most: int | None = MOST
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, seed: Seed) -> tuple[Table, Tensor]:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
         if z_p.shape[1] + z_q.shape[1] <= self.threshold:
-            return Sorted().fit(z_p, z_q, weights, seed)
-        return Histogram(self.n_bins).fit(z_p, z_q, weights, seed)
+            return Sorted().fit(z_p, z_q, weights)
+        return Histogram(self.n_bins).fit(z_p, z_q, weights)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from sliceflow import events, schedule, transports
+from sliceflow.conditions import Offset
 from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
-from sliceflow.frames import AnyFrame
 from sliceflow.local import TileFrame, Tiles
+from sliceflow.minibatch import MiniBatches
 from sliceflow.pictures import Layout
 from sliceflow.pyramid import Subspace
 from sliceflow.rng import Seed
+from sliceflow.transports import Table
 
 __all__ = ["Painted", "Walk"]
 
@@ -39,6 +41,8 @@ class Walk:
     upsampling: str
     clip: bool
     taper: float
+    budget: int
+    precision: torch.dtype | None
 
     def _engine(self, i: int) -> tuple[Flow, Subspace]:
         """The flow of stage i, and the subspace it runs in."""
@@ -48,12 +52,18 @@ class Walk:
         last = i == len(self.stages) - 1
         stage = schedule.Stage(
             f"{level.h}×{level.w}[{level.patch}]",
-            tiles if self.known is None else Painted(subspace, tiles),
+            tiles if self.known is None else Painted(subspace, tiles, self.known),
             level.n_steps,
             taper=self.taper if last else 0.0,
         )
-        mask = None if self.known is None else (~self.known).float()
-        flow = Flow([stage], self.seed.child("level", i), self.n_conditions, self.amplifier, mask=mask)
+        flow = Flow(
+            [stage],
+            self.seed.child("level", i),
+            self.n_conditions,
+            self.amplifier,
+            budget=self.budget,
+            precision=self.precision,
+        )
         return flow, subspace
 
     def _levels(self, particles: Cloud) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
@@ -78,6 +88,7 @@ class Walk:
         noise: Noise,
         n_knots: int,
         listeners: list[events.Listener],
+        batches: MiniBatches,
     ) -> list[list[Step]]:
         """Move particles onto the data, `data(i)` being its cloud at stage i; the model per stage."""
         total = sum(level.n_steps for level in self.stages)
@@ -102,9 +113,17 @@ class Walk:
                 )
                 return events.tell(listeners, whole)
 
-            model.append(
-                simulate(flow, cloud, target, transport, noise, n_knots=n_knots, listeners=[relay])
+            steps = simulate(
+                flow,
+                cloud,
+                target,
+                transport,
+                noise,
+                n_knots=n_knots,
+                listeners=[relay],
+                batches=batches.after(done),
             )
+            model.append(steps)
             done += last
             total -= self.stages[i].n_steps - last  # a listener may have ended the stage early
         return model
@@ -117,34 +136,51 @@ class Walk:
 
 @dataclass(frozen=True)
 class Painted:
-    """Tiles of a pyramid level, seen from the pixels: project through `down`, lift through `up`."""
+    """Tiles of a pyramid level, seen from the pixels, of which those `known` (d, 1) never move."""
 
     subspace: Subspace
     tiles: Tiles
+    known: Tensor
 
     def draw(
-        self, seed: Seed, step: int, d: int, n_conditions: int, device: torch.device | str = "cpu"
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
     ) -> PaintedFrame:
-        inner = self.tiles.draw(seed, step, self.subspace.dimension, n_conditions, device)
-        return PaintedFrame(self.subspace, inner)
+        inner = self.tiles.draw(seed, step, self.subspace.dimension, n_conditions, device, dtype)
+        return PaintedFrame(self.subspace, inner, self.known)
 
 
 @dataclass(frozen=True)
 class PaintedFrame:
-    """One step's frame of `Painted`."""
+    """One step's frame of `Painted`: project through `down`, lift through `up`."""
 
     subspace: Subspace
     inner: TileFrame
+    known: Tensor
 
     @property
     def theta_y(self) -> Tensor | None:
         return self.inner.theta_y
 
-    def project(self, x: Tensor) -> Tensor:
-        return self.inner.project(self.subspace.down(x))
+    @property
+    def n_directions(self) -> int:
+        return self.inner.n_directions
+
+    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
+        x = x if columns is None else x[:, columns]
+        offset = offset if offset is None or columns is None else offset.of(columns)
+        return self.inner.project(self.subspace.down(x), None, offset)
 
     def lift(self, dz: Tensor) -> Tensor:
-        return self.subspace.up(self.inner.lift(dz))
+        return self.subspace.up(self.inner.lift(dz)) * ~self.known
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> AnyFrame:
-        return PaintedFrame(self.subspace, self.inner.to(device, dtype))
+    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None:
+        before = self.subspace.down(x)
+        after = before.clone()
+        self.inner.move(after, table, offset, size)
+        x += self.subspace.up(after.sub_(before)) * ~self.known

@@ -96,8 +96,8 @@ def test_tables_from_the_same_counts_agree(kind_p, kind_q, n_bins):
         z_p, z_q = projections(kind_p, m, h=1), projections(kind_q, n, seed=1, h=1)
         counts_p, counts_q = integers(z_p, n_bins), integers(z_q, n_bins)
         ranges = reference.value_range(z_p), reference.value_range(z_q)
-        values = gpu.compose(counts_p, *ranges[0], counts_q, *ranges[1])
-        expected = reference.compose(counts_p.double(), *ranges[0], counts_q.double(), *ranges[1])
+        values = gpu.compose(counts_p, *ranges[0], counts_q, *ranges[1])[0]
+        expected = reference.compose(counts_p.double(), *ranges[0], counts_q.double(), *ranges[1])[0]
         assert values.dtype == torch.float32
         assert values.shape == (len(z_p), n_bins + 1)
         worst = float((values - expected).abs().max())
@@ -109,8 +109,8 @@ def test_particles_and_data_may_have_different_bins():
     z_p, z_q = projections("gap", 1009), projections("normal", 97, seed=1)
     counts_p, counts_q = integers(z_p, 64), integers(z_q, 256)
     ranges = reference.value_range(z_p), reference.value_range(z_q)
-    values = gpu.compose(counts_p, *ranges[0], counts_q, *ranges[1])
-    expected = reference.compose(counts_p.double(), *ranges[0], counts_q.double(), *ranges[1])
+    values = gpu.compose(counts_p, *ranges[0], counts_q, *ranges[1])[0]
+    expected = reference.compose(counts_p.double(), *ranges[0], counts_q.double(), *ranges[1])[0]
     assert float((values - expected).abs().max()) <= 1e-5 * span(z_q)
 
 
@@ -122,8 +122,8 @@ def test_large_counts_do_not_overflow():
         for _ in range(2)
     )
     lo, hi = (torch.full((2,), v, dtype=torch.float64, device=DEVICE) for v in (-1.0, 1.0))
-    values = gpu.compose(counts_p, lo, hi, counts_q, lo, hi)
-    expected = reference.compose(counts_p.double(), lo, hi, counts_q.double(), lo, hi)
+    values = gpu.compose(counts_p, lo, hi, counts_q, lo, hi)[0]
+    expected = reference.compose(counts_p.double(), lo, hi, counts_q.double(), lo, hi)[0]
     assert float((values - expected).abs().max()) <= 1e-5
 
 
@@ -134,7 +134,7 @@ def test_displacements_by_the_same_table_agree(kind, n_bins):
         z, z_q = projections(kind, n, h=2), projections("normal", 97, seed=1, h=2)
         ranges = reference.value_range(z), reference.value_range(z_q)
         counts = integers(z, n_bins).double(), integers(z_q, n_bins).double()
-        table = reference.compose(counts[0], *ranges[0], counts[1], *ranges[1]).float()
+        table = reference.compose(counts[0], *ranges[0], counts[1], *ranges[1])[0].float()
         fresh = torch.cat((z, z * 1.5, z - 0.5), dim=1)
         moved = gpu.displace_grid(fresh, *ranges[0], table)
         expected = reference.displace_grid(fresh, *ranges[0], table)
@@ -151,7 +151,7 @@ def test_a_whole_step_agrees_to_a_bin(kind, n_bins):
     for k in (gpu, reference):
         ranges = k.value_range(z_p), k.value_range(z_q)
         counts = k.count(z_p, *ranges[0], n_bins), k.count(z_q, *ranges[1], n_bins)
-        table = k.compose(counts[0], *ranges[0], counts[1], *ranges[1]).float()
+        table = k.compose(counts[0], *ranges[0], counts[1], *ranges[1])[0].float()
         images.append(z_p + k.displace_grid(z_p, *ranges[0], table))
     assert float((images[0] - images[1]).abs().mean()) <= 1e-3 * span(z_q) / n_bins
     assert float((images[0] - images[1]).abs().max()) <= 2 * span(z_q) / n_bins
@@ -162,7 +162,7 @@ def test_no_empty_run_is_crossed():
     z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500)))[None].to(DEVICE)
     lo, hi = gpu.value_range(z)
     counts = gpu.count(z, lo, hi, 64)
-    table = gpu.compose(counts, lo, hi, counts, lo, hi)
+    table = gpu.compose(counts, lo, hi, counts, lo, hi)[0]
     assert float(gpu.displace_grid(z, lo, hi, table).abs().max()) < 1e-3
 
 
@@ -199,8 +199,104 @@ def test_what_triton_does_not_do_is_the_references():
     for args in ((z, lo, hi, 64, weights), (z.double(), lo, hi, 64), (z, lo, hi, 37), (z, lo, hi, 16)):
         assert torch.equal(gpu.count(*args), reference.count(*args))  # integers: in any order
     counts = gpu.count(z, lo, hi, 64), gpu.count(z, lo, hi, 64, weights)
-    table = gpu.compose(counts[0], lo, hi, counts[1], lo, hi)
-    expected = reference.compose(counts[0].double(), lo, hi, counts[1], lo, hi)
+    table = gpu.compose(counts[0], lo, hi, counts[1], lo, hi)[0]
+    expected = reference.compose(counts[0].double(), lo, hi, counts[1], lo, hi)[0]
     assert torch.equal(table, expected)
     moved = gpu.displace_grid(z.double(), lo, hi, table)
     assert torch.equal(moved, reference.displace_grid(z.double(), lo, hi, table))
+
+
+@pytest.mark.parametrize("n_bins", BINS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_range_is_found_on_the_way(kind, n_bins):
+    for n in (*SIZES, 2048, 4097):
+        z = projections(kind, n)
+        counts, lo, hi = gpu.histogram(z, n_bins)
+        expected = reference.value_range(z)
+        assert torch.equal(lo.double(), expected[0])
+        assert torch.equal(hi.double(), expected[1])
+        assert torch.equal(counts, gpu.count(z, lo, hi, n_bins))
+
+
+def test_the_cost_is_the_mean_squared_displacement():
+    z_p, z_q = projections("normal", 5000), 2 * projections("normal", 1009, seed=1) + 1
+    ours = gpu.compose(*gpu.histogram(z_p, 256), *gpu.histogram(z_q, 256))
+    theirs = reference.compose(*reference.histogram(z_p, 256), *reference.histogram(z_q, 256))
+    assert torch.allclose(ours[1].double(), theirs[1], rtol=1e-3)
+    moved = reference.displace_grid(z_p, *reference.value_range(z_p), theirs[0])
+    assert torch.allclose(theirs[1], moved.double().square().mean(1), rtol=5e-3)
+
+
+def test_the_random_bits_are_the_references():
+    key = (0xDEADBEEF, 0x12345678)
+    for first, n in ((0, 1), (5, 3000), (2**32 - 7, 20), (2**40, 5)):
+        ours = gpu.philox(first, n, key, DEVICE)
+        assert torch.equal(ours, reference.philox(first, n, key, DEVICE))
+
+
+CUTS = [  # channels, height, width, patch, offset
+    (1, 1, 1, 1, (0, 0)),
+    (1, 6, 6, 6, (0, 0)),
+    (1, 10, 7, 3, (2, 1)),
+    (3, 8, 8, 5, (4, 0)),
+    (1, 28, 28, 15, (7, 3)),
+    (3, 16, 16, 11, (10, 2)),  # 363 directions a tile: not on chip
+]
+
+
+def tiles_of(cut, n, dtype, n_classes=0):
+    """Pictures, a rotation, its geometry, a table, and class offsets."""
+    channels, height, width, patch, offset = cut
+    geometry = reference.Geometry((channels, height, width), (patch, patch), offset)
+    rng = np.random.default_rng(n)
+    x = torch.from_numpy(rng.normal(size=(channels * height * width, n))).float().to(DEVICE)
+    theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
+    h = geometry.n_directions
+    lo, hi = (torch.full((h,), v, device=DEVICE) for v in (-2.0, 1.5))
+    values = torch.from_numpy(np.sort(rng.normal(size=(h, 65)), axis=1)).float().to(DEVICE)
+    more = gpu.lanes(geometry.side) - geometry.side
+    theta = np.pad(theta, (0, more))
+    shift = (None, None)
+    if n_classes:
+        offsets = torch.from_numpy(rng.normal(size=(h, n_classes))).float().to(DEVICE)
+        shift = (offsets, (torch.arange(n) % n_classes).to(DEVICE))
+    return x, torch.from_numpy(theta).to(DEVICE, dtype), geometry, (lo, hi, values), shift
+
+
+@pytest.mark.parametrize("n_classes", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_tiles_are_projected_as_by_the_reference(cut, dtype, n_classes):
+    x, theta, geometry, _, shift = tiles_of(cut, 150, dtype, n_classes)
+    columns = torch.arange(149, 0, -3, device=DEVICE).int()
+    for chosen in (None, columns):
+        z = gpu.project_tiles(x, theta, geometry, chosen, *shift)
+        expected = reference.project_tiles(x, theta, geometry, chosen, *shift)
+        assert z.shape == expected.shape
+        # A rounded operand of each product: the errors of half precision add up as a random walk.
+        assert float((z - expected).abs().max()) <= (4e-3 if dtype == torch.float16 else 1e-4)
+
+
+@pytest.mark.parametrize("n_classes", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_tiles_are_moved_as_by_the_reference(cut, dtype, n_classes):
+    x, theta, geometry, table, shift = tiles_of(cut, 150, dtype, n_classes)
+    ours, theirs = x.clone(), x.clone()
+    gpu.move_tiles(ours, theta, geometry, *table, 0.7, *shift)
+    reference.move_tiles(theirs, theta, geometry, *table, 0.7, *shift)
+    assert float((theirs - x).abs().max()) > 0.1
+    error = (ours - theirs).abs()
+    # Tables of 65 random knots bend sharply: a z that is rounded by 1e-3 moves by up to 1e-2.
+    assert float(error.max()) <= (5e-2 if dtype == torch.float16 else 1e-3)
+    assert float(error.mean()) <= (2e-3 if dtype == torch.float16 else 2e-5)
+
+
+def test_a_part_of_the_columns_is_moved_in_place():
+    x, theta, geometry, table, _ = tiles_of(CUTS[3], 150, torch.float32)
+    ours, theirs = x.clone(), x.clone()
+    gpu.move_tiles(ours[:, 16:90], theta, geometry, *table, 1.0)
+    reference.move_tiles(theirs[:, 16:90], theta, geometry, *table, 1.0)
+    assert torch.equal(ours[:, :16], x[:, :16])
+    assert torch.equal(ours[:, 90:], x[:, 90:])
+    assert torch.allclose(ours, theirs, atol=1e-3)

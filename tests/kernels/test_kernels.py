@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sliceflow import kernels
@@ -76,6 +76,7 @@ def test_sorted_kernels_agree(problem):
 
 
 @given(problems(), st.sampled_from([1, 2, 16, 255]))
+@example((torch.tensor([[0.1257, -0.1321]]), torch.tensor([[0.6404, 0.1049]]), None), 16)
 def test_histogram_kernels_agree(problem, n_bins):
     z_p, z_q, weights = problem
     scale = max(z_p.abs().max(), z_q.abs().max())
@@ -87,7 +88,11 @@ def test_histogram_kernels_agree(problem, n_bins):
     assert torch.allclose(counts_q, reference.count(z_q, *range_q, n_bins, weights))
     assert torch.allclose(counts_p.sum(1), torch.full((len(z_p),), float(z_p.shape[1])).double())
     tables = [k.compose(counts_p, *range_p, counts_q, *range_q) for k in (cpu, reference)]
+    tables, costs = zip(*tables, strict=True)
     close(*tables, z_q.abs().max(), torch.float64)
+    assert torch.allclose(*costs, rtol=1e-9, atol=1e-12 * float(scale) ** 2)
+    for ours, theirs in zip(cpu.histogram(z_p, n_bins), (counts_p, *range_p), strict=True):
+        assert torch.equal(ours, theirs)
     slack = 1e-12 * float(z_q.abs().max())
     assert bool((tables[0].diff(dim=1) >= -slack).all())
     fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
@@ -117,8 +122,9 @@ def test_no_empty_run_is_crossed(module):
     z = torch.cat((torch.linspace(0, 1, 500), torch.linspace(100, 101, 500))).double()[None]
     lo, hi = module.value_range(z)
     counts = module.count(z, lo, hi, 64)
-    table = module.compose(counts, lo, hi, counts, lo, hi)
+    table, cost = module.compose(counts, lo, hi, counts, lo, hi)
     assert float(module.displace_grid(z, lo, hi, table).abs().max()) < 1e-6
+    assert float(cost.max()) < 1e-12
 
 
 def test_big_arrays_are_sorted_in_threads():

@@ -14,8 +14,13 @@ Every function takes projections as (h, n) tensors, one row per direction. A mod
 - ``displace_knots(z, knots, values)``: T(z) − z for a table of arbitrary knots;
 - ``value_range(z)``: each row's smallest and largest value;
 - ``count(z, lo, hi, n_bins, weights)``: each row's histogram;
-- ``compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)``: F_q⁻¹∘F_p at the particles' bin edges;
-- ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid.
+- ``histogram(z, n_bins, weights)``: both of these, the range found on the way;
+- ``compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)``: F_q⁻¹∘F_p at the particles' bin edges, and
+  what moving along it costs;
+- ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid;
+- ``project_tiles(x, theta, geometry, columns, offsets, codes)``: z of pictures cut into tiles;
+- ``move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes)``: the whole second half of a
+  step for pictures, in place.
 
 A kernel module for another device is one more entry in `for_device`.
 """

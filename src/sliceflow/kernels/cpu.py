@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
+from sliceflow.kernels.reference import (
+    GAP_RATIO,
+    LEVEL_EPSILON,
+    Geometry,
+    lanes,
+    lift_tiles,
+    project_tiles,
+)
 
 __all__ = [
     "add_class_offsets",
@@ -29,8 +36,12 @@ __all__ = [
     "count",
     "displace_grid",
     "displace_knots",
+    "histogram",
+    "lanes",
     "match",
+    "move_tiles",
     "philox",
+    "project_tiles",
     "sort_rows",
     "value_range",
 ]
@@ -345,8 +356,13 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     return counts
 
 
+def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    lo, hi = value_range(z)
+    return count(z, lo, hi, n_bins, weights), lo, hi
+
+
 @_jit
-def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, epsilon):
+def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon):
     h, n_p = counts_p.shape
     n_q = counts_q.shape[1]
     for j in range(h):
@@ -376,15 +392,23 @@ def _compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, epsilon):
             for e in range(run + 1, b):
                 values[j, e] = values[j, run] + (e - run) / (b - run) * (values[j, b] - values[j, run])
             run = b
+        step = (hi_p[j] - lo_p[j]) / n_p
+        left, total = values[j, 0] - lo_p[j], 0.0
+        for b in range(n_p):
+            right = values[j, b + 1] - (lo_p[j] + (b + 1) * step)
+            total += counts_p[j, b] * (left * left + left * right + right * right)
+            left = right
+        cost[j] = total / (3.0 * mass_p)
 
 
 def compose(
     counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     values = torch.empty((counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64)
+    cost = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
-    _over_rows(_compose, [*arrays, values.numpy()], LEVEL_EPSILON)
-    return values
+    _over_rows(_compose, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON)
+    return values, cost
 
 
 @_jit
@@ -413,3 +437,20 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     out = torch.empty_like(z)
     _over_rows(_displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()])
     return out
+
+
+def move_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> None:
+    z = project_tiles(x, theta, geometry)
+    if offsets is not None and codes is not None:
+        z = add_class_offsets(z, offsets, codes)
+    x.add_(lift_tiles(displace_grid(z, lo, hi, values), theta, geometry), alpha=size)

@@ -14,12 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from sliceflow.kernels import reference
+from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
 from sliceflow.kernels.reference import (
     argsort_rows,
     box_muller,
     displace_knots,
     match,
-    philox,
     sort_rows,
 )
 
@@ -31,18 +31,51 @@ __all__ = [
     "count",
     "displace_grid",
     "displace_knots",
+    "histogram",
+    "lanes",
     "match",
+    "move_tiles",
     "philox",
+    "project_tiles",
     "sort_rows",
     "value_range",
 ]
 
-_SPAN = 16384  # values of one direction that one program handles
+_BLOCK = 4096  # values of one direction looked at together
+
+
+@triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
+def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    counter = first + at
+    mask = 0xFFFFFFFF
+    c0, c1 = counter & mask, (counter >> 32) & mask
+    c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
+    k0, k1 = tl.zeros_like(c0) + key0, tl.zeros_like(c0) + key1
+    for _ in tl.static_range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0 = ((p1 >> 32) & mask) ^ c1 ^ k0
+        c1 = p1 & mask
+        c2 = ((p0 >> 32) & mask) ^ c3 ^ k1
+        c3 = p0 & mask
+        k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
+    here, valid = out + 4 * at, at < n
+    tl.store(here, c0, mask=valid)
+    tl.store(here + 1, c1, mask=valid)
+    tl.store(here + 2, c2, mask=valid)
+    tl.store(here + 3, c3, mask=valid)
+
+
+def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    out = torch.empty((n, 4), dtype=torch.int64, device=device)
+    grid: Any = (triton.cdiv(n, 1024),)
+    _philox_kernel[grid](out, first, n, *key, BLOCK=1024)
+    return out
 
 
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
     lo, hi = torch.aminmax(z, dim=1)
-    return lo.double(), hi.double()
+    return lo, hi
 
 
 @triton.jit
@@ -54,37 +87,80 @@ def _rate(lo, hi, n_bins):
 
 @triton.jit
 def _count_kernel(
-    z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr
+    z, lo, hi, counts, n, stride, RANGE: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """One direction: its range, unless that is given, and its histogram. Pass two hits the cache."""
     row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * SPAN
+    z += row * stride
+    if RANGE:
+        low = tl.full([BLOCK], float("inf"), tl.float32)
+        high = tl.full([BLOCK], float("-inf"), tl.float32)
+        for at in range(0, n, BLOCK):
+            column = at + tl.arange(0, BLOCK)
+            low = tl.minimum(low, tl.load(z + column, mask=column < n, other=float("inf")))
+            high = tl.maximum(high, tl.load(z + column, mask=column < n, other=float("-inf")))
+        start, end = tl.min(low, 0), tl.max(high, 0)
+        tl.store(lo + row, start)
+        tl.store(hi + row, end)
+    else:
+        start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+    rate = _rate(start, end, BINS)
+    total = tl.zeros([BINS], tl.int32)
+    for at in range(0, n, BLOCK):
+        column = at + tl.arange(0, BLOCK)
+        v = tl.load(z + column, mask=column < n, other=start)
+        b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
+        total += tl.histogram(tl.where(column < n, b, 0), BINS)
+    bins = tl.arange(0, BINS)
+    filling = (BLOCK - n % BLOCK) % BLOCK  # was counted in bin 0
+    tl.store(counts + row * BINS + bins, total - tl.where(bins == 0, filling, 0))
+
+
+@triton.jit
+def _add_counts_kernel(z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    """Many bins: adding up in memory is faster than in registers."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     start = tl.load(lo + row).to(tl.float32)
     rate = _rate(start, tl.load(hi + row).to(tl.float32), BINS)
-    total = tl.zeros([BINS], tl.int32)
-    outside = 0
-    for at in range(first, min(first + SPAN, n), BLOCK):
-        column = at + tl.arange(0, BLOCK)
-        valid = column < n
-        v = tl.load(z + row * stride + column, mask=valid, other=start)
-        b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
-        b = tl.where(valid, b, 0)
-        total += tl.histogram(b, BINS)
-        outside += BLOCK - tl.sum(valid.to(tl.int32))  # the filling was counted in bin 0
-    bins = tl.arange(0, BINS)
-    total -= tl.where(bins == 0, outside, 0)
-    tl.atomic_add(counts + row * BINS + bins, total, mask=total != 0)
+    v = tl.load(z + row * stride + column, mask=column < n, other=0.0)
+    b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
+    tl.atomic_add(counts + row * BINS + b, 1, mask=column < n, sem="relaxed")
+
+
+def _counted(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, find_range: bool) -> Tensor:
+    z = z if z.stride(1) == 1 else z.contiguous()
+    h, n = z.shape
+    if n_bins > 512:
+        if find_range:
+            torch.aminmax(z, dim=1, out=(lo, hi))
+        counts = torch.zeros((h, n_bins), dtype=torch.int32, device=z.device)
+        blocks: Any = (h, triton.cdiv(n, 1024))
+        _add_counts_kernel[blocks](z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024)
+        return counts
+    counts = torch.empty((h, n_bins), dtype=torch.int32, device=z.device)
+    grid: Any = (h,)
+    _count_kernel[grid](
+        z, lo, hi, counts, n, z.stride(0), RANGE=find_range, BINS=n_bins, BLOCK=_BLOCK, num_warps=8
+    )
+    return counts
+
+
+def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
+    return weights is None and z.dtype == torch.float32 and n_bins & (n_bins - 1) == 0 and n_bins >= 32
 
 
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
-    if weights is not None or z.dtype != torch.float32 or n_bins & (n_bins - 1) or n_bins < 32:
+    if not _countable(z, n_bins, weights):
         return reference.count(z, lo, hi, n_bins, weights)
-    h, n = z.shape
-    counts = torch.zeros((h, n_bins), dtype=torch.int32, device=z.device)
-    if z.stride(1) != 1:
-        z = z.contiguous()
-    grid: Any = (h, triton.cdiv(n, _SPAN))
-    _count_kernel[grid](z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024, SPAN=_SPAN)
-    return counts
+    return _counted(z, lo, hi, n_bins, find_range=False)
+
+
+def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    if not _countable(z, n_bins, weights):
+        return reference.histogram(z, n_bins, weights)
+    lo, hi = torch.empty((2, len(z)), dtype=torch.float32, device=z.device)
+    return _counted(z, lo, hi, n_bins, find_range=True), lo, hi
 
 
 @triton.jit
@@ -123,19 +199,29 @@ def _smaller(a, b):
 
 @triton.jit
 def _compose_kernel(
-    counts_p, total_p, keys_q, lo_p, hi_p, lo_q, hi_q, values,
+    counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
     BINS_P: tl.constexpr, BINS_Q: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    counts_p += row * BINS_P
+    counts_q += row * BINS_Q
+    keys += row * (BINS_Q + 1)
+    values += row * (BINS_P + 1)
     edge = tl.arange(0, 2 * BINS_P)  # twice as many lanes as bins: edges 0..BINS_P must fit
     used = edge <= BINS_P
-    level = tl.load(total_p + row * (BINS_P + 1) + edge, mask=used, other=0)
-    before_count = tl.load(counts_p + row * BINS_P + edge - 1, mask=used & (edge > 0), other=0)
-    after_count = tl.load(counts_p + row * BINS_P + edge, mask=edge < BINS_P, other=1)
+    edge_q = tl.arange(0, 2 * BINS_Q)
+    before_count = tl.load(counts_p + edge - 1, mask=used & (edge > 0), other=0)
+    after_count = tl.load(counts_p + edge, mask=edge < BINS_P, other=1)
+    count_q = tl.load(counts_q + edge_q - 1, mask=(edge_q > 0) & (edge_q <= BINS_Q), other=0)
+    # In integers, and twice, so that half of all is one too: F_p · total_q against F_q · total_p.
+    total_p, total_q = tl.sum(before_count, 0).to(tl.int64), tl.sum(count_q, 0).to(tl.int64)
+    level = 2 * tl.cumsum(before_count, 0).to(tl.int64) * total_q
+    tl.store(keys + edge_q, 2 * tl.cumsum(count_q, 0).to(tl.int64) * total_p, mask=edge_q <= BINS_Q)
+    tl.debug_barrier()  # the search below reads what other threads wrote
     empty_left, empty_right = before_count == 0, after_count == 0  # edge 0: empty on its left
-    point = tl.load(hi_p + row) <= tl.load(lo_p + row)
-    keys = keys_q + row * (BINS_Q + 1)
-    level = tl.where(point, tl.load(keys + BINS_Q) // 2, level)
+    start_p, end_p = tl.load(lo_p + row).to(tl.float32), tl.load(hi_p + row).to(tl.float32)
+    point = end_p <= start_p
+    level = tl.where(point, total_p * total_q, level)
     low = _quantile(keys, level, BINS_Q, STEPS, True)
     high = _quantile(keys, level, BINS_Q, STEPS, False)
     inside = empty_left & empty_right & (edge > 0) & used
@@ -145,28 +231,34 @@ def _compose_kernel(
     position = tl.where(inside, low + f * (high - low), tl.where(empty_left, high, low))
     position = tl.where(point, high, position)
     start = tl.load(lo_q + row).to(tl.float32)
-    width = (tl.load(hi_q + row).to(tl.float32) - start) / BINS_Q
-    tl.store(values + row * (BINS_P + 1) + edge, start + width * position, mask=used)
+    value = start + (tl.load(hi_q + row).to(tl.float32) - start) / BINS_Q * position
+    tl.store(values + edge, value, mask=used)
+    tl.debug_barrier()
+    bin_width = (end_p - start_p) / BINS_P
+    left = value - (start_p + bin_width * edge)
+    right = tl.load(values + edge + 1, mask=edge < BINS_P, other=0.0) - (
+        start_p + bin_width * (edge + 1)
+    )
+    moved = tl.where(edge < BINS_P, after_count, 0).to(tl.float32)
+    square = left * left + left * right + right * right
+    tl.store(cost + row, tl.sum(moved * square, 0) / (3.0 * total_p))
 
 
 def compose(
     counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     if counts_p.dtype != torch.int32 or counts_q.dtype != torch.int32:
-        return reference.compose(counts_p.double(), lo_p, hi_p, counts_q.double(), lo_q, hi_q)
-    h, bins_p = counts_p.shape
-    bins_q = counts_q.shape[1]
-    total_p = torch.nn.functional.pad(counts_p.cumsum(1), (1, 0))
-    total_q = torch.nn.functional.pad(counts_q.cumsum(1), (1, 0))
-    # Every row counts all values, so both totals are the same for all rows; no read-back needed.
-    level = 2 * total_p * total_q[:, -1:]  # 2: so that half of all is an integer too
-    keys = 2 * total_q * total_p[:, -1:]
-    values = torch.empty((h, bins_p + 1), dtype=torch.float32, device=counts_p.device)
+        doubles = (t.double() for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q))
+        return reference.compose(*doubles)
+    (h, bins_p), bins_q, device = counts_p.shape, counts_q.shape[1], counts_p.device
+    values = torch.empty((h, bins_p + 1), dtype=torch.float32, device=device)
+    keys = torch.empty((h, bins_q + 1), dtype=torch.int64, device=device)
+    cost = torch.empty(h, dtype=torch.float32, device=device)
     _compose_kernel[(h,)](
-        counts_p, level, keys, lo_p, hi_p, lo_q, hi_q, values,
+        counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
         BINS_P=bins_p, BINS_Q=bins_q, STEPS=bins_q.bit_length(),
     )  # fmt: skip
-    return values
+    return values, cost
 
 
 @triton.jit

@@ -7,6 +7,8 @@ answer for float32 projections is the float64 answer rounded once.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 __all__ = [
     "GAP_RATIO",
     "LEVEL_EPSILON",
+    "Geometry",
     "add_class_offsets",
     "argsort_rows",
     "box_muller",
@@ -21,8 +24,13 @@ __all__ = [
     "count",
     "displace_grid",
     "displace_knots",
+    "histogram",
+    "lanes",
+    "lift_tiles",
     "match",
+    "move_tiles",
     "philox",
+    "project_tiles",
     "sort_rows",
     "value_range",
 ]
@@ -190,6 +198,12 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
     return counts.scatter_add_(1, b, w.round().long().expand_as(z)).double() / unit
 
 
+def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """`count` over each row's own range: the counts, and lo and hi of `value_range`."""
+    lo, hi = value_range(z)
+    return count(z, lo, hi, n_bins, weights), lo, hi
+
+
 def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     """F⁻¹(level) with F linear inside each bin; level must not fall where F is flat."""
     h, n_bins = counts.shape
@@ -202,8 +216,11 @@ def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
 
 def compose(
     counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """T at the particles' bin edges, T(edge_b) = F_q⁻¹(F_p(edge_b)): (h, B + 1) float64, ascending.
+
+    And the cost of each direction, the mean of (T(z) − z)² over the particles spread evenly in their
+    bins, (h,): the squared W₂ between the two histograms.
 
     Where particles leave a run of bins empty, F_p is flat and the data may have a gap at that very
     level (two classes apart). The bins beside the run must not be stretched into the gap: the run
@@ -231,7 +248,12 @@ def compose(
     after = torch.where(inside, n_bins, edge).flip(1).cummin(1).values.flip(1)
     span = (after - before).clamp(min=1)
     start, end = torch.gather(values, 1, before), torch.gather(values, 1, after)
-    return torch.where(inside, start + (edge - before) / span * (end - start), values)
+    values = torch.where(inside, start + (edge - before).double() / span * (end - start), values)
+
+    moved = values - (lo_p[:, None] + edge * ((hi_p - lo_p) / n_bins)[:, None])
+    left, right = moved[:, :-1], moved[:, 1:]
+    square = (left * left + left * right + right * right) / 3
+    return values, (counts_p * square).sum(1) / counts_p.sum(1)
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
@@ -243,3 +265,93 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     inside = _interpolate(position, v)
     out = torch.where(position <= 0, below, torch.where(position >= n_bins, above, inside))
     return (out - zd).to(z.dtype)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How (C, h, w) pictures are cut at `offset` into tiles of `size`, zeros filling up the border."""
+
+    shape: tuple[int, int, int]
+    size: tuple[int, int]
+    offset: tuple[int, int]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many tiles there are down and across."""
+        (_, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
+        return -(-(h + top) // s), -(-(w + left) // t)
+
+    @property
+    def side(self) -> int:
+        """C·S², the values of a tile and its directions."""
+        return self.shape[0] * self.size[0] * self.size[1]
+
+    @property
+    def n_directions(self) -> int:
+        down, across = self.grid
+        return down * across * self.side
+
+    @cached_property
+    def place(self) -> Tensor:
+        """Where each pixel of the picture stands among the tiles' values: (C·h·w,)."""
+        (c, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
+        row = torch.arange(top, top + h)[:, None]
+        column = torch.arange(left, left + w)
+        tile = row // s * self.grid[1] + column // t
+        inside = row % s * t + column % t
+        channel = torch.arange(c)[:, None, None] * (s * t)
+        return (tile * self.side + channel + inside).view(-1)
+
+
+def lanes(k: int) -> int:
+    """How many rows and columns a rotation of k directions should have on this device."""
+    return k
+
+
+def project_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    columns: Tensor | None = None,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
+    """z = Θx for pictures x (C·h·w, n), all tiles turned by theta (k, k): (tiles·k, n).
+
+    theta may be filled up with zeros to more rows and columns, as a device likes it (`lanes`).
+    Of the given `columns` alone, in their order; shifted by each column's class, offsets (tiles·k, C)
+    and codes (n,), where there are any.
+    """
+    if columns is not None:
+        x, codes = x[:, columns], None if codes is None else codes[columns]
+    n, k = x.shape[1], geometry.side
+    theta, tiles = theta[:k, :k], x
+    if geometry.grid != (1, 1):  # one tile is the picture itself
+        tiles = x.new_zeros(geometry.n_directions, n)
+        tiles.index_copy_(0, geometry.place.to(x.device), x)
+    z = torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
+    return z if offsets is None or codes is None else add_class_offsets(z, offsets, codes)
+
+
+def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
+    """dx = Θᵀdz: (tiles·k, n) -> (C·h·w, n)."""
+    n, k = dz.shape[1], geometry.side
+    theta = theta[:k, :k]
+    tiles = torch.matmul(theta.T.to(dz.dtype), dz.view(-1, k, n)).view(-1, n)
+    return tiles if geometry.grid == (1, 1) else tiles.index_select(0, geometry.place.to(dz.device))
+
+
+def move_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> None:
+    """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values)."""
+    z = project_tiles(x, theta, geometry, None, offsets, codes)
+    x.add_(lift_tiles(displace_grid(z, lo, hi, values), theta, geometry), alpha=size)
