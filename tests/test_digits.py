@@ -1,4 +1,4 @@
-"""The promised quality on scikit-learn's digits, by the protocol of `metrics.digits_protocol`."""
+"""The promised quality on scikit-learn's digits, by the protocol of `metrics.labelled_protocol`."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from sliceflow import SlicedWassersteinFlow
-from sliceflow.metrics import digits_protocol, frechet_distance_pca
+from sliceflow.metrics import frechet_distance_pca, labelled_protocol
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def split():
 def test_class_conditional_digits_as_vectors(split, transport):
     train, test = split
     flow = SlicedWassersteinFlow(2000, 400, transport=transport, random_state=0).fit(*train)
-    out = digits_protocol(flow.particles_, flow.particle_conditions_, train, test)
+    out = labelled_protocol(flow.particles_, flow.particle_conditions_, train, test)
     assert out["accuracy"] >= 0.99
     assert out["FD-PCA32"] <= 0.27
     assert out["sliced distance"] <= 0.046
