@@ -59,8 +59,8 @@ def test_class_conditional_digits_as_pictures(split):
     """Every seed is near the data and copies none of it; TSTR is judged by the mean.
 
     TSTR is .990 on average, and its standard deviation over seeds is .003. It moves as much with the
-    instructions that a processor multiplies matrices by. So no three seeds reach .99 on every
-    machine; their mean is above .985, three standard errors lower.
+    instructions that a processor multiplies matrices by. So the goal, .99, cannot be asked of three
+    seeds on every machine; .985, three standard errors lower, can be asked of their mean.
     """
     train, test = split
     judge, scores = SVC(C=10).fit(*train), []
