@@ -513,9 +513,9 @@ def digits_quality() -> tuple[dict, str]:
     SlicedWassersteinFlow(M, n_steps=1, random_state=0).fit(*train)  # compiles
     model = SlicedWassersteinFlow(n_particles=M, n_steps=400, random_state=0)
     seconds = cpu_seconds(lambda: model.fit(*train))
-    reached = metrics.digits_protocol(model.particles_, model.particle_conditions_, train, test)
+    reached = metrics.labelled_protocol(model.particles_, model.particle_conditions_, train, test)
     reached["CPU seconds of fit"] = seconds
-    real = metrics.digits_protocol(*train, train, test)
+    real = metrics.labelled_protocol(*train, train, test)
 
     rows = []
     for name, value in reached.items():
@@ -549,7 +549,7 @@ def digits_quality() -> tuple[dict, str]:
     text = [
         "`SlicedWassersteinFlow(n_particles=2000, n_steps=400, random_state=0)` on digits (8 x 8, 1297 "
         "training and 500 test rows, v/8 - 1, float32) with labels; metrics of "
-        "`sliceflow.metrics.digits_protocol`, against the test rows.",
+        "`sliceflow.metrics.labelled_protocol`, against the test rows.",
         "",
         table(["", "reached", "goal", "", "real training rows"], rows),
         "",

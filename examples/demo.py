@@ -23,12 +23,12 @@ from sklearn.datasets import make_moons
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__
 from sliceflow.datasets import Pictures, load
-from sliceflow.metrics import digits_protocol
+from sliceflow.metrics import labelled_protocol
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())
 
-# What is measured: (key in `digits_protocol`, ideal value, what it says)
+# What is measured: (key in `labelled_protocol`, ideal value, what it says)
 MEASURES = [
     ("accuracy", "1", "samples that a classifier of real digits recognises as the class asked for"),
     ("FD-PCA32", "floor", "Fréchet distance to the test rows, 32 principal components"),
@@ -97,7 +97,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
         real,
     ]
     with ThreadPoolExecutor() as pool:
-        scores = list(pool.map(lambda pair: digits_protocol(*pair, real, unseen), measured))
+        scores = list(pool.map(lambda pair: labelled_protocol(*pair, real, unseen), measured))
     return save(fig, out / "digits.png"), quality(scores, len(train.images), len(test.images), seconds)
 
 

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sliceflow import datasets
-from sliceflow.datasets import DatasetError, available, load
+from sliceflow.datasets import DatasetError, available, load, sets
 
 rng = np.random.default_rng(0)
 GREY = rng.integers(0, 256, (6, 5, 4), dtype=np.uint8)
@@ -675,11 +674,11 @@ def test_the_real_sets_are_the_published_ones(real, name, shape, means, most_one
 
 @pytest.mark.slow
 def test_both_forms_of_the_real_cifar_agree(real, monkeypatch):
-    if not (datasets._root(None) / "cifar-10-batches-py" / "test_batch").is_file():
+    if not (sets.root_folder(None) / "cifar-10-batches-py" / "test_batch").is_file():
         pytest.skip("cifar-10-batches-py is not in SLICEFLOW_DATA")
     first = real("cifar10", "test")
-    only_pickles = datasets._SETS["cifar10"]._replace(folders=("cifar-10-batches-py",))
-    monkeypatch.setitem(datasets._SETS, "cifar10", only_pickles)
+    only_pickles = sets.SETS["cifar10"]._replace(folders=("cifar-10-batches-py",))
+    monkeypatch.setitem(sets.SETS, "cifar10", only_pickles)
     assert np.array_equal(load("cifar10", "test").images, first.images)
     assert np.array_equal(load("cifar10", "test").labels, first.labels)
 

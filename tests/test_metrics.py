@@ -5,9 +5,9 @@ import ot
 import pytest
 
 from sliceflow.metrics import (
-    digits_protocol,
     frechet_distance,
     frechet_distance_pca,
+    labelled_protocol,
     nn_ratio,
     sliced_wasserstein,
     two_sample_accuracy,
@@ -53,7 +53,7 @@ def test_two_sample_accuracy_is_half_for_equal_distributions_and_one_for_others(
 def test_protocol_reports_all():
     x, y = rng.normal(size=(200, 40)), np.arange(200) % 2
     x[:, 0] += 5 * y
-    out = digits_protocol(x, y, (x, y), (x[::-1] + 0.01, y[::-1]))
+    out = labelled_protocol(x, y, (x, y), (x[::-1] + 0.01, y[::-1]))
     assert list(out) == [
         "FD-PCA32", "sliced distance", "two-sample accuracy", "NN ratio", "accuracy", "TSTR",
     ]  # fmt: skip

@@ -1,0 +1,133 @@
+"""Pictures from files: the named sets, folders of pictures, arrays. Nothing is scaled or encoded here.
+
+Files are checked before they are believed: a header is held against its file's size before anything
+is allocated from it, and of a pickle nothing is ever run. `sets` knows where the named sets lie; every
+format has its own room: `idx`, `cifar`, `celeba`, `folders`, `arrays`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from sliceflow.datasets import arrays, celeba, cifar, folders, idx, sets
+from sliceflow.datasets.distrust import DatasetError
+
+__all__ = ["DatasetError", "Pictures", "available", "load"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures as they were stored.
+
+    Attributes
+    ----------
+    images : (n, h, w) or (n, h, w, c) array of uint8, or of the type in a .npy or .npz file
+    labels : (n,) array: class numbers, or names of folders; None where there are none
+    levels : a whole pixel is one of 0..levels-1: 17 for digits, else 256 (an array file does not say)
+    name : of the set, the folder or the file
+    """
+
+    images: np.ndarray
+    labels: np.ndarray | None
+    levels: int
+    name: str
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    split: str = "train",
+    root: str | os.PathLike[str] | None = None,
+    *,
+    size: int | None = None,
+    skip_broken: bool = False,
+    download: bool = False,
+) -> Pictures:
+    """Pictures of a named set, a folder, or a .npy or .npz file.
+
+    Parameters
+    ----------
+    name_or_path : "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path
+        A folder with one subfolder per class gives labels. A name comes before a path: write
+        ``"./mnist"`` for a folder of that name. An .npz holds `images` or `x`, or only one array, and
+        maybe `labels` or `y`.
+    split : "train" or "test", for CelebA also "valid"; a path has only "train"
+    root : the folder of the named sets; None takes the environment variable SLICEFLOW_DATA, else
+        the folder sliceflow in the user's cache
+    size : for folders and CelebA (where None is 64): crop the middle square and resize it to this side
+    skip_broken : leave pictures out that cannot be read, with a warning, instead of an error
+    download : get a named set that is missing through torchvision, if that is installed
+
+    Examples
+    --------
+    >>> from sliceflow.datasets import load
+    >>> digits = load("digits")
+    >>> digits.images.shape, digits.images.dtype, digits.levels
+    ((1297, 8, 8), dtype('uint8'), 17)
+    >>> load("digits", split="test").labels.shape
+    (500,)
+    """
+    path, named = Path(name_or_path).expanduser(), name_or_path in ("digits", *sets.SETS)
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise ValueError(f"size={size!r} must be None or an int of at least 1")
+    if size is not None and (name_or_path != "celeba" if named else path.is_file()):
+        raise ValueError(f"size={size} is for celeba and folders; {path} is read as it was stored")
+    if named:
+        return _named(str(name_or_path), split, sets.root_folder(root), size, skip_broken, download)
+    if not path.exists():
+        known = ", ".join(("digits", *sets.SETS))
+        raise DatasetError(f"{str(path)!r} is neither a known set ({known}) nor an existing path")
+    if split != "train":
+        raise DatasetError(f"{path} has no split {split!r}: a path is read whole, as 'train'")
+    if path.is_dir():
+        return Pictures(*folders.read(path, size, skip_broken), 256, path.resolve().name)
+    if path.suffix not in (".npy", ".npz"):
+        raise DatasetError(f"{path} is not a folder of pictures, an .npy or an .npz file")
+    return Pictures(*arrays.read(path), 256, path.stem)
+
+
+def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
+    """Which named sets are found with all their files; nothing is read.
+
+    Examples
+    --------
+    >>> available("/nowhere")["digits"], available("/nowhere")["mnist"]
+    (True, False)
+    """
+
+    folder = sets.root_folder(root)
+
+    def found(name: str) -> bool:
+        try:
+            return all(sets.find(name, folder, files) for files in set(sets.SETS[name].files.values()))
+        except FileNotFoundError:
+            return False
+
+    return {"digits": True} | {name: found(name) for name in sets.SETS}
+
+
+def _named(
+    name: str, split: str, root: Path, size: int | None, skip_broken: bool, download: bool
+) -> Pictures:
+    splits = sets.SETS[name].files if name in sets.SETS else ("train", "test")
+    if split not in splits:
+        raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(splits)}")
+    if name == "digits":
+        return _digits(split)
+    files = sets.fetch(name, root, split, download)
+    if name == "celeba":
+        return Pictures(celeba.read(files, split, size or 64, skip_broken), None, 256, name)
+    images, labels = cifar.read(files) if name == "cifar10" else idx.read(files)
+    return Pictures(images, labels, 256, name)
+
+
+def _digits(split: str) -> Pictures:
+    images, labels = load_digits()["images"], load_digits()["target"]
+    rows = train_test_split(np.arange(len(labels)), test_size=500, stratify=labels, random_state=0)
+    chosen = rows[0 if split == "train" else 1]
+    return Pictures(images[chosen].astype(np.uint8), labels[chosen], 17, "digits")

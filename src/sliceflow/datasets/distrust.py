@@ -1,0 +1,28 @@
+"""Distrust: nothing that a file says is believed before it is checked. No format lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["MOST_INFLATION", "DatasetError", "naming"]
+
+MOST_INFLATION = 1032  # deflate packs no tighter, so no zip or gz holds more
+
+
+class DatasetError(ValueError):
+    """A file does not hold what its name or its header says; the message names it."""
+
+    __module__ = "sliceflow.datasets"  # where users find it, and what tracebacks show
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Whatever a decoder finds wrong becomes a DatasetError that names the file."""
+    try:
+        yield
+    except (DatasetError, MemoryError, PermissionError):
+        raise
+    except Exception as error:
+        raise DatasetError(f"{file} cannot be read: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,112 @@
+"""Folders of picture files, which Pillow decodes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sliceflow.datasets.distrust import DatasetError, naming
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["decode_all", "middle_square", "read"]
+
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+
+
+def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """The pictures in a folder, or in its folders of one class each, whose names are the labels."""
+
+    def inside(folder: Path) -> list[Path]:
+        files = (f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES and f.is_file())
+        return sorted(f for f in files if not f.name.startswith("."))
+
+    def square(image: Image) -> Image:
+        return image if size is None else middle_square(image, min(image.size), size)
+
+    own = inside(path)
+    folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    in_classes = [file for folder in folders for file in inside(folder)]
+    if bool(own) == bool(in_classes):
+        held = (
+            f"both pictures and folders of pictures, {in_classes[0].parent.name}"
+            if own
+            else "no pictures"
+        )
+        raise DatasetError(
+            f"{path} holds {held} ({', '.join(_SUFFIXES)} in it or one folder per class)"
+        )
+    images, kept = decode_all(own or in_classes, square, skip_broken)
+    labels = np.array([in_classes[i].parent.name for i in kept]) if in_classes else None
+    return images, labels
+
+
+def decode_all(
+    files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
+) -> tuple[np.ndarray, list[int]]:
+    """The pictures that can be read, grey if all are, and the numbers of their files."""
+    images, kept, broken = np.empty(0, np.uint8), list[int](), list[str]()
+    for i, file in enumerate(files):
+        try:
+            picture = _decode(file, fit)
+        except DatasetError as error:
+            if not skip_broken:
+                raise DatasetError(f"{error} (skip_broken=True leaves such files out)") from error
+            broken.append(str(error))
+            continue
+        if not kept:
+            images = np.empty((len(files), *picture.shape), np.uint8)
+        if picture.shape[:2] != images.shape[1:3]:
+            first, this = ("{1}x{0}".format(*shape) for shape in (images.shape[1:], picture.shape))
+            raise DatasetError(
+                f"{files[kept[0]]} is {first} but {file} is {this}; pass size= to make them one size"
+            )
+        if picture.ndim == images.ndim:  # the first in colour: those before it were grey
+            images = np.repeat(images[..., None], 3, axis=-1)
+        images[len(kept)] = picture if picture.ndim == images.ndim - 1 else picture[..., None]
+        kept.append(i)
+    if not kept:
+        raise DatasetError(f"none of {len(files)} pictures can be read; the first: {broken[0]}")
+    if broken:
+        shown = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
+        warnings.warn(f"skipped {len(broken)} of {len(files)} pictures: {shown}", stacklevel=4)
+    return images[: len(kept)], kept
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError('pictures need Pillow: pip install "sliceflow[images]"') from error
+    return PIL
+
+
+def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
+    """One picture, upright, on white where it is transparent: (h, w) if stored grey, else (h, w, 3)."""
+    pil = _pillow()
+    formats = ("PNG", "JPEG", "BMP", "WEBP", "GIF")  # and none that runs other programs
+    with naming(file), pil.Image.open(file, formats=formats) as stored:
+        image = pil.ImageOps.exif_transpose(stored)
+        if image.mode[0] in "IF":
+            raise ValueError(f"its pixels ({image.mode}) have more than 256 levels; make it 8-bit")
+        mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+        if image.has_transparency_data:
+            white = pil.Image.new("RGBA", image.size, "white")
+            image = pil.Image.alpha_composite(white, image.convert("RGBA"))
+        return np.asarray(fit(image.convert(mode)))
+
+
+def middle_square(image: Image, side: float, size: int) -> Image:
+    """The middle square, side×side, as size×size pixels."""
+    left, top = ((length - side) / 2 for length in image.size)
+    if side == size:  # a crop by whole pixels resamples nothing
+        left, top = math.floor(left), math.floor(top)
+    lanczos = _pillow().Image.Resampling.LANCZOS
+    return image.resize((size, size), lanczos, box=(left, top, left + side, top + side))

@@ -1,0 +1,71 @@
+"""The named sets: what their files are called, where they lie, how they are fetched."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["SETS", "NamedSet", "fetch", "find", "root_folder"]
+
+
+class NamedSet(NamedTuple):
+    """A published set of files."""
+
+    torchvision: str
+    folders: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]]  # of each split
+    ending: str  # that each file may have instead
+
+
+_IDX = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+_BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+_FACES = {"train": ("*.jpg",), "valid": ("*.jpg",), "test": ("*.jpg",)}
+_BATCH_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10", "")
+SETS = {
+    "mnist": NamedSet("MNIST", ("MNIST/raw", "mnist", ""), _IDX, ".gz"),
+    "fashion-mnist": NamedSet("FashionMNIST", ("FashionMNIST/raw", "fashion-mnist", ""), _IDX, ".gz"),
+    "cifar10": NamedSet("CIFAR10", _BATCH_FOLDERS, _BATCHES, ".bin"),
+    "celeba": NamedSet("CelebA", ("celeba/img_align_celeba", "img_align_celeba"), _FACES, ""),
+}
+
+
+def root_folder(root: str | os.PathLike[str] | None) -> Path:
+    """The folder of the sets: the argument, else SLICEFLOW_DATA, else the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "sliceflow")
+    return Path(root or os.environ.get("SLICEFLOW_DATA") or cache).expanduser()
+
+
+def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
+    """The wanted files, all from one folder, each as it is or with the set's other ending."""
+    places = [root / folder for folder in SETS[name].folders]
+    ending, missing = SETS[name].ending, list(wanted)
+    for place in places:
+        found = {f: sorted(place.glob(f)) or sorted(place.glob(f + ending)) for f in wanted}
+        if all(found.values()):
+            return [path for paths in found.values() for path in paths]
+        missing = min(missing, [f for f in wanted if not found[f]], key=len)
+    raise FileNotFoundError(
+        f"{name}: no {missing[0]}{f' or {missing[0]}{ending}' if ending else ''} in "
+        f"{', '.join(map(str, places))}; put the published files there, name the folder above with "
+        "root= or the environment variable SLICEFLOW_DATA, or pass download=True, which needs "
+        "torchvision (pip install torchvision)"
+    )
+
+
+def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
+    """The files of a split; if any is missing, torchvision may be asked for them."""
+    wanted = SETS[name].files[split]
+    try:
+        return find(name, root, wanted)
+    except FileNotFoundError:
+        if not download or importlib.util.find_spec("torchvision") is None:
+            raise
+        datasets: Any = importlib.import_module("torchvision.datasets")
+        getattr(datasets, SETS[name].torchvision)(str(root), download=True)
+        return find(name, root, wanted)
