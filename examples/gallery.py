@@ -127,7 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path("gallery"), help="folder to write to")
-    parser.add_argument("--only", nargs="+", choices=PICTURES, default=PICTURES, metavar="NAME")
+    only = {"nargs": "+", "choices": PICTURES, "default": PICTURES, "metavar": "NAME"}
+    parser.add_argument("--only", **only, help=", ".join(PICTURES))
     parser.add_argument("--quality", type=int, help=f"steps per stage; {STEPS}")
     parser.add_argument("--n-particles", type=int, help=f"{PARTICLES}")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
