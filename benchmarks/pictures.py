@@ -50,11 +50,11 @@ def main() -> None:
     parser.add_argument("--knots", type=int, default=128)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tf32", action="store_true", help="TF32 matrix products on the GPU")
+    parser.add_argument("--precision", default="auto", help="operands on a GPU: float16, float32, …")
+    parser.add_argument("--most", type=int, help="particles and pictures that a step looks at")
     parser.add_argument("--out", type=Path, default=Path("runs/pictures"))
     args = parser.parse_args()
 
-    torch.backends.cuda.matmul.allow_tf32 = args.tf32
     data = datasets.load(args.name, root=args.data_root)
     preset = {"fashion-mnist": "mnist"}.get(args.name, args.name)
     preset = preset if preset in sliceflow.schedule.PRESETS else "auto"
@@ -70,13 +70,17 @@ def main() -> None:
         "device": args.device,
         "random_state": args.seed,
         "n_knots": args.knots if keep_model else 0,
+        "precision": args.precision,
     }
-    if args.bins:
-        settings["transport"] = sliceflow.transports.Histogram(args.bins)
     labels = data.labels if args.conditional else None
+    if args.bins or args.most:
+        bins = args.bins or (256 if labels is None else 1024)
+        chosen = {"most": args.most} if args.most else {}
+        settings["transport"] = sliceflow.transports.Histogram(bins, **chosen)
 
-    warm = settings | {"n_particles": 2000, "quality": 2}
-    ImageFlow(**warm).fit(data.images[:2000], None if labels is None else labels[:2000])
+    # Compile first; fewer pictures would be sorted, not counted.
+    warm = settings | {"n_particles": 8000, "quality": 1}
+    ImageFlow(**warm).fit(data.images[:8000], None if labels is None else labels[:8000])
     flow = ImageFlow(**settings)
     began = time.perf_counter()
     flow.fit(data.images, labels)

@@ -7,32 +7,48 @@ the larger ξ, the further apart they are held. The number over each grid is the
 support vector machine, trained on real pictures, recognises as the class asked for.
 """
 
-from grids import BLUE, arguments, by_class, panels, read, rows, save, settings, show
+from pathlib import Path
+
+from grids import BLUE, Panel, by_class, sheet
+from runs import arguments, class_names, fit, name, read, rows, settings
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow
+from sliceflow.datasets import Pictures
 
 AMPLIFIERS = (0, 2, 5, 10)
 
 
-def main() -> None:
+def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     """Fit four flows, let a classifier judge them, draw them."""
-    args = arguments(__doc__)
-    train, test = read(args)
-    judge = SVC().fit(rows(train.images, train.levels)[:10_000], train.labels[:10_000])
-    real = judge.score(rows(test.images, test.levels)[:2000], test.labels[:2000])
-    fig, axes = panels(len(AMPLIFIERS), 14, 5.4)
-    for ax, amplifier in zip(axes, AMPLIFIERS, strict=True):
-        flow = ImageFlow(**settings(args, train), amplifier=amplifier, n_knots=0)
-        flow.fit(train.images, train.labels)
+    judge = SVC().fit(rows(train.images[:10_000], train.levels), train.labels[:10_000])
+
+    def recognised(images, labels) -> float:
+        return judge.score(rows(images[:1000], train.levels), labels[:1000])
+
+    panels, costs, shares = [], [], {}
+    for amplifier in AMPLIFIERS:
+        flow, cost = fit(train, train.labels, **settings, amplifier=amplifier, n_knots=0)
         images, labels = flow.particles_, flow.particle_conditions_
-        accuracy = judge.score(rows(images, train.levels)[:2000], labels[:2000])
-        names = [f"class {label}" for label in flow.classes_] if ax is axes[0] else None
-        title = f"ξ = {amplifier}: {accuracy:.1%} recognised"
-        show(ax, by_class(images, labels, 7), train.levels, title, row_names=names, colour=BLUE)
-        print(f"amplifier {amplifier}: {accuracy:.3f} recognised as the class asked for")
-    fig.suptitle(f"{train.name}, batched samples by class (real test pictures: {real:.1%} recognised)")
-    print("wrote", save(fig, args.out / "amplifier.png"))
+        costs.append(cost)
+        shares[amplifier] = recognised(images, labels)
+        title = f"ξ = {amplifier}: {shares[amplifier]:.1%} recognised"
+        names = [] if panels else class_names(train)
+        panels.append(Panel(by_class(images, labels, 6), title, BLUE, row_names=names))
+    real = recognised(test.images, test.labels)
+    title = (
+        f"{name(train)} by class: {costs[-1]} each. Of real test pictures, {real:.1%} are recognised"
+    )
+    sheet(path, panels, train.levels, title)
+    return {"fits": costs, "recognised": shares, "real ones recognised": real}
+
+
+def main() -> None:
+    """Draw four amplifiers of one set."""
+    args = arguments(__doc__)
+    path = args.out / "amplifier.png"
+    for amplifier, share in draw(path, *read(args), settings(args))["recognised"].items():
+        print(f"amplifier {amplifier}: {share:.3f} recognised as the class asked for")
+    print("wrote", path)
 
 
 if __name__ == "__main__":

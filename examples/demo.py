@@ -16,14 +16,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from grids import BLUE, INK, ORANGE, by_class, panels, rows, save, show
+from grids import BLUE, INK, ORANGE, Panel, by_class, completions, sheet
+from runs import rows
 from sklearn.datasets import make_moons
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__
 from sliceflow.datasets import Pictures, load
 from sliceflow.metrics import labelled_protocol
+from sliceflow.pictures import MASKS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())
@@ -57,7 +62,8 @@ def moons(out: Path) -> Path:
         ax.set(title=title, xlabel="$x_1$", aspect="equal")
     axes[0].set_ylabel("$x_2$")
     axes[0].legend(markerscale=4, loc="upper right")
-    return save(fig, out / "moons.png")
+    fig.savefig(out / "moons.png", dpi=110, bbox_inches="tight")
+    return out / "moons.png"
 
 
 def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
@@ -84,11 +90,12 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
         ("batched samples", BLUE, flow.particles_, flow.particle_conditions_),
         ("offline samples", ORANGE, offline, y_offline),
     ]
-    fig, axes = panels(len(groups), 12, 5.8)
-    names = [f"class {label}" for label in flow.classes_]
-    for ax, (title, colour, images, labels) in zip(axes, groups, strict=True):
-        grid = by_class(images, labels, 7)
-        show(ax, grid, train.levels, title, row_names=names, colour=colour)
+    names = [str(label) for label in flow.classes_]
+    drawn = [
+        Panel(by_class(images, labels, 7), title, colour, row_names=names)
+        for title, colour, images, labels in groups
+    ]
+    picture = sheet(out / "digits.png", drawn, train.levels, "Digits by class")
     real, unseen = ((rows(part.images, part.levels), part.labels) for part in (train, test))
     measured = [
         (rows(flow.particles_, train.levels), flow.particle_conditions_),
@@ -98,7 +105,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     ]
     with ThreadPoolExecutor() as pool:
         scores = list(pool.map(lambda pair: labelled_protocol(*pair, real, unseen), measured))
-    return save(fig, out / "digits.png"), quality(scores, len(train.images), len(test.images), seconds)
+    return picture, quality(scores, len(train.images), len(test.images), seconds)
 
 
 def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
@@ -113,15 +120,10 @@ def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
     )
     given = test.images[[np.flatnonzero(test.labels == label)[0] for label in range(10)]]
     completed = flow.fit(train.images).inpaint(given, n, random_state=1)
-    grid = np.concatenate((given[:, None], completed, given[:, None]), axis=1)
-    hidden = np.zeros(grid.shape, bool)
-    hidden[:, 0, 4:] = True
-    columns = ["given", *(f"completion {i + 1}" for i in range(n)), "original"]
-    fig, ax = plt.subplots(figsize=(8.6, 10), layout="constrained")
-    names = [f"a {label}" for label in range(10)]
+    known = MASKS["top"](8, 8)
+    drawn = completions(given, completed, known, [str(label) for label in range(10)])
     title = "Test digits: the top half is given, the checked half is hidden"
-    show(ax, grid, train.levels, title, row_names=names, column_names=columns, hidden=hidden)
-    return save(fig, out / "digits_inpainting.png")
+    return sheet(out / "digits_inpainting.png", drawn, train.levels, title)
 
 
 def quality(scores: list, n_train: int, n_test: int, seconds: np.ndarray) -> str:

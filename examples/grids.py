@@ -1,50 +1,31 @@
-"""What the picture examples share: arguments, data, grids of pictures. Nothing is fitted here."""
+"""Sheets of pictures: grids side by side with their names, pixel by pixel. Nothing is fitted here."""
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.font_manager import FontProperties, findfont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from sliceflow.datasets import Pictures, load
-
-INK, BLUE, ORANGE = "black", "#0072B2", "#D55E00"  # told apart by every kind of eye
+INK, BLUE, ORANGE = "#000000", "#0072B2", "#C04C00"  # told apart by every kind of eye
 CHECKS = ((0.62, 0.78, 0.93), (0.84, 0.91, 0.97))  # stand for hidden pixels
 
 
-def arguments(doc: str, **defaults: object) -> argparse.Namespace:
-    """The command line of an example; `out` is made."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    sets = ("digits", "mnist", "fashion-mnist", "cifar10")
-    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
-    parser.add_argument("--dataset", choices=sets, default="digits")
-    parser.add_argument("--data-root", type=Path, help="folder of the data sets; digits need none")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
-    parser.add_argument("--quality", type=int, default=30, help="steps per stage")
-    parser.add_argument("--n-particles", type=int, default=2000)
-    parser.set_defaults(**defaults)
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    return args
+@dataclass(frozen=True)
+class Panel:
+    """A grid (rows, columns, h, w[, c]) and what is written around it.
 
+    `hidden`, (h, w) booleans, are pixels to cover with checks. A `note` stands below the grid.
+    """
 
-def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
-    """The training and the test pictures."""
-    return tuple(load(args.dataset, split, args.data_root) for split in ("train", "test"))
-
-
-def settings(args: argparse.Namespace, train: Pictures) -> dict:
-    """What every `ImageFlow` of an example is given."""
-    chosen = {"quality": args.quality, "n_particles": args.n_particles, "device": args.device}
-    return chosen | {"levels": train.levels, "random_state": 0}
-
-
-def rows(images: np.ndarray, levels: int) -> np.ndarray:
-    """Pictures as rows of numbers in [-1, 1], as the metrics want them."""
-    return images.reshape(len(images), -1) / ((levels - 1) / 2) - 1
+    images: np.ndarray
+    title: str = ""
+    colour: str = INK
+    row_names: Sequence[str] = ()
+    note: str = ""
+    hidden: np.ndarray | None = None
 
 
 def by_class(images: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
@@ -52,56 +33,108 @@ def by_class(images: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
     return np.stack([images[labels == label][:n] for label in np.unique(labels)])
 
 
-def canvas(images: np.ndarray, levels: int, hidden: np.ndarray | None = None) -> np.ndarray:
-    """One RGB picture of (rows, columns, h, w[, c]) pictures; grey ones are drawn as ink on paper.
+def completions(
+    given: np.ndarray, completed: np.ndarray, known: np.ndarray, row_names: Sequence[str] = ()
+) -> list[Panel]:
+    """Panels of pictures with only the `known` pixels, their completions (n, k, …), the originals."""
+    k = completed.shape[1]
+    return [
+        Panel(given[:, None], "given", row_names=row_names, hidden=~known),
+        Panel(completed, f"{k} completions", BLUE),
+        Panel(given[:, None], "original"),
+    ]
 
-    `hidden`, (rows, columns, h, w) booleans, are pixels to cover with checks.
-    """
+
+def sheet(path: Path, panels: Sequence[Panel], levels: int, title: str) -> Path:
+    """Write panels side by side under a title: .jpg for photographs, else .png."""
+    grids = [_grid(panel, levels) for panel in panels]
+    # Wide sheets are shown smaller: their letters are larger.
+    size = max(16, sum(grid.width for grid in grids) // 64)
+    plain, bold = _font(size), _font(size, "bold")
+    line, near, between = size * 5 // 4, size // 2, size * 3 // 2
+
+    def wide(texts: Sequence[str]) -> int:
+        return max((int(plain.getlength(text)) + 1 for text in texts if text), default=0)
+
+    names = [wide(panel.row_names) + near * bool(panel.row_names) for panel in panels]
+    # A title may be wider than its grid.
+    widths = [max(g.width, wide((p.title, p.note))) for g, p in zip(grids, panels, strict=True)]
+    inner = sum(names) + sum(widths) + between * (len(panels) - 1)
+    lines = _wrapped(title, inner, bold)
+    top = near + line * len(lines) + near
+    first = top + line * any(panel.title for panel in panels) + near // 2
+    below = first + max(grid.height for grid in grids) + near // 2
+    bottom = below + line * any(panel.note for panel in panels) + near
+    page = Image.new("RGB", (inner + 2 * near, bottom), "white")
+    draw = ImageDraw.Draw(page)
+    for i, text in enumerate(lines):
+        draw.text((near, near + i * line), text, INK, bold)
+    left = near
+    for panel, grid, before, width in zip(panels, grids, names, widths, strict=True):
+        left += before
+        middle = left + width // 2
+        x = middle - grid.width // 2
+        page.paste(grid, (x, first))
+        draw.text((middle, top), panel.title, panel.colour, plain, anchor="ma")
+        draw.text((middle, below), panel.note, panel.colour, plain, anchor="ma")
+        pitch = grid.height / len(panel.images)
+        for i, name in enumerate(panel.row_names):
+            draw.text((x - near, first + (i + 0.5) * pitch), name, INK, plain, anchor="rm")
+        left += width + between
+    if path.suffix == ".jpg":
+        page.save(path, quality=88, subsampling=0, optimize=True)
+    else:
+        grey = panels[0].images.ndim == 4
+        (_indexed(page) if grey else page).save(path, optimize=True)
+    return path
+
+
+def _grid(panel: Panel, levels: int) -> Image.Image:
+    """The pictures of a panel as one; grey ones are drawn as ink on paper."""
+    images = panel.images
     grey = images.ndim == 4
     values = images / (levels - 1)
     values = np.repeat(1 - values[..., None], 3, axis=-1) if grey else values
     n_rows, n_columns, h, w = values.shape[:4]
-    if hidden is not None:
+    if panel.hidden is not None:
         row, column = np.indices((h, w)) // max(1, h // 8)
-        values = np.where(hidden[..., None], np.array(CHECKS)[(row + column) % 2], values)
+        values = np.where(panel.hidden[..., None], np.array(CHECKS)[(row + column) % 2], values)
     gap = max(1, h // 12)
     out = np.ones((n_rows, h + gap, n_columns, w + gap, 3))
     out[:, :h, :, :w] = values.transpose(0, 2, 1, 3, 4)
-    return out.reshape(n_rows * (h + gap), n_columns * (w + gap), 3)[: -gap or None, : -gap or None]
+    out = out.reshape(n_rows * (h + gap), n_columns * (w + gap), 3)[:-gap, :-gap]
+    picture = Image.fromarray((out * 255).round().astype(np.uint8))
+    zoom = max(1, round(56 / h))
+    smooth = Image.Resampling.NEAREST if grey else Image.Resampling.BICUBIC
+    return picture.resize((zoom * picture.width, zoom * picture.height), smooth)
 
 
-def show(
-    ax: plt.Axes,
-    images: np.ndarray,
-    levels: int,
-    title: str = "",
-    *,
-    row_names: list[str] | None = None,
-    column_names: list[str] | None = None,
-    colour: str = INK,
-    hidden: np.ndarray | None = None,
-) -> None:
-    """Draw a grid of pictures, enlarged, with the names of its rows and columns."""
-    h, w = images.shape[2:4]
-    ax.imshow(canvas(images, levels, hidden), interpolation="nearest")
-    ax.set_title(title, fontsize=13, color=colour)
-    for names, side, set_ticks in ((row_names, h, ax.set_yticks), (column_names, w, ax.set_xticks)):
-        names = names or []
-        set_ticks((side + max(1, h // 12)) * np.arange(len(names)) + side / 2 - 0.5, names, fontsize=10)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+def _indexed(page: Image.Image) -> Image.Image:
+    """The page in 64 greys, 16 shades of each colour of text, and the checks: half the bytes."""
+    shades = (INK, 64), (BLUE, 16), (ORANGE, 16)
+    ramps = [np.linspace((255, 255, 255), ImageColor.getrgb(c), n) for c, n in shades]
+    palette = np.concatenate((*ramps, np.array(CHECKS) * 255)).round()
+    packed = np.asarray(page).astype(int) @ (1 << 16, 1 << 8, 1)
+    used, index = np.unique(packed, return_inverse=True)
+    colours = np.stack((used >> 16, used >> 8 & 255, used & 255), axis=1)
+    nearest = np.square(colours[:, None] - palette).sum(axis=2).argmin(axis=1)
+    out = Image.fromarray(nearest.astype(np.uint8)[index].reshape(packed.shape))
+    out.putpalette(palette.astype(np.uint8).tobytes())
+    return out
 
 
-def panels(n: int, width: float, height: float) -> tuple[plt.Figure, np.ndarray]:
-    """A figure of n panels side by side, with room between them."""
-    fig, axes = plt.subplots(1, n, figsize=(width, height), layout="constrained")
-    fig.get_layout_engine().set(wspace=0.06)
-    return fig, axes
+@cache
+def _font(size: int, weight: str = "normal") -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(findfont(FontProperties(weight=weight)), size)
 
 
-def save(fig: plt.Figure, path: Path) -> Path:
-    """Write a figure and forget it."""
-    fig.savefig(path, dpi=110, bbox_inches="tight")
-    plt.close(fig)
-    return path
+def _wrapped(text: str, width: int, font: ImageFont.FreeTypeFont) -> list[str]:
+    """Lines of at most `width` pixels."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if font.getlength(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

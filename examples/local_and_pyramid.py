@@ -3,56 +3,64 @@
     python examples/local_and_pyramid.py --out examples-out
     python examples/local_and_pyramid.py --dataset mnist --data-root DATA --n-particles 60000
 
-writes `local_and_pyramid.png`. Three flows of equally many steps: directions over the whole picture;
-local directions, patches from large to small, at full resolution; local directions and a pyramid of
-resolutions, from coarse to fine. Under each are its distance to the test pictures (FD-PCA32, small is
-good) and its NN ratio (1 is good, 0 is copying), measured on 2000 batched samples.
+writes `local_and_pyramid.png`. Three flows of equally many steps: uniform directions, over the whole
+picture; local directions, patches from large to small, at full resolution; local directions and a
+pyramid of resolutions, from coarse to fine. Under each are its distance to the test pictures (FD-PCA32,
+small is good) and its NN ratio (1 is good, 0 is copying), measured on 2000 batched samples.
 """
 
-import numpy as np
-from grids import BLUE, INK, arguments, panels, read, rows, save, settings, show
+from pathlib import Path
 
-from sliceflow import ImageFlow
-from sliceflow.metrics import frechet_distance_pca, nn_ratio
+import numpy as np
+from grids import BLUE, INK, Panel, sheet
+from neighbours import nn_ratio
+from runs import arguments, name, read, rows, samples, settings
+
+from sliceflow.datasets import Pictures
+from sliceflow.metrics import frechet_distance_pca
 from sliceflow.schedule import auto, from_string
 
 
-def main() -> None:
+def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     """Fit three flows, draw and measure their particles."""
-    args = arguments(__doc__)
-    train, test = read(args)
     h, w = train.images.shape[1:3]
     pyramid = auto(h, w)
-    finest = pyramid.split()[-1]
-    total = args.quality * len(from_string(pyramid, h, w))
+    total = settings["quality"] * len(from_string(pyramid, h, w))
     ways = [
-        ("whole picture", f"{max(h, w)}[{max(h, w)}]"),
-        ("local", finest),
-        ("local and pyramid", pyramid),
+        ("uniform", {"schedule": f"{max(h, w)}[{max(h, w)}]"}),
+        ("local", {"schedule": pyramid.split()[-1]}),
+        ("local + pyramid", {}),
     ]
-    train_rows, test_rows = (rows(part.images, part.levels) for part in (train, test))
+    unseen, seen = (rows(part.images[:n], part.levels) for part, n in ((test, 2000), (train, 10_000)))
 
-    def score(images: np.ndarray) -> str:
-        samples, unseen = rows(images[:2000], train.levels), test_rows[:2000]
-        distance = frechet_distance_pca(samples, unseen, train_rows)
-        return f"FD-PCA32 {distance:.2f}, NN ratio {nn_ratio(samples, train_rows, unseen):.2f}"
+    def grid(images: np.ndarray) -> np.ndarray:
+        return images[:48].reshape(8, 6, *images.shape[1:])
 
-    floor = frechet_distance_pca(train_rows[:2000], test_rows[:2000], train_rows)
-    grids = [("real training pictures", train.images, f"FD-PCA32 {floor:.2f} (the floor)")]
-    for name, text in ways:
-        steps = max(1, round(total / len(from_string(text, h, w))))
-        chosen = settings(args, train) | {"schedule": text, "quality": steps, "n_knots": 0}
-        flow = ImageFlow(**chosen).fit(train.images)
-        grids.append((name, flow.particles_, score(flow.particles_)))
-        print(f"{name}: {flow.n_iter_} steps, {grids[-1][2]}")
+    floor = frechet_distance_pca(seen[:2000], unseen, seen)
+    panels = [Panel(grid(train.images), "real", INK, note=f"FD-PCA32 {floor:.2f}")]
+    costs, scores = [], {"real": {"FD-PCA32": floor}}
+    for way, changed in ways:
+        if "schedule" in changed:
+            changed["quality"] = max(1, round(total / len(from_string(changed["schedule"], h, w))))
+        images, cost = samples(train, **settings | changed)
+        distance = frechet_distance_pca(rows(images, train.levels), unseen, seen)
+        ratio = nn_ratio(images, train, test, settings["device"])
+        costs.append(cost)
+        scores[way] = {"FD-PCA32": distance, "NN ratio": ratio}
+        note = f"FD-PCA32 {distance:.2f}, NN ratio {ratio:.2f}"
+        panels.append(Panel(grid(images), f"{way}: {cost.time}", BLUE, note=note))
+    title = f"{name(train)}, no labels: equally many steps, {costs[0].particles:,} particles"
+    sheet(path, panels, train.levels, title)
+    return {"fits": costs, "scores": scores}
 
-    fig, axes = panels(4, 14, 4.2)
-    for ax, (name, images, numbers) in zip(axes, grids, strict=True):
-        grid = images[:64].reshape(8, 8, *images.shape[1:])
-        show(ax, grid, train.levels, name, colour=INK if ax is axes[0] else BLUE)
-        ax.set_xlabel(numbers, fontsize=11)
-    fig.suptitle(f"{train.name}, no labels: {total} steps each, {args.n_particles} particles")
-    print("wrote", save(fig, args.out / "local_and_pyramid.png"))
+
+def main() -> None:
+    """Draw the three flows of one set."""
+    args = arguments(__doc__)
+    path = args.out / "local_and_pyramid.png"
+    for way, numbers in draw(path, *read(args), settings(args))["scores"].items():
+        print(f"{way}:", ", ".join(f"{what} {number:.2f}" for what, number in numbers.items()))
+    print("wrote", path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,112 @@
+"""What the picture examples share, drawing aside: command line, data sets, timed fits."""
+
+import argparse
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from sklearn.base import clone
+
+from sliceflow import ImageFlow
+from sliceflow.checks import resolve_device
+from sliceflow.datasets import Pictures, load
+
+NAMES = {
+    "digits": "Digits",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "celeba": "CelebA",
+}
+CLASSES = {
+    "fashion-mnist": "T-shirt trousers pullover dress coat sandal shirt trainer bag boot",
+    "cifar10": "plane car bird cat deer dog frog horse ship lorry",
+}
+NBSP = "\N{NO-BREAK SPACE}"
+
+
+def arguments(doc: str) -> argparse.Namespace:
+    """The command line of an example; `out` is made."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    sets = ("digits", "mnist", "fashion-mnist", "cifar10")
+    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
+    parser.add_argument("--dataset", choices=sets, default="digits")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; digits need none")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
+    parser.add_argument("--quality", type=int, default=30, help="steps per stage")
+    parser.add_argument("--n-particles", type=int, default=2000)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
+    """The training and the test pictures."""
+    return tuple(load(args.dataset, split, args.data_root) for split in ("train", "test"))
+
+
+def settings(args: argparse.Namespace) -> dict:
+    """What every fit of an example is given."""
+    return {"quality": args.quality, "n_particles": args.n_particles, "device": args.device}
+
+
+def name(pictures: Pictures) -> str:
+    """What a set is called."""
+    return NAMES[pictures.name]
+
+
+def class_names(pictures: Pictures) -> list[str]:
+    """What its classes are called, in the order of their labels."""
+    words = CLASSES.get(pictures.name)
+    return words.split() if words else [str(label) for label in np.unique(pictures.labels)]
+
+
+def rows(images: np.ndarray, levels: int) -> np.ndarray:
+    """Pictures as rows of numbers in [-1, 1], as the metrics want them."""
+    return images.reshape(len(images), -1) / ((levels - 1) / 2) - 1
+
+
+def mirrored(pictures: Pictures) -> bool:
+    """Whether a picture's mirror image could be in the set as well: things and faces, not digits."""
+    return pictures.images.ndim == 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fit took."""
+
+    particles: int
+    steps: int
+    seconds: float
+
+    @property
+    def time(self) -> str:
+        """Steps and seconds, for a title."""
+        digits = 1 if self.seconds < 10 else 0
+        return f"{self.steps:,}{NBSP}steps, {self.seconds:.{digits}f}{NBSP}s"
+
+    def __str__(self) -> str:
+        return f"{self.particles:,}{NBSP}particles, {self.time}"
+
+
+def fit(
+    train: Pictures, labels: np.ndarray | None = None, **settings: object
+) -> tuple[ImageFlow, Cost]:
+    """A fitted flow and what it cost, compiling aside."""
+    flow = ImageFlow(levels=train.levels, mirror=mirrored(train), random_state=0, **settings)
+    if resolve_device(flow.device).type == "cuda":
+        # Compile the kernels before the clock starts; fewer pictures would be sorted, not counted.
+        short = clone(flow).set_params(n_particles=8000, quality=1)
+        short.fit(train.images[:8000], None if labels is None else labels[:8000])
+    began = time.perf_counter()
+    flow.fit(train.images, labels)
+    return flow, Cost(len(flow.particles_), flow.n_iter_, time.perf_counter() - began)
+
+
+@cache
+def samples(train: Pictures, **settings: object) -> tuple[np.ndarray, Cost]:
+    """2000 batched samples without labels, and what they cost; the same ones when asked again."""
+    flow, cost = fit(train, n_knots=0, **settings)
+    return flow.particles_[:2000], cost
