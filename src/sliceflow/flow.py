@@ -151,14 +151,15 @@ def simulate(
     transport: Transport,
     noise: Noise,
     *,
-    n_knots: int = 512,
+    n_knots: int | None = 512,
     listeners: Sequence[Listener] = (),
     batches: MiniBatches | None = None,
 ) -> list[Step]:
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
-    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model.
+    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
+    None the maps as they were fitted.
     `batches`, if given, are what steps look at, the data being in their order already.
     """
     model: list[Step] = []
@@ -177,8 +178,8 @@ def simulate(
             fit: Fit = solver.fit(z_p, z_q, look.weights)
             flow.move(particles, frame, fit.table, fit.dz if some is None else None, i, k, noise)
 
-            if n_knots > 0:
-                model.append(Step(i, k, fit.table.thin(n_knots)))
+            if n_knots != 0:
+                model.append(Step(i, k, fit.table if n_knots is None else fit.table.thin(n_knots)))
             done += 1
             distance = fit.cost.mean().sqrt()
             event = Event(stage.name, i, k, done, total, distance, now() - began, particles.x)
