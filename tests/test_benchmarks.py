@@ -1,0 +1,200 @@
+"""The benchmarks: what they count is right, and their parts run at tiny sizes without a GPU."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import floors
+import gpu
+import gpu_growth
+import gpu_kernels
+import gpu_stages
+import made_up
+import numpy as np
+import pytest
+import report
+import timing
+import torch
+import trade_offs
+from judge import Judge
+from presets import CIFAR10, MNIST, Preset
+
+from sliceflow import datasets, kernels, metrics
+from sliceflow.kernels.reference import Geometry
+
+CPU = torch.device("cpu")
+RATES = floors.Rates(copy=4e12, half=6e14, tf32=3e14)
+TINY = Preset("tiny", "2[2] 6[5,3]", (1, 6, 6), 400)
+
+
+def test_a_table_is_markdown_with_all_but_the_first_column_flush_right():
+    lines = report.table(["", "ms"], [["a", "1"], ["long name", "22.5"]]).splitlines()
+    assert lines[:2] == ["|           |   ms |", "|-----------|-----:|"]
+    assert lines[2:] == ["| a         |    1 |", "| long name | 22.5 |"]
+
+
+def test_a_straight_line_is_found_and_a_bent_one_is_told():
+    line = report.Line.through([1, 2, 4], [5, 7, 11])
+    assert line.a == pytest.approx(3)
+    assert line.b == pytest.approx(2)
+    assert line.r2 == pytest.approx(1)
+    assert line.at(10) == pytest.approx(23)
+    assert report.Line.through([1, 2, 3, 4], [0, 9, 9, 0]).r2 < 0.1
+
+
+def test_the_least_of_a_kernel_is_each_array_once():
+    h, n, bins, classes = 7, 100, 32, 10
+    z, counts = torch.empty(h, n), torch.empty(h, bins)
+    lo, values = torch.empty(h), torch.empty(h, bins + 1)
+    offsets, codes = torch.empty(h, classes), torch.empty(n, dtype=torch.int64)
+
+    def size(*tensors):
+        return sum(t.nbytes for t in tensors)
+
+    assert floors.histogram(h, n, bins).bytes == size(z, counts, lo, lo)
+    assert floors.compose(h, bins).bytes == size(counts, counts, lo, lo, lo, lo, values, lo)
+    assert floors.pack(h, bins).bytes == size(lo, lo, values, lo, lo, lo, lo, counts)
+    assert floors.displace_grid(h, n, bins).bytes == size(z, lo, lo, values, z)
+    assert floors.add_class_offsets(h, n, classes).bytes == size(z, offsets, codes, z)
+    assert floors.philox(n).bytes == size(torch.empty(n, 4, dtype=torch.int64))
+    cut = Geometry((3, 8, 6), (3, 3), (1, 2))
+    x, theta = torch.empty(144, n), torch.empty(27, 27, dtype=torch.float16)
+    z, table = torch.empty(cut.n_directions, n), torch.empty(cut.n_directions, bins + 3)
+    assert floors.project_tiles(cut, n).bytes == size(x, theta, z)
+    assert floors.move_tiles(cut, n, bins).bytes == size(x, theta, table, x)
+    offsets = torch.empty(cut.n_directions, classes)
+    assert floors.move_tiles(cut, n, bins, classes).bytes == size(x, theta, table, x, offsets, codes)
+
+
+def test_products_are_counted_for_real_pixels_alone():
+    whole = Geometry((1, 4, 4), (4, 4), (0, 0))
+    assert floors.project_tiles(whole, 10).operations == 2 * 16 * 16 * 10
+    cut = Geometry((1, 4, 4), (2, 2), (1, 1))  # nine tiles: 36 places
+    assert floors.project_tiles(cut, 10).operations == 2 * 4 * 16 * 10
+    assert floors.move_tiles(cut, 10, 256).operations == 2 * floors.project_tiles(cut, 10).operations
+    step = floors.step(cut, 100, 10, 20, 256)
+    assert step.operations == floors.project_tiles(cut, 30 + 2 * 100).operations
+
+
+def test_the_least_time_is_the_slower_of_bytes_and_products():
+    assert floors.Work(4 * 10**12, 10**30).least_seconds(RATES) == 1  # those are no products
+    work = floors.Work(4 * 10**12, 12 * 10**14, True)
+    assert work.least_seconds(RATES) == 2
+    assert work.share_of_copy(4, RATES) == 0.25
+    assert work.share_of_products(4, RATES) == 0.5
+    assert floors.Work(1, 1).share_of_products(4, RATES) is None
+
+
+def test_presets_are_the_papers():
+    assert MNIST.top_patches == CIFAR10.top_patches == [15, 13, 11, 9, 7, 5, 3]
+    assert (len(MNIST.stages()), len(CIFAR10.stages())) == (35, 38)
+
+
+def test_kernels_are_added_up_between_marks():
+    mark = "void at::cuda::spin_kernel(long)"
+    kernels_seen = [
+        (9.0, mark, 1.0), (0.0, "before", 7.0), (1.0, mark, 1.0), (3.0, "a", 0.5), (2.0, "b", 0.25),
+        (5.0, mark, 1.0), (6.0, "no", 7.0), (7.0, mark, 1.0), (8.0, "c", 2.0), (10.0, "after", 7.0),
+    ]  # fmt: skip
+    assert timing.between_marks(kernels_seen) == [0.75, 2.0]
+    assert timing.between_marks([]) == []
+
+
+def test_a_listener_acts_at_the_first_and_the_last_step():
+    seen = []
+    ends = timing.Ends(5, lambda: seen.append(1))
+    acted = []
+    for step in range(5):
+        ends(SimpleNamespace(step=step))
+        acted.append(len(seen))
+    assert acted == [1, 1, 1, 1, 2]
+
+
+def test_every_kernel_is_measured():
+    k = kernels.for_device(CPU)
+    cases = gpu_kernels.kernel_cases(k, None, 320, CPU, torch.float32, presets=(TINY,), heights=(6, 3))
+    rows = gpu_kernels.measured_kernels(cases, RATES, CPU)
+    assert {row["kernel"] for row in rows} == {
+        "histogram", "displace_grid", "add_class_offsets", "compose", "philox", "project_tiles",
+        "move_tiles", "move_tiles, labels",
+    }  # fmt: skip
+    assert all(row["seconds"] > 0 and row["bytes"] > 0 and row["operations"] > 0 for row in rows)
+    text = gpu_kernels.kernels_text(rows, RATES)
+    assert "Counting and displacing 6 × 320, 256 bins" in text
+    assert "tiny [5], 100 × 320" in text
+    json.dumps(rows)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_every_stage_is_measured(labels):
+    numbers = gpu_stages.measured_stages(TINY, 800, RATES, CPU, n_steps=3, labels=labels)
+    assert [row["stage"] for row in numbers["stages"]] == ["2×2[2]", "6×6[5]", "6×6[3]"]
+    assert all(row["seconds"] > 0 for row in numbers["stages"])
+    text = gpu_stages.stages_text(numbers)
+    total = 100 * sum(row["seconds"] for row in numbers["stages"])
+    assert f"{total:.2f} s of steps" in text
+    numbers["stages"] = [row | {"own seconds": row["seconds"] / 2} for row in numbers["stages"]]
+    assert gpu_stages.stages_text(numbers).count(" 50% |") == 4
+    json.dumps(numbers)
+
+
+def test_growth_is_measured_and_drawn(tmp_path):
+    plot = tmp_path / "growth.png"
+    numbers, text = gpu_growth.growth(
+        64, CPU, plot, n_steps=2, n_data=(50, 40), factors=(1, 2, 4), sides=(3, 5, 6),
+        picture=(1, 6, 6), patch=3,
+    )  # fmt: skip
+    assert numbers["M"]["sizes"] == [64, 128, 256]
+    assert numbers["d"]["sizes"] == [27, 75, 108]
+    assert text.count("R²") == 2
+    assert plot.stat().st_size > 0
+    json.dumps(numbers)
+
+
+def test_rates_are_positive():
+    rates = gpu.measured_rates(CPU, 1 << 16, 32)
+    assert min(rates.copy, rates.half, rates.tf32) > 0
+
+
+def test_without_a_gpu_the_benchmark_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main(["--quick"]) == 2
+    assert "GPU" in capsys.readouterr().err
+
+
+def test_made_up_pictures_look_like_pictures():
+    images = made_up.pictures((1, 28, 28), 50)
+    assert images.shape == (50, 28, 28)
+    assert images.dtype == np.uint8
+    assert 0.2 < np.mean(images == 0) < 0.5
+    assert np.array_equal(images, made_up.pictures((1, 28, 28), 50))
+    x = made_up.cloud((3, 6, 6), 20, CPU)
+    assert x.shape == (108, 20)
+    assert -1 <= float(x.min()) < float(x.max()) < 1
+
+
+def test_the_judge_agrees_with_the_metrics():
+    train, test = datasets.load("digits"), datasets.load("digits", split="test")
+    judge = Judge.of(train.images, test.images, levels=17)
+    score = judge.score(train.images)
+    rows = [images.reshape(len(images), -1) * (2 / 17) - 1 for images in (train.images, test.images)]
+    same = metrics.frechet_distance_pca(rows[0][:500], rows[1], rows[0])
+    assert score["FD-PCA32"] == pytest.approx(same, rel=1e-3)
+    distance = metrics.sliced_wasserstein(rows[0][:500], rows[1], n_directions=500)
+    assert score["sliced distance"] == pytest.approx(distance, rel=1e-3)
+
+
+def test_trade_offs_are_tabled():
+    train, test = datasets.load("digits"), datasets.load("digits", split="test")
+    parts = list(
+        trade_offs.tables(
+            train, test, "2[2] 8[5]", 600, 1, precisions=True, most=True, sizes=(256, None)
+        )
+    )
+    titles = ["Precision", "Columns looked at", "Columns looked at, with labels"]
+    assert [title for title, _, _ in parts] == titles
+    for _, rows, text in parts:
+        assert all(math.isfinite(value) for row in rows.values() for value in row.values())
+        assert "real training pictures" in text
+    assert list(parts[1][1]) == ["256", "all"]
+    assert "M = 2,594" in parts[2][2]
