@@ -31,7 +31,7 @@ from gpu_growth import growth
 from gpu_kernels import kernel_cases, kernels_text, measured_kernels
 from gpu_stages import measured_stages, stages_text
 from presets import CIFAR10, MNIST
-from report import facts, seconds_text
+from report import facts, seconds_text, signature
 from timing import own_seconds
 
 from sliceflow import datasets
@@ -141,11 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{time.perf_counter() - began:.0f} s so far", file=sys.stderr, flush=True)
 
     about = facts(device)
-    versions = ", ".join(f"{name} {value}" for name, value in about.items() if value[0].isdigit())
-    command = " ".join(["python benchmarks/gpu.py", *arguments])
-    closing = (
-        f"One {about['machine']}, {versions}. Command: `{command}`. The run took "
-        f"{seconds_text(time.perf_counter() - began)}, compiling included."
+    closing = signature(about, " ".join(["python benchmarks/gpu.py", *arguments])) + (
+        f" The run took {seconds_text(time.perf_counter() - began)}, compiling included."
     )
     print(closing)
     if args.json:

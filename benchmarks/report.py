@@ -12,7 +12,7 @@ import torch
 
 import sliceflow
 
-__all__ = ["Line", "facts", "seconds_text", "table"]
+__all__ = ["Line", "facts", "seconds_text", "signature", "table"]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -66,3 +66,9 @@ def facts(device: torch.device) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             out[name] = version(name)
     return out
+
+
+def signature(about: dict[str, str], command: str) -> str:
+    """The sentences below every set of tables, from `facts`."""
+    versions = ", ".join(f"{k} {v}" for k, v in about.items() if k not in ("date", "machine"))
+    return f"{about['date']}, one {about['machine']}. {versions}. Command: `{command}`."

@@ -4,6 +4,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import compare_paper_step
 import floors
 import gpu
 import gpu_growth
@@ -11,6 +12,7 @@ import gpu_kernels
 import gpu_stages
 import made_up
 import numpy as np
+import paper
 import pytest
 import report
 import timing
@@ -198,3 +200,86 @@ def test_trade_offs_are_tabled():
         assert "real training pictures" in text
     assert list(parts[1][1]) == ["256", "all"]
     assert "M = 2,594" in parts[2][2]
+
+
+def test_the_papers_directions_are_unit_patches_at_random_places():
+    generator = torch.Generator().manual_seed(0)
+    theta = paper.random_patches(2000, (2, 9, 7), 3, generator)
+    assert theta.shape == (2000, 2 * 9 * 7)
+    assert torch.allclose(theta.norm(dim=1), torch.ones(2000))
+    seen = theta.view(2000, 2, 9, 7) != 0
+    rows, columns = seen.any(1).any(2), seen.any(1).any(1)
+    assert int(rows.sum(1).max()) == int(columns.sum(1).max()) == 3
+    assert int(rows.sum(1).min()) == int(columns.sum(1).min()) == 2  # cut off at the border
+    assert bool(seen.any(0).all())
+    middle = (theta.T @ theta).view(2, 9, 7, 2, 9, 7)[0, 4, 3, 0, 4, 3] / 2000
+    assert float(middle) == pytest.approx(1 / (2 * 9 * 7), rel=0.15)  # E[θθᵀ] = I/d
+
+
+def test_the_papers_cdf_and_its_inverse_are_as_printed():
+    knots = torch.tensor([[0.0, 1.0, 1.0, 4.0]])
+    z = torch.tensor([[-9.0, 0.0, 0.5, 1.0, 2.5, 4.0, 9.0]])
+    assert paper.cdf(z, knots).tolist() == [[0.0, 0.0, 0.125, 0.5, 0.625, 0.75, 0.75]]
+    a = torch.tensor([[0.0, 0.125, 0.5, 0.625, 0.75, 1.0]])
+    assert paper.inverse_cdf(a, knots).tolist() == [[0.0, 0.5, 1.0, 2.5, 4.0, 4.0]]
+
+
+def test_as_many_particles_as_data_are_sent_to_the_data_by_one_direction():
+    x, data = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[30.0, 10.0, 20.0]])
+    for search in (True, False):
+        dx = paper.displacement(x, data, torch.ones(1, 1), 1, search=search)
+        assert torch.equal(x + dx, data)
+
+
+def test_ranks_are_the_search_and_histograms_come_near_whatever_the_chunk():
+    x, data = made_up.cloud((1, 8, 8), 2000, CPU, 1), made_up.cloud((1, 8, 8), 1500, CPU, 2)
+    theta = paper.random_patches(100, (1, 8, 8), 3, torch.Generator().manual_seed(0))
+    printed = paper.displacement(x, data, theta, 100)
+    others = {
+        1e-3: [
+            paper.displacement(x, data, theta, 33),
+            paper.displacement(x, data, theta, 100, search=False),
+        ],
+        0.15: [
+            compare_paper_step.our_displacement(x, data, theta, chunk, 256, dtype)
+            for chunk, dtype in ((100, torch.float32), (7, torch.float32), (100, torch.float16))
+        ],
+    }
+    for bound, displacements in others.items():
+        for dx in displacements:
+            assert float((dx - printed).norm() / printed.norm()) < bound
+
+
+def test_a_curve_is_read_off_between_its_points():
+    curve = [(4.0, 1.0), (1.0, 16.0), (16.0, 0.25)]
+    assert compare_paper_step.seconds_to_reach(curve, 4.0) == pytest.approx(2)
+    assert compare_paper_step.seconds_to_reach(curve, 0.25) == pytest.approx(16)
+    assert compare_paper_step.seconds_to_reach(curve, 99.0) == pytest.approx(1)
+    assert compare_paper_step.seconds_to_reach(curve, 0.1) is None
+
+
+def test_the_comparison_runs_at_tiny_sizes(tmp_path, capsys):
+    out, numbers = tmp_path / "out.md", tmp_path / "out.json"
+    compare_paper_step.main(
+        "--directions 32 --particles 160 --data 120 --side 6 --patch 3 --chunk 10 --repeats 1 "
+        f"--device cpu --out {out} --json {numbers}".split()
+    )
+    rows = json.loads(numbers.read_text())["One step of Algorithm 1"]
+    assert len(rows) == 7
+    assert all(row["seconds"] > 0 for row in rows.values())
+    assert "ours, tiles" in out.read_text()
+    assert (
+        "Command: `python benchmarks/compare_paper_step.py --directions 32" in capsys.readouterr().out
+    )
+
+
+def test_equal_quality_is_read_off():
+    train, test = datasets.load("digits"), datasets.load("digits", split="test")
+    numbers, text = compare_paper_step.equal_quality(
+        train, test, "1[1] 4[4] 8[5]", 600, 100, [1, 2], [1, 4], 50, CPU
+    )
+    assert [row["steps"] for row in numbers["Algorithm 1"]] == [1, 2]
+    for row in [*numbers["Algorithm 1"], *numbers["ours"]]:
+        assert 0 < row["FD-PCA32"] < 20
+    assert text.count("| Algorithm 1 ") == 2
+    json.dumps(numbers)
