@@ -127,6 +127,29 @@ def test_every_kernel_is_measured():
     json.dumps(rows)
 
 
+def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
+    """In Triton's interpreter, if need be: composing tables is slow there, so that others make them."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from sliceflow.kernels import gpu as triton_kernels
+    from sliceflow.kernels import gpu_tiles, reference
+
+    maps = gpu_kernels._maps
+    monkeypatch.setattr(
+        gpu_kernels, "_maps", lambda k, z, bins: [t.float() for t in maps(reference, z, bins)]
+    )
+    monkeypatch.setattr(gpu_kernels, "TABLE_VALUES", 50)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    small = Preset("small", "5[3]", (1, 5, 5), 0)
+    cases = gpu_kernels.kernel_cases(
+        triton_kernels, gpu_tiles._pack, 16, device, presets=(small,), heights=(1,)
+    )
+    seen = set()
+    for case in cases:
+        case.work()
+        seen.add(case.kernel)
+    assert len(seen) == 9
+
+
 @pytest.mark.parametrize("labels", [False, True])
 def test_every_stage_is_measured(labels):
     numbers = gpu_stages.measured_stages(TINY, 800, RATES, CPU, n_steps=3, labels=labels)
@@ -162,6 +185,20 @@ def test_without_a_gpu_the_benchmark_says_so(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.main(["--quick"]) == 2
     assert "GPU" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_written(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "card")
+    monkeypatch.setattr(gpu, "speed", lambda *a, **k: iter([("Rates", {"copy": 1.0}, "said")]))
+    out, numbers = tmp_path / "out.md", tmp_path / "out.json"
+    assert gpu.main(["--out", str(out), "--json", str(numbers)]) == 0
+    assert out.read_text().startswith("## One card, 20")
+    assert "### Rates\n\nsaid\n" in out.read_text()
+    assert "Command: `python benchmarks/gpu.py --out" in capsys.readouterr().out
+    assert json.loads(numbers.read_text())["Rates"] == {"copy": 1.0}
 
 
 def test_made_up_pictures_look_like_pictures():
