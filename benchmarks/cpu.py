@@ -32,13 +32,14 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import ot
 import torch
+from report import seconds_text, table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
@@ -88,27 +89,6 @@ def medians(works: dict[str, Callable[[], object]], repeats: int = 5) -> dict[st
         for name, work in works.items():
             taken[name].append(cpu_seconds(work))
     return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
-
-
-# Text: one form for the terminal and for Markdown ------------------------------------------------
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An aligned Markdown table; all columns but the first are flush right."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        first, *others = (cell.ljust(w) for cell, w in zip(cells, widths, strict=True))
-        others = [cell.strip().rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
-        return "| " + " | ".join((first, *others)) + " |"
-
-    rule = "|" + "|".join(["-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:])]) + "|"
-    return "\n".join([line(header), rule, *map(line, rows)])
-
-
-def seconds_text(seconds: float) -> str:
-    """Three digits and a unit."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def verdict(met: bool) -> str:

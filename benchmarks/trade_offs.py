@@ -1,0 +1,86 @@
+"""What speed costs in quality: precision of the products, and columns that a step looks at."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from judge import Judge
+from report import table
+
+from sliceflow import ImageFlow, transports
+from sliceflow.datasets import Pictures
+
+__all__ = ["tables"]
+
+PRECISIONS = ("float16", "bfloat16", "float32")
+MOST = (8192, 16_384, 32_768, 65_536, None)
+
+
+def fitted(
+    data: Pictures, labels: np.ndarray | None, m: int, n_steps: int, schedule: str, **settings: object
+) -> tuple[ImageFlow, float]:
+    """A flow and the seconds of its `fit`, everything compiled before by a short one."""
+    common = dict(schedule=schedule, levels=data.levels, n_knots=0, random_state=0, **settings)
+    few = min(8000, len(data.images))  # fewer pictures would be sorted, not counted
+    some = None if labels is None else labels[:few]
+    ImageFlow(n_particles=min(m, 8000), quality=1, **common).fit(data.images[:few], some)
+    began = time.perf_counter()
+    flow = ImageFlow(n_particles=m, quality=n_steps, **common).fit(data.images, labels)
+    return flow, time.perf_counter() - began
+
+
+def _table(rows: dict[str, dict[str, float]], floor: dict[str, float]) -> str:
+    cells = [
+        [name, f"{row['seconds']:.2f}", f"{row['sliced distance']:.4f}", f"{row['FD-PCA32']:.3f}"]
+        for name, row in rows.items()
+    ]
+    real = ["real training pictures", "", f"{floor['sliced distance']:.4f}", f"{floor['FD-PCA32']:.3f}"]
+    return table(["", "seconds", "sliced distance", "FD-PCA32"], [*cells, real])
+
+
+def tables(
+    train: Pictures,
+    test: Pictures,
+    schedule: str,
+    m: int,
+    n_steps: int,
+    *,
+    precisions: bool,
+    most: bool,
+    sizes: Sequence[int | None] = MOST,
+) -> Iterator[tuple[str, dict, str]]:
+    """The tables asked for, each as (title, numbers, text)."""
+    judge = Judge.of(train.images, test.images, levels=train.levels)
+    floor = judge.score(train.images)
+    about = (
+        f"`ImageFlow(schedule={schedule!r}, quality={n_steps})` on {len(train.images):,} pictures of "
+        f"{train.name}; distances of {len(judge.test):,} samples to as many test pictures."
+    )
+
+    def row(labels: np.ndarray | None, m: int, **settings: object) -> dict[str, float]:
+        flow, seconds = fitted(train, labels, m, n_steps, schedule, **settings)
+        return {"seconds": seconds, **judge.score(flow.particles_)}
+
+    if precisions:
+        rows = {name: row(None, m, precision=name) for name in PRECISIONS}
+        yield "Precision", rows, f"{about} M = {m:,}, unconditional.\n\n{_table(rows, floor)}"
+    if most:
+        rows = {
+            f"{'all' if size is None else f'{size:,}'}": row(
+                None, m, transport=transports.Histogram(256, most=size)
+            )
+            for size in sizes
+        }
+        text = f"{about} M = {m:,}, unconditional, 256 bins; columns looked at per step.\n\n"
+        yield "Columns looked at", rows, text + _table(rows, floor)
+        if train.labels is None:
+            return
+        double = 2 * len(train.images)  # equal shares of classes need no weights
+        rows = {
+            f"{'all' if size is None else f'{size:,}'}": row(
+                train.labels, double, transport=transports.Histogram(1024, most=size)
+            )
+            for size in sizes
+        }
+        text = f"{about} M = {double:,}, class labels, 1024 bins; columns looked at per step.\n\n"
+        yield "Columns looked at, with labels", rows, text + _table(rows, floor)
