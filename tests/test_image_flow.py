@@ -395,6 +395,15 @@ def test_masks_that_do_not_fit_are_refused(digits):
 # Models and parameters
 
 
+def test_observed_pixels_stay_where_particles_are_seen_and_moved_in_runs(digits, monkeypatch):
+    monkeypatch.setattr("sliceflow.image_flow.projection_budget", lambda device: 1 << 10)
+    flow = ImageFlow(**quick, schedule=SHORT, observed="top", transport=Histogram(32, most=100))
+    flow.fit(digits[0])
+    assert {tuple(top.ravel()) for top in flow.particles_[:, :4]} <= {
+        tuple(top.ravel()) for top in digits[0][:, :4]
+    }
+
+
 def test_no_knots_keep_no_model(digits):
     kept = ImageFlow(**quick, schedule=SHORT).fit(digits[0])
     flow = ImageFlow(**quick, schedule=SHORT, n_knots=0).fit(digits[0])

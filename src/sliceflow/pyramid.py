@@ -100,7 +100,8 @@ class Subspace:
 
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         n = x.shape[1]
-        image = x.view(self.channels, rows.shape[1], columns.shape[1] * n)
+        # A copy where x is a run of columns out of more.
+        image = x.reshape(self.channels, rows.shape[1], columns.shape[1] * n)
         image = torch.matmul(rows, image).view(self.channels * rows.shape[0], columns.shape[1], n)
         return torch.matmul(columns, image).view(-1, n)
 
