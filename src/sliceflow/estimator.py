@@ -27,6 +27,7 @@ from sliceflow.checks import (
 )
 from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.model_file import Saved
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
 
@@ -45,7 +46,7 @@ _TRANSPORTS: dict[str, Callable[[], transports.Transport]] = {
 _CHUNK = 1 << 16  # offline samples per pass
 
 
-class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
+class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for vectors: particles moved onto the data by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
@@ -272,7 +273,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         -------
         (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
         """
-        check_is_fitted(self, "particles_")
+        check_is_fitted(self, "history_")
         check(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         seed = Seed.of(random_state)
         codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))

@@ -28,6 +28,7 @@ from sliceflow.checks import (
 from sliceflow.flow import Cloud, Noise
 from sliceflow.local import Tiles
 from sliceflow.minibatch import divide
+from sliceflow.model_file import Saved
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
@@ -40,7 +41,7 @@ _CHUNK = 1 << 13  # offline samples per pass
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class ImageFlow(BaseEstimator):  # type: ignore[misc]
+class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
 
     Parameters
@@ -358,7 +359,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         return _PRECISIONS["float16" if self.precision == "auto" else self.precision]
 
     def _check_model(self) -> None:
-        check_is_fitted(self, "particles_")
+        check_is_fitted(self, "history_")
         if not self._model[0]:
             raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
 
