@@ -6,7 +6,6 @@ are written as `packing` says, and the file itself, whole and checked, is `conta
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
@@ -29,11 +28,13 @@ from sliceflow.packing import (
     describe,
     describe_frame,
     pack_condition,
+    pack_history,
     pack_tables,
     restore,
     restore_layout,
     restore_seed,
     unpack_condition,
+    unpack_history,
     unpack_tables,
 )
 from sliceflow.pyramid import UPSAMPLINGS
@@ -73,10 +74,7 @@ class Saved:
             "library": sliceflow.__version__,
             "parameters": parameters_of(estimator),
             "condition": pack_condition(estimator._condition, estimator._codes, tensors),
-            "history": {
-                name: [None if isinstance(v, float) and not math.isfinite(v) else v for v in column]
-                for name, column in estimator.history_.items()
-            },
+            "history": pack_history(estimator.history_),
             **body,
         }
         write(path, text, tensors)
@@ -325,17 +323,8 @@ def _restore_rest(
     """History, classes, and the batched samples if they were saved."""
     if isinstance(flow._condition, conditions.Labels):
         flow.classes_ = flow._condition.classes
-    told = header.inner("history")
-    columns = {name: told.rows(name) for name in ("stage", "step", "distance", "seconds")}
-    kinds: dict[str, type | tuple[type, ...]] = {"stage": str, "step": int}
-    for name, column in columns.items():
-        kind = kinds.get(name, (int, float, type(None)))
-        if len(column) != len(columns["step"]) or not all(isinstance(v, kind) for v in column):
-            raise ValueError(f"history.{name} does not have one {name} for every step")
-    for name in ("distance", "seconds"):
-        columns[name] = [math.nan if v is None else float(v) for v in columns[name]]
-    flow.history_ = columns
-    flow.n_iter_ = len(columns["step"])
+    flow.history_ = unpack_history(header)
+    flow.n_iter_ = len(flow.history_["step"])
     if "particles" in tensors:
         flow.particles_ = check_tensor(
             tensors, "particles", getattr(torch, dtype, None), (None, *shape)

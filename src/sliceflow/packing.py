@@ -28,11 +28,13 @@ __all__ = [
     "describe",
     "describe_frame",
     "pack_condition",
+    "pack_history",
     "pack_tables",
     "restore",
     "restore_layout",
     "restore_seed",
     "unpack_condition",
+    "unpack_history",
     "unpack_tables",
 ]
 
@@ -83,8 +85,8 @@ def unpack_tables(
     i: int,
     stage: int,
     tensors: dict[str, Tensor],
-    n_steps: int,
-    directions: Callable[[int], int],
+    n_steps: int | None,
+    directions: Callable[[int], int] | None,
     device: torch.device,
 ) -> list[Step]:
     """The steps that `pack_tables` wrote for entry i of the schedule, `row`.
@@ -92,7 +94,8 @@ def unpack_tables(
     Parameters
     ----------
     stage : the number that the steps are to bear
-    directions : how many directions the frame of a step has
+    n_steps, directions : of the stage, and how many directions the frame of a step has; None where the
+        file can only be our own
     """
     out: dict[int, Step] = {}
     for j, group in enumerate(row.inners("tables")):
@@ -113,11 +116,11 @@ def unpack_tables(
         parts = {name: t.to(device) for name, t in parts.items()}
         first = 0
         for k, h in zip(steps, sizes, strict=True):
-            if k in out or k >= n_steps:
+            if k in out or (n_steps is not None and k >= n_steps):
                 raise ValueError(
                     f"tables.{i}.{j} has step {k}, which is twice there or beyond {n_steps}"
                 )
-            if h != directions(k):
+            if directions is not None and h != directions(k):
                 raise ValueError(
                     f"step {k} of stage {i} has {h} maps but its frame has {directions(k)} directions"
                 )
@@ -145,6 +148,28 @@ def _check_maps(name: str, parts: dict[str, Tensor]) -> None:
 
 
 # Small pieces
+
+
+def pack_history(history: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns of a history as JSON, which has no NaN and no infinities."""
+    return {
+        name: [None if isinstance(v, float) and not math.isfinite(v) else v for v in column]
+        for name, column in history.items()
+    }
+
+
+def unpack_history(header: Fields) -> dict[str, list[Any]]:
+    """The history: stage, step, distance and seconds of every step."""
+    row = header.inner("history")
+    columns = {name: row.rows(name) for name in ("stage", "step", "distance", "seconds")}
+    kinds: dict[str, type | tuple[type, ...]] = {"stage": str, "step": int}
+    for name, column in columns.items():
+        kind = kinds.get(name, (int, float, type(None)))
+        if len(column) != len(columns["step"]) or not all(isinstance(v, kind) for v in column):
+            raise ValueError(f"history.{name} does not have one {name} for every step")
+    for name in ("distance", "seconds"):
+        columns[name] = [math.nan if v is None else float(v) for v in columns[name]]
+    return columns
 
 
 def describe(piece: Any, known: tuple[type[Any], ...]) -> dict[str, Any] | None:
