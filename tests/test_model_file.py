@@ -279,6 +279,31 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
     assert [(stage["h"], stage["patch"]) for stage in text["schedule"]] == [(1, 1), (3, 2), (5, 3)]
 
 
+def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
+    flow = ImageFlow(**small, precision="float16").fit(PICTURES)
+    loaded = again(flow, tmp_path / "m")
+    assert loaded.precision == "float16"
+    assert loaded._walk.precision is None  # a CPU has float32 only
+    same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
+
+
+@pytest.mark.gpu
+def test_what_was_fitted_on_a_gpu_samples_on_a_cpu_and_back(tmp_path):
+    flow = SlicedWassersteinFlow(**{**quick, "device": "cuda"}).fit(X, LABELS["ints"])
+    flow.save(tmp_path / "m")
+    wanted = flow.sample(50, 1, random_state=0)
+    same(load(tmp_path / "m", device="cuda").sample(50, 1, random_state=0), wanted)
+    assert (
+        np.abs(load(tmp_path / "m", device="cpu").sample(50, 1, random_state=0) - wanted).max() < 1e-6
+    )
+    pictures = ImageFlow(**{**small, "device": "cuda"}).fit(PICTURES)
+    pictures.save(tmp_path / "m")
+    wanted = pictures.sample(50, random_state=0)
+    same(load(tmp_path / "m", device="cuda").sample(50, random_state=0), wanted)
+    other = load(tmp_path / "m", device="cpu").sample(50, random_state=0)
+    assert np.abs(other.astype(int) - wanted).mean() < 0.1
+
+
 def test_another_process_samples_the_same(tmp_path):
     flow = SlicedWassersteinFlow(**quick).fit(X, LABELS["strings"])
     flow.save(tmp_path / "m")

@@ -225,7 +225,10 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             heard.append(events.Progress())
 
         m = self._resolve_n_particles(len(x), condition, particle_conditions)
-        _check_memory(m, x, self._frame(), self._transport(), device)
+        transport = self._transport()
+        h = max(getattr(self._frame(), "n_directions", 0), x.shape[1])
+        n_values = 2 * self.n_knots * (h * self.n_steps + x.shape[1] * self.n_axis_steps)
+        _check_memory(m, x, self._frame(), transport, self.n_axis_steps, n_values, device)
         y_p, codes_p, order = None, None, None
         if condition is not None and codes is not None:
             if particle_conditions is not None:
@@ -255,7 +258,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
                 flow,
                 particles,
                 data,
-                self._transport(),
+                transport,
                 noise,
                 n_knots=self.n_knots,
                 listeners=heard,
@@ -399,7 +402,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         need(
             self.transport in _TRANSPORTS
             if isinstance(self.transport, str)
-            else hasattr(self.transport, "fit"),
+            else hasattr(self.transport, "fit") and hasattr(self.transport, "most"),
             "transport",
             f"one of {sorted(_TRANSPORTS)} or a transport from sliceflow.transports",
         )
@@ -441,14 +444,25 @@ def _standardization(X: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def _check_memory(
-    m: int, x: Tensor, frame: frames.FrameKind, transport: transports.Transport, device: torch.device
+    m: int,
+    x: Tensor,
+    frame: frames.FrameKind,
+    transport: transports.Transport,
+    n_axis_steps: int,
+    n_values: int,
+    device: torch.device,
 ) -> None:
+    """Refuse what cannot fit: both clouds, projections and what fitting makes of them, the model."""
     n, d = x.shape
     h = max(getattr(frame, "n_directions", d), d)
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
+    arrays = 7 if transport.most is None else 3  # sorting keeps order, knots and values besides z
+    projected = arrays * h * looked_at
+    if n_axis_steps:
+        projected = max(projected, 7 * d * (m + n))  # axis steps sort everything
     need_memory(
-        x.itemsize * (2 * d * (m + n) + 3 * h * looked_at),
+        x.itemsize * (2 * d * (m + n) + projected + n_values),
         device,
         f"n_particles={m} with {n} rows of {d} columns and {h} directions needs",
-        "lower n_particles or the number of directions",
+        "lower n_particles, the number of directions or n_knots",
     )

@@ -175,7 +175,7 @@ def simulate(
     transport: Transport,
     noise: Noise,
     *,
-    n_knots: int = 512,
+    n_knots: int | None = 512,
     listeners: Sequence[Listener] = (),
     batches: MiniBatches | None = None,
     run: Run | None = None,
@@ -183,7 +183,8 @@ def simulate(
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
-    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model.
+    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
+    None the maps as they were fitted.
     `batches`, if given, are what steps look at, the data being in their order already. `run` is where
     to go on, with particles that stand there.
     """
@@ -206,8 +207,9 @@ def simulate(
             fit: Fit = solver.fit(z_p, z_q, look.weights)
             flow.move(particles, frame, fit.table, fit.dz if some is None else None, i, k, noise)
 
-            if n_knots > 0:
-                run.model[i].append(Step(i, k, fit.table.thin(n_knots)))
+            if n_knots != 0:
+                table = fit.table if n_knots is None else fit.table.thin(n_knots)
+                run.model[i].append(Step(i, k, table))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
             distance, left = fit.cost.mean().sqrt(), total - run.spared
             event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x)

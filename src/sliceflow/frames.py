@@ -6,8 +6,8 @@ A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c
 unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description; ``draw`` makes
-the frame of one step from a seed, from the CPU's numbers and in float64 before it is rounded, so that
-a model replays anywhere. `Tiles`, for pictures, is in `local`.
+the frame of one step from a seed, whose bits are the same on every device, and in float64 until it is
+rounded, so that a model replays anywhere. `Tiles`, for pictures, is in `local`.
 """
 
 from __future__ import annotations

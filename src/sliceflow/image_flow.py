@@ -70,7 +70,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
     precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
-        "float32"; sums and particles are float32 whatever it is. A CPU always uses float32
+        "float32". Sums and particles are float32 whatever it is, displacements are read from tables in
+        half precision. A CPU always uses float32 throughout
     verbose : 1 shows a progress bar
 
     Attributes
@@ -405,7 +406,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
         known = isinstance(self.transport, str) and self.transport in ("auto", "sorted", "histogram")
         need(
-            known or hasattr(self.transport, "fit"),
+            known or (hasattr(self.transport, "fit") and hasattr(self.transport, "most")),
             "transport",
             self.transport,
             "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",

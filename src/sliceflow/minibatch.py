@@ -108,7 +108,8 @@ def _runs(n: int, most: int) -> list[slice]:
     """0..n-1 in as few equal runs as possible, of at most `most`; a remainder is left out."""
     count = -(-n // most)
     size = n // count
-    size -= size % 16 if size > 256 else 0  # GPUs like round addresses
+    if count > 1 and size > 256:
+        size -= size % 16  # GPUs like round addresses
     return [slice(b * size, (b + 1) * size) for b in range(count)]
 
 

@@ -40,7 +40,10 @@ __all__ = [
 
 FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
 TRANSPORTS = (transports.Sorted, transports.Histogram, transports.Auto)
-_TABLES: dict[str, type[Any]] = {"grid": transports.GridTable, "knots": transports.KnotTable}
+_TABLES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "grid": (transports.GridTable, ("lo", "hi", "values")),
+    "knots": (transports.KnotTable, ("knots", "values")),
+}
 _MOST = 1 << 28  # bytes of class labels, and values of a picture
 
 
@@ -59,7 +62,7 @@ def pack_tables(
     for i, steps in enumerate(model):
         alike: dict[tuple[str, int, torch.dtype], list[Step]] = {}
         for step in steps:
-            kind = next((name for name, t in _TABLES.items() if type(step.table) is t), None)
+            kind = next((name for name, (t, _) in _TABLES.items() if type(step.table) is t), None)
             if kind is None:
                 raise ValueError(
                     f"a {type(step.table).__name__} cannot be saved; transports whose models are saved "
@@ -70,9 +73,9 @@ def pack_tables(
         groups = []
         for j, ((kind, _, _), some) in enumerate(alike.items()):
             parts = {}
-            for field in fields(_TABLES[kind]):
-                whole = torch.cat([getattr(step.table, field.name).cpu() for step in some])
-                parts[field.name] = tensors[f"tables.{i}.{j}.{field.name}"] = whole
+            for name in _TABLES[kind][1]:
+                whole = torch.cat([getattr(step.table, name).cpu() for step in some])
+                parts[name] = tensors[f"tables.{i}.{j}.{name}"] = whole
             _check_maps(f"tables.{i}.{j}", parts)
             sizes = [len(cast(Any, step.table).values) for step in some]
             groups.append({"kind": kind, "steps": [s.step for s in some], "directions": sizes})
@@ -108,10 +111,10 @@ def unpack_tables(
         if len(steps) != len(sizes):
             raise ValueError(f"tables.{i}.{j} has {len(steps)} steps but {len(sizes)} sizes")
         parts = {}
-        for field in fields(_TABLES[kind]):
-            name = f"tables.{i}.{j}.{field.name}"
-            shape = (sum(sizes),) if field.name in ("lo", "hi") else (sum(sizes), None)
-            parts[field.name] = check_tensor(tensors, name, None, shape)
+        table, names = _TABLES[kind]
+        for name in names:
+            shape = (sum(sizes),) if name in ("lo", "hi") else (sum(sizes), None)
+            parts[name] = check_tensor(tensors, f"tables.{i}.{j}.{name}", None, shape)
         _check_maps(f"tables.{i}.{j}", parts)
         parts = {name: t.to(device) for name, t in parts.items()}
         first = 0
@@ -125,7 +128,7 @@ def unpack_tables(
                     f"step {k} of stage {i} has {h} maps but its frame has {directions(k)} directions"
                 )
             part = slice(first, first := first + h)
-            out[k] = Step(stage, k, _TABLES[kind](**{name: t[part] for name, t in parts.items()}))
+            out[k] = Step(stage, k, table(**{name: t[part] for name, t in parts.items()}))
     return [out[k] for k in sorted(out)]
 
 

@@ -90,21 +90,55 @@ class KnotTable:
 
 @dataclass(frozen=True)
 class GridTable:
-    """Maps on a uniform grid: edge b of [lo, hi] (h,) goes to values[:, b], (h, B + 1)."""
+    """Maps on a uniform grid: edge b of [lo, hi] (h,) goes to values[:, b], (h, B + 1).
+
+    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted.
+    """
 
     lo: Tensor
     hi: Tensor
     values: Tensor
+    counts: Tensor | None = None
 
     def displace(self, z: Tensor) -> Tensor:
         out: Tensor = kernels.for_tensor(z).displace_grid(z, self.lo, self.hi, self.values)
         return out
 
     def thin(self, n_knots: int) -> GridTable:
-        """Keep every k-th edge, k a divisor of the number of bins: histograms are smooth already."""
-        n_bins = self.values.shape[1] - 1
+        """Keep every k-th edge, k a divisor of the number of bins, and steady the tails.
+
+        Inside, histograms are smooth already.
+        """
+        values, n_bins = self.values, self.values.shape[1] - 1
+        if self.counts is not None:
+            values = steady(self.lo, self.hi, values, self.counts)
         stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
-        return GridTable(self.lo, self.hi, self.values[:, ::stride].contiguous())
+        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous())
+
+
+def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
+    """A grid's values (h, B + 1) with rigid tails: fit for particles the maps were not fitted on.
+
+    Beyond the ½√M-th particle from either end all are shifted by the displacement there, though not
+    out of the data's range. Out there T leads from one extreme value to another, both drawn by chance.
+    It puts in place the particles that drew them; fresh ones it only pushes about. One that is out
+    there at every step, because its observed pixels are unusual, would end as noise.
+    """
+    n_bins = counts.shape[1]
+    below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
+    few = below[:, -1:].sqrt() / 2
+    level = torch.cat((few, below[:, -1:] - few), 1)
+    b = torch.searchsorted(below, level) - 1  # the two bins that hold those particles
+    start = below.gather(1, b)
+    inside = (level - start) / (below.gather(1, b + 1) - start)
+
+    place = torch.arange(n_bins + 1, dtype=torch.float64, device=values.device)
+    edge = lo[:, None] + (hi - lo)[:, None] * (place / n_bins)
+    shift = values.double() - edge
+    end = shift.gather(1, b).lerp(shift.gather(1, b + 1), inside)
+    shift = torch.where(place > b[:, 1:], end[:, 1:], shift)
+    shift = torch.where(place <= b[:, :1], end[:, :1], shift)
+    return (edge + shift).clamp(values[:, :1], values[:, -1:]).to(values.dtype)
 
 
 @dataclass(frozen=True)
@@ -163,8 +197,8 @@ class Histogram:
         projections: each of C classes gets about n_bins/C of them.
 
     most : int or None
-        Count at most this many particles and data, others each step; None counts all. On MNIST, M =
-        100,000, 16,384 halve the time and raise FD from 2.3 to 2.5; class labels want more.
+        Count at most this many particles and data, others each step; None counts all. Fewer are
+        faster and a little worse, with class labels more than a little: benchmarks/RESULTS.md.
 
     Examples
     --------
@@ -182,7 +216,7 @@ class Histogram:
         counts_p, lo_p, hi_p = k.histogram(z_p, self.n_bins)
         counts_q, lo_q, hi_q = k.histogram(z_q, self.n_bins, weights)
         values, cost = k.compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)
-        return Fit(GridTable(lo_p, hi_p, values.to(z_p.dtype)), cost)
+        return Fit(GridTable(lo_p, hi_p, values.to(z_p.dtype), counts_p), cost)
 
 
 @dataclass(frozen=True)
