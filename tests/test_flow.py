@@ -58,7 +58,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     start, data = clouds(condition)
     error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, runs[0])]
     assert error[1] < 0.5 * error[0]
-    # Maps kept as they were fitted: a model replayed on the particles' own noise is the simulation again.
+    # Maps kept as fitted: a model replayed on the particles' own noise is the simulation again.
     replay(flow, model, start, Noise(Seed(5)))
     assert torch.allclose(start.x, runs[0], atol=1e-9)
 
