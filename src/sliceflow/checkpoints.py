@@ -7,6 +7,7 @@ particles, where the run stands, the tables so far, and what was heard. The file
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import signal
@@ -160,7 +161,9 @@ class Keeper:
             "numbers": [steps[0].stage if steps else 0 for steps in run.model],
             "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
             "history": pack_history(history.as_columns()),
-            "held_out": None if rule is None else rule.heard,
+            "held_out": None
+            if rule is None
+            else {"stage": [s for s, _ in rule.heard]} | pack_history({"distance": rule.distances}),
         }
         write(self._path, text, tensors)
 
@@ -186,8 +189,9 @@ class Keeper:
                 run.model.append(unpack_tables(row, i, numbers[i], tensors, None, None, x.device))
             history.before = unpack_history(header)
             if rule is not None:
-                for stage, distance in header.rows("held_out"):
-                    rule.judge(stage, distance)
+                held = header.inner("held_out")
+                for stage, distance in zip(held.rows("stage"), held.rows("distance"), strict=True):
+                    rule.judge(stage, math.nan if distance is None else distance)
         except (ValueError, TypeError, IndexError) as error:
             raise ModelFileError(
                 f"{self._path} is damaged: {error}. Delete it to start the fit anew"
