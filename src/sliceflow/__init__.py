@@ -6,7 +6,8 @@ The front door. Experts find `frames`, `transports`, `schedule`, `conditions`, `
 
 from sliceflow.estimator import SlicedWassersteinFlow
 from sliceflow.image_flow import ImageFlow
+from sliceflow.model_file import ModelFileError, load
 
-__all__ = ["ImageFlow", "SlicedWassersteinFlow", "__version__"]
+__all__ = ["ImageFlow", "ModelFileError", "SlicedWassersteinFlow", "__version__", "load"]
 
 __version__ = "0.1.0"

@@ -7,7 +7,9 @@ in the user's units, types and labels. The algorithm itself is in `flow`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
+from sliceflow.checkpoints import Keeper, digest, identity
 from sliceflow.checks import (
     default_particles,
     is_int,
@@ -26,7 +29,8 @@ from sliceflow.checks import (
     resolve_device,
 )
 from sliceflow.checks import need as check
-from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.flow import Cloud, Flow, Noise, Run, replay, simulate
+from sliceflow.model_file import Saved
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
 
@@ -45,7 +49,7 @@ _TRANSPORTS: dict[str, Callable[[], transports.Transport]] = {
 _CHUNK = 1 << 16  # offline samples per pass
 
 
-class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
+class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for vectors: particles moved onto the data by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
@@ -167,6 +171,8 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         *,
         particle_conditions: Any = None,
         listeners: tuple[events.Listener, ...] = (),
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
     ) -> Self:
         """Move particles onto the rows of X.
 
@@ -179,6 +185,10 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             ones should be spread as the data's are.
         listeners : callables that take a `sliceflow.events.Event` after every step; one that returns
             True ends the stage
+        checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
+            when it is called again with the same data, parameters and folder, and ends with the same
+            bits as one that was not
+        checkpoint_every : seconds between two checkpoints
         """
         self._check_parameters()
         given = X.device if isinstance(X, Tensor) else None
@@ -191,14 +201,23 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             condition = conditions.infer(y, len(X))
             codes = condition.encode(y)
         device = resolve_device(self.device)
-        seed = Seed.of(self.random_state)
+        seed, keeper = Seed.of(self.random_state), None
+        if checkpoint_dir is not None:
+            given_y = None if particle_conditions is None else conditions.as_array(particle_conditions)
+            data_of = dict(X=digest(X), y=digest(y), particle_conditions=digest(given_y))
+            keeper = Keeper(
+                checkpoint_dir, checkpoint_every, identity(self, device, seed, **data_of), seed
+            )
+            seed = keeper.seed
 
         shift, scale = _standardization(X, self.standardize)
         x = torch.from_numpy(((X - shift) / scale).astype(X.dtype))
         heard: list[events.Listener] = [history := events.History(), *listeners]
+        rule = None
         if self.early_stopping:
             kept, held = self._hold_out(len(x), seed.child("held out"))
-            heard.append(self._stopping_rule(x[held].to(device), seed.child("stopping rule")))
+            rule = self._stopping_rule(x[held].to(device), seed.child("stopping rule"))
+            heard.append(rule)
             x = x[kept]
             if y is not None and codes is not None:
                 y, codes = y[kept.numpy()], codes[kept]
@@ -232,7 +251,9 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
             float(self.entropy),
             projection_budget(device),
         )
-        with events.closing(heard):
+        run = Run()
+        kept_up = nullcontext() if keeper is None else keeper.running(run, particles, history, rule)
+        with events.closing(heard), kept_up:
             model = simulate(
                 flow,
                 particles,
@@ -241,6 +262,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
                 noise,
                 n_knots=self.n_knots,
                 listeners=heard,
+                run=run,
             )
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
@@ -275,7 +297,7 @@ class SlicedWassersteinFlow(BaseEstimator):  # type: ignore[misc]
         -------
         (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
         """
-        check_is_fitted(self, "particles_")
+        check_is_fitted(self, "history_")
         check(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         seed = Seed.of(random_state)
         codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))

@@ -60,19 +60,20 @@ class History:
     """
 
     events: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
+    before: dict[str, list[Any]] = field(default_factory=dict)  # of a run that this one goes on with
 
     def __call__(self, event: Event) -> None:
         self.events.append((event.stage, event.step, event.distance, event.seconds))
 
-    def as_columns(self) -> dict[str, list[str] | list[int] | list[float]]:
+    def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length; ``pandas.DataFrame(history)`` makes a table of them."""
-        distances = torch.stack([e[2] for e in self.events]).tolist() if self.events else []
-        return {
+        columns: dict[str, list[Any]] = {
             "stage": [e[0] for e in self.events],
             "step": [e[1] for e in self.events],
-            "distance": distances,
+            "distance": torch.stack([e[2] for e in self.events]).tolist() if self.events else [],
             "seconds": [e[3] for e in self.events],
         }
+        return {name: [*self.before.get(name, []), *column] for name, column in columns.items()}
 
 
 class Progress:
@@ -133,8 +134,13 @@ class HeldOut:
         self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
         self.target = torch.sort(self.theta @ rows, dim=1).values
         self.n_iter_no_change, self.tol = n_iter_no_change, tol
-        self.distances: list[float] = []
+        self.heard: list[tuple[int, float]] = []
         self._stage = -1
+
+    @property
+    def distances(self) -> list[float]:
+        """What was measured, step by step."""
+        return [distance for _, distance in self.heard]
 
     def distance(self, particles: Tensor) -> float:
         """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
@@ -147,10 +153,13 @@ class HeldOut:
         return float((quantiles - self.target).square().mean().sqrt())
 
     def __call__(self, event: Event) -> bool:
-        if event.stage_index != self._stage:
-            self._stage, self._best, self._stale = event.stage_index, float("inf"), 0
-        distance = self.distance(event.particles)
-        self.distances.append(distance)
+        return self.judge(event.stage_index, self.distance(event.particles))
+
+    def judge(self, stage: int, distance: float) -> bool:
+        """Whether the stage should end, now that the particles have come to this distance."""
+        if stage != self._stage:
+            self._stage, self._best, self._stale = stage, float("inf"), 0
+        self.heard.append((stage, distance))
         if distance < self._best * (1 - self.tol):
             self._best, self._stale = distance, 0
         else:

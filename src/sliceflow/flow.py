@@ -10,8 +10,8 @@ each direction's values side by side in memory, which is what sorting and counti
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from sliceflow.rng import Seed
 from sliceflow.schedule import Stage
 from sliceflow.transports import Fit, Table, Transport
 
-__all__ = ["Cloud", "Flow", "Noise", "Step", "batches_for", "replay", "simulate"]
+__all__ = ["Cloud", "Flow", "Noise", "Run", "Step", "batches_for", "replay", "simulate"]
 
 BUDGET = 1 << 28  # bytes for projections that are moved at a time
 
@@ -144,6 +144,30 @@ class Flow:
             x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
 
 
+@dataclass
+class Run:
+    """How far a simulation has come: where it begins, and where it stands after every step.
+
+    Parameters
+    ----------
+    stage, step : the next step to do; the stage's number of steps where it is over
+    done, spared : steps done, and steps that listeners did without
+    seconds : that it has taken
+    model : the steps kept, stage by stage
+    level : what a stage of pictures moves, where that is not the particles themselves
+    after : called after every step
+    """
+
+    stage: int = 0
+    step: int = 0
+    done: int = 0
+    spared: int = 0
+    seconds: float = 0.0
+    model: list[list[Step]] = field(default_factory=list)
+    level: Tensor | None = None
+    after: Callable[[], None] = lambda: None
+
+
 def simulate(
     flow: Flow,
     particles: Cloud,
@@ -154,16 +178,19 @@ def simulate(
     n_knots: int | None = 512,
     listeners: Sequence[Listener] = (),
     batches: MiniBatches | None = None,
+    run: Run | None = None,
 ) -> list[Step]:
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
     returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
     None the maps as they were fitted.
-    `batches`, if given, are what steps look at, the data being in their order already.
+    `batches`, if given, are what steps look at, the data being in their order already. `run` is where
+    to go on, with particles that stand there.
     """
-    model: list[Step] = []
-    done, total, began = 0, sum(stage.n_steps for stage in flow.schedule), now()
+    run = run or Run()
+    run.model += [[] for _ in flow.schedule[len(run.model) :]]
+    total, began = sum(stage.n_steps for stage in flow.schedule), now() - run.seconds
     for i, stage in enumerate(flow.schedule):
         solver = stage.transport or transport
         if batches is None:
@@ -171,7 +198,9 @@ def simulate(
             data = data if look.order is None else data.part(look.order)
         else:
             look = batches
-        for k in range(stage.n_steps):
+        if i < run.stage:
+            continue
+        for k in range(run.step, stage.n_steps):
             frame = flow.frame(i, k, particles.x)
             some, others = look.at(k)
             z_p, z_q = flow.project(frame, particles, some), flow.project(frame, data, others)
@@ -182,14 +211,19 @@ def simulate(
             flow.move(particles, frame, fit.table, dz, i, k, noise)
 
             if n_knots != 0:
-                model.append(Step(i, k, fit.table if n_knots is None else fit.table.thin(n_knots)))
-            done += 1
-            distance = fit.cost.mean().sqrt()
-            event = Event(stage.name, i, k, done, total, distance, now() - began, particles.x)
+                table = fit.table if n_knots is None else fit.table.thin(n_knots)
+                run.model[i].append(Step(i, k, table))
+            run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
+            distance, left = fit.cost.mean().sqrt(), total - run.spared
+            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x)
             if tell(listeners, event):
-                total -= stage.n_steps - (k + 1)
+                run.spared += stage.n_steps - run.step
+                run.step = stage.n_steps
+            run.after()
+            if run.step == stage.n_steps:
                 break
-    return model
+        run.stage, run.step = i + 1, 0
+    return [step for steps in run.model for step in steps]
 
 
 def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:

@@ -6,6 +6,8 @@ pyramid's levels (`walk`).
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sliceflow import conditions, events, schedule, transports
+from sliceflow.checkpoints import Keeper, digest, identity
 from sliceflow.checks import (
     columns_looked_at,
     default_particles,
@@ -25,9 +28,10 @@ from sliceflow.checks import (
     projection_budget,
     resolve_device,
 )
-from sliceflow.flow import Cloud, Noise
+from sliceflow.flow import Cloud, Noise, Run
 from sliceflow.local import Tiles
 from sliceflow.minibatch import divide
+from sliceflow.model_file import Saved
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
@@ -40,7 +44,7 @@ _CHUNK = 1 << 13  # offline samples per pass
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class ImageFlow(BaseEstimator):  # type: ignore[misc]
+class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
 
     Parameters
@@ -130,7 +134,13 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(
-        self, images: Any, labels: Any = None, *, listeners: tuple[events.Listener, ...] = ()
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        listeners: tuple[events.Listener, ...] = (),
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
     ) -> Self:
         """Move particles onto the pictures.
 
@@ -139,6 +149,10 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         images : (n, h, w) or (n, h, w, c), integers 0..levels-1 or floats in [0, 1]
         labels : None, or class labels (n,) of any hashable kind
         listeners : callables that take a `sliceflow.events.Event` after every step
+        checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
+            when it is called again with the same data, parameters and folder, and ends with the same
+            bits as one that was not
+        checkpoint_every : seconds between two checkpoints
         """
         self._check_parameters()
         layout = Layout.of(images, self.levels)
@@ -157,6 +171,11 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             if not isinstance(inferred, conditions.Labels):
                 raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
             condition, codes = inferred, inferred.encode(names)
+        seed, keeper = Seed.of(self.random_state), None
+        if checkpoint_dir is not None:
+            of = dict(layout=repr(layout), images=digest(raw.cpu().numpy()), labels=digest(names))
+            keeper = Keeper(checkpoint_dir, checkpoint_every, identity(self, device, seed, **of), seed)
+            seed = keeper.seed
         m = self.n_particles or default_particles(n)
         if condition is not None and m < condition.width:
             raise ValueError(
@@ -167,7 +186,6 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
             raw = layout.mirrored(raw)
             codes = None if codes is None else codes.repeat(2)
             names = None if names is None else np.concatenate((names, names))
-        seed = Seed.of(self.random_state)
         mask = None if self.observed is None else mask_of(self.observed, layout)
         # Nothing observed: the unconditional flow.
         known = None if mask is None or not bool(mask.any()) else mask.to(device)
@@ -223,7 +241,9 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         heard: list[events.Listener] = [history, *listeners]
         if self.verbose:
             heard.append(events.Progress())
-        with events.closing(heard):
+        run = Run()
+        kept_up = nullcontext() if keeper is None else keeper.running(run, particles, history)
+        with events.closing(heard), kept_up:
             model = walk.simulate(
                 particles,
                 lambda i: Cloud(
@@ -234,6 +254,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
                 self.n_knots,
                 heard,
                 batches,
+                run,
             )
 
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
@@ -359,7 +380,7 @@ class ImageFlow(BaseEstimator):  # type: ignore[misc]
         return _PRECISIONS["float16" if self.precision == "auto" else self.precision]
 
     def _check_model(self) -> None:
-        check_is_fitted(self, "particles_")
+        check_is_fitted(self, "history_")
         if not self._model[0]:
             raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
 

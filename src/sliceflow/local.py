@@ -85,6 +85,14 @@ class Tiles:
         offset = (s - 1 if s < self.height else 0, t - 1 if t < self.width else 0)
         return Geometry((self.channels, self.height, self.width), (s, t), offset).n_directions
 
+    def geometry(self, seed: Seed, step: int) -> Geometry:
+        """How `step` cuts the pictures."""
+        s, t = min(self.patch, self.height), min(self.patch, self.width)
+        # A tile as large as the picture has nowhere to go: offset 0 along that axis.
+        down, right = step_uniform(seed.child("offset"), step, 2)
+        offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
+        return Geometry((self.channels, self.height, self.width), (s, t), offset)
+
     def draw(
         self,
         seed: Seed,
@@ -94,11 +102,7 @@ class Tiles:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
     ) -> TileFrame:
-        s, t = min(self.patch, self.height), min(self.patch, self.width)
-        # A tile as large as the picture has nowhere to go: offset 0 along that axis.
-        down, right = step_uniform(seed.child("offset"), step, 2)
-        offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
-        geometry = Geometry((self.channels, self.height, self.width), (s, t), offset)
+        geometry = self.geometry(seed, step)
         side = kernels.for_device(device).lanes(geometry.side)
         theta = rotation(seed, step, geometry.side, device, dtype, side)
         theta_y = condition_directions(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow import events, schedule, transports
 from sliceflow.conditions import Offset
-from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
+from sliceflow.flow import Cloud, Flow, Noise, Run, Step, replay, simulate
 from sliceflow.local import TileFrame, Tiles
 from sliceflow.minibatch import MiniBatches
 from sliceflow.pictures import Layout
@@ -66,9 +66,9 @@ class Walk:
         )
         return flow, subspace
 
-    def _levels(self, particles: Cloud) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
+    def _levels(self, particles: Cloud, first: int = 0) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
         """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
-        for i in range(len(self.stages)):
+        for i in range(first, len(self.stages)):
             flow, subspace = self._engine(i)
             if self.known is not None or subspace.whole:
                 yield i, flow, subspace, particles
@@ -89,31 +89,45 @@ class Walk:
         n_knots: int,
         listeners: list[events.Listener],
         batches: MiniBatches,
+        run: Run | None = None,
     ) -> list[list[Step]]:
-        """Move particles onto the data, `data(i)` being its cloud at stage i; the model per stage."""
+        """Move particles onto the data, `data(i)` being its cloud at stage i; the model per stage.
+
+        `run` is where to go on, with particles that stand there.
+        """
+        run = run or Run()
+        run.model += [[] for _ in self.stages[len(run.model) :]]
         total = sum(level.n_steps for level in self.stages)
-        done, began = 0, events.now()
-        model = []
-        for i, flow, subspace, cloud in self._levels(particles):
+        began = events.now() - run.seconds
+        for i, flow, subspace, cloud in self._levels(particles, run.stage):
             target = data(i)
             if self.known is None:
                 target = Cloud(subspace.down(target.x), target.y)
+            if run.level is not None:
+                cloud.x.copy_(run.level)
+            inside = Run(step=run.step, model=[run.model[i]])
+            before, spared = run.done - run.step, run.spared
 
-            last = 0
-
-            def relay(event: events.Event, i: int = i, before: int = done, total: int = total) -> bool:
-                nonlocal last
-                last = event.step + 1
+            def relay(event: events.Event, i: int = i) -> bool:
                 whole = replace(
                     event,
                     stage_index=i,
-                    steps_done=before + last,
-                    steps_total=total,
+                    steps_done=run.done + 1,
+                    steps_total=total - run.spared,
                     seconds=events.now() - began,
                 )
                 return events.tell(listeners, whole)
 
-            steps = simulate(
+            def after(
+                i: int = i, inside: Run = inside, cloud: Cloud = cloud, spared: int = spared
+            ) -> None:
+                run.stage, run.step, run.done = i, inside.step, run.done + 1
+                run.spared, run.seconds = spared + inside.spared, events.now() - began
+                run.level = None if cloud is particles else cloud.x
+                run.after()
+
+            inside.after = after
+            simulate(
                 flow,
                 cloud,
                 target,
@@ -121,12 +135,11 @@ class Walk:
                 noise,
                 n_knots=n_knots,
                 listeners=[relay],
-                batches=batches.after(done),
+                batches=batches.after(before),
+                run=inside,
             )
-            model.append(steps)
-            done += last
-            total -= self.stages[i].n_steps - last  # a listener may have ended the stage early
-        return model
+            run.stage, run.step, run.level = i + 1, 0, None
+        return run.model
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
         """Move fresh particles by a model."""
