@@ -547,3 +547,10 @@ def test_a_stage_that_is_ended_early_is_counted_as_it_was_run(digits):
         digits[0], listeners=(first_step_only,)
     )
     assert heard == [(1, 6), (2, 4), (3, 4), (4, 4)]
+
+
+def test_parameters_changed_after_fitting_do_not_change_samples(digits):
+    flow = ImageFlow(**quick, observed="top").fit(digits[0])
+    before = flow.inpaint(digits[0][:5], 2, random_state=0)
+    flow.set_params(start_noise=1.0, dequantize=False)
+    assert np.array_equal(flow.inpaint(digits[0][:5], 2, random_state=0), before)
