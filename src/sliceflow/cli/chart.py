@@ -8,7 +8,7 @@ from html import escape
 
 __all__ = ["distance_chart", "scatter_chart"]
 
-_WIDE, _HIGH, _LEFT, _BELOW, _ABOVE = 720, 300, 58, 34, 22
+_WIDE, _HIGH, _LEFT, _BELOW, _ABOVE = 720, 300, 72, 34, 22
 
 
 def distance_chart(stages: Sequence[str], distances: Sequence[float]) -> str:

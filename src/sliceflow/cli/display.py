@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sliceflow.events import Event
+if TYPE_CHECKING:
+    from sliceflow.events import Event
 
 __all__ = ["Lines", "Panel", "display", "memory", "seconds_text", "sparkline"]
 

@@ -16,7 +16,6 @@ import numpy as np
 from sliceflow.cli import evaluate
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.display import display, seconds_text
-from sliceflow.cli.plan import plan
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import write_csv
@@ -58,7 +57,9 @@ def fit(
         holdout=settings.holdout,
     )
     settings.check(train)
-    flow: Any = settings.estimator(train)
+    if not dry_run:
+        folder.make(force=force and not resume)
+    flow: Any = settings.estimator(train)  # and now torch is imported
     labels = settings.labels(train)
     measured = "none" if test is None else str(len(test.x))
     say(f"{train.name}: {train.what} to fit, {measured} to measure with")
@@ -67,11 +68,12 @@ def fit(
     if train.labels is not None and labels is None and train.pictures and settings.observed is None:
         say("note: the labels are not used; --conditional fits by class")
     if dry_run:
+        from sliceflow.cli.plan import plan
+
         made = plan(flow, train, labels)
         print(json.dumps(made.as_dict(), indent=2) if as_json else made)
         return
 
-    folder.make(force=force and not resume)
     config = _config(settings, train, test)
     folder.write_json("config.json", config)
     evolution = _evolution(flow, train, folder) if train.pictures else None

@@ -39,9 +39,11 @@ border-bottom:1px solid var(--rule)}
 td.n,th.n{text-align:right}
 figure{margin:0}.classes{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.3rem .8rem;
 align-items:center}
-.stills{display:grid;grid-template-columns:repeat(auto-fill,minmax(8rem,1fr));gap:.7rem}
+.stills{display:grid;grid-template-columns:repeat(auto-fill,minmax(7rem,1fr));gap:.6rem;
+margin-top:.8rem}
 figcaption{color:var(--soft);font-size:.85rem}
 pre{background:var(--box);padding:.8rem;overflow-x:auto;border-radius:.4rem}
+@media(max-width:36rem){svg{font-size:20px}svg .small{display:none}}
 """
 
 

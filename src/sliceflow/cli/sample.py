@@ -17,6 +17,7 @@ def sample(
     run: Path, out: Path, *, n: int, label: str | None, device: str, seed: int, force: bool
 ) -> dict[str, Any]:
     """New samples of a model into a picture, a folder of pictures, .npz or .csv; what was written."""
+    new_file(out, force=force)  # before torch is imported
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is not None:
         raise WrongUsage(
@@ -46,12 +47,12 @@ def inpaint(
     force: bool,
 ) -> dict[str, Any]:
     """Completions of a picture, a folder of pictures or an array; what was written."""
+    path = _target(out, True, force)
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is None:
         raise WrongUsage(
             f"{run} does not complete pictures", "fit with --observed top (or left, border, …)"
         )
-    path = _target(out, True, force)
     pictures = _read_pictures(given, flow, resize)
     done = np.asarray(flow.inpaint(pictures, n, random_state=seed))
     # In a grid the given picture stands first, in a folder or an array there are only completions.

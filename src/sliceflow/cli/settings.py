@@ -13,8 +13,9 @@ from sliceflow.cli.run_folder import command_of
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
 
-__all__ = ["Settings", "steps_of"]
+__all__ = ["Settings"]
 
+_STEPS = {"draft": 30, "standard": 100, "best": 300}  # per stage, as in ImageFlow
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 _PICTURES_ONLY = ("size", "observed", "schedule", "mirror", "conditional")
 
@@ -51,6 +52,7 @@ class Settings:
                     raise WrongUsage(
                         f"--{name} is for pictures; {self.source} is a table", cure or "leave it out"
                     )
+        self.n_steps(data)
         if self.conditional and self.observed:
             raise WrongUsage("--conditional and --observed exclude each other", "choose one")
         if self.conditional and data.labels is None:
@@ -66,23 +68,33 @@ class Settings:
         if not data.pictures:
             return SlicedWassersteinFlow(
                 n_particles=self.particles,
-                n_steps=int(steps_of(self.quality, _TABLE_STEPS)),
+                n_steps=self.n_steps(data),
                 amplifier=self.amplifier,
                 device=self.device,
                 random_state=self.seed,
             )
-        from sliceflow.image_flow import QUALITY
-
         return ImageFlow(
             schedule=self.schedule,
             n_particles=self.particles,
-            quality=steps_of(self.quality, QUALITY),
+            quality=self.quality if self.quality in _STEPS else self.n_steps(data),
             amplifier=self.amplifier,
             levels=data.levels,
             mirror=self.mirror,
             device=self.device,
             random_state=self.seed,
             observed=self.observed,
+        )
+
+    def n_steps(self, data: Data) -> int:
+        """The number of steps that --quality means: per stage for pictures, in all for a table."""
+        names = _STEPS if data.pictures else _TABLE_STEPS
+        if self.quality in names:
+            return names[self.quality]
+        if self.quality.isascii() and self.quality.isdigit() and int(self.quality) > 0:
+            return int(self.quality)
+        raise WrongUsage(
+            f"--quality {self.quality!r} is not one of {', '.join(names)}",
+            "or pass the number of steps",
         )
 
     def labels(self, data: Data) -> Any:
@@ -100,14 +112,3 @@ class Settings:
     def folder(self) -> Path:
         """The run folder: --out, else runs/ and the name of the data."""
         return Path(self.out or Path("runs", Path(self.source).expanduser().resolve().stem))
-
-
-def steps_of(quality: str, names: dict[str, int]) -> int:
-    """The number of steps that --quality means."""
-    if quality in names:
-        return names[quality]
-    if quality.isascii() and quality.isdigit() and int(quality) > 0:
-        return int(quality)
-    raise WrongUsage(
-        f"--quality {quality!r} is not one of {', '.join(names)}", "or pass the number of steps"
-    )
