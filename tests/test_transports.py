@@ -169,25 +169,24 @@ def test_the_cost_is_the_mean_squared_displacement(transport):
 
 @given(seed=seeds, shift=st.floats(-3, 3))
 def test_kept_maps_have_rigid_tails(seed, shift):
-    """Beyond the ½√M-th particle: one shift, inside the data's range; unchanged in between."""
+    """Beyond the ¼√M-th particle: one shift, inside the data's range; unchanged in between."""
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
     table = Histogram(256).fit(z_p, z_q + shift).table
     kept = table.thin(256)
     edge = torch.lerp(table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double())
-    few = round(4000**0.5 / 2)
+    few = round(4000**0.5 / 4)
     ordered = z_p.sort(dim=1).values
     width = (table.hi - table.lo)[:, None] / 256
-    low, high = ordered[:, few - 1 : few], ordered[:, -few - 1 : -few]
-    inside = (edge > low + 2 * width) & (edge < high - 2 * width)
+    inside = (edge > ordered[:, few + 1, None] + width) & (edge < ordered[:, -few - 2, None] - width)
     assert torch.equal(kept.values[inside], table.values[inside])
     assert bool((kept.values.diff(dim=1) >= -1e-12).all())
     assert bool(
         (kept.values >= table.values[:, :1]).all() & (kept.values <= table.values[:, -1:]).all()
     )
     for row in range(2):
-        beyond = 2 * width[row]
-        for tail in (edge[row] < low[row] - beyond, edge[row] > high[row] + beyond):
+        low, high = ordered[row, few - 2] - width[row], ordered[row, -few + 1] + width[row]
+        for tail in (edge[row] < low, edge[row] > high):
             moved = (kept.values - edge)[row][tail]
             free = (kept.values[row] > table.values[row, 0]) & (
                 kept.values[row] < table.values[row, -1]
@@ -205,5 +204,5 @@ def test_fresh_particles_in_the_tails_are_pushed_about_less():
         table = Histogram(128).fit(z_p, z_q).table
         fitted.append(abs(float(table.displace(z))))
         kept.append(abs(float(table.thin(128).displace(z))))
-    assert np.mean(kept) < 0.5 * np.mean(fitted)
-    assert np.max(kept) < 0.5 * np.max(fitted)
+    assert np.mean(kept) < 0.75 * np.mean(fitted)
+    assert np.max(kept) < 0.75 * np.max(fitted)
