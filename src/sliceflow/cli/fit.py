@@ -90,7 +90,10 @@ def fit(
     except KeyboardInterrupt as error:
         done = str(error).split(";")[0] or "the fit was stopped"
         raise KeyboardInterrupt(f"{done}; to go on: {settings.command} --resume") from error
-    _remove_if_empty(folder.checkpoint)
+    except Exception:
+        folder.clear_failed()
+        raise
+    folder.drop_checkpoint()
 
     flow.save(folder / "model.sliceflow")
     _write_history(flow.history_, folder)
@@ -107,7 +110,7 @@ def fit(
         "classes": [str(c) for c in getattr(flow, "classes_", [])],
     }
     folder.write_json("config.json", config)
-    measures = evaluate.measure(flow, train, test, batched=flow.particles_)
+    measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT])
     folder.write_json("evaluation.json", measures.as_dict())
     evaluate.draw_neighbours(flow.particles_, train, folder / "neighbours.png")
     from sliceflow.cli.report import write_report
@@ -204,8 +207,3 @@ def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> No
 
     frames = [grid(by_class(as_bytes(p, train.levels), None, 8)[0], 32) for p in evolution.pictures()]
     animation(folder / "evolution.gif", frames)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
