@@ -7,13 +7,13 @@ import json
 import platform
 import sys
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.cli import evaluate
+from sliceflow.cli.about import version_of
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.display import display, seconds_text
 from sliceflow.cli.run_folder import RunFolder
@@ -150,19 +150,10 @@ def _config(settings: Settings, train: Data, test: Data | None) -> dict[str, Any
             "held_out": 0 if test is None else len(test.x),
             "notes": list(train.notes),
         },
-        "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
+        "versions": {"python": platform.python_version()} | {p: version_of(p) for p in packages},
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        from sliceflow import __version__
-
-        return __version__ if package == "sliceflow" else "missing"
 
 
 def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
