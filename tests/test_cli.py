@@ -19,7 +19,9 @@ pytest.importorskip("typer")
 
 import sliceflow as package
 from sliceflow.cli.failures import WrongUsage
+from sliceflow.cli.fit import fit
 from sliceflow.cli.sample import inpaint, sample
+from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import read_csv
 from sliceflow.datasets import load
 
@@ -284,7 +286,6 @@ def test_tables_are_read_as_they_come(tmp_path, text, names, shape):
         (("fit", "digits", "--out", "/proc/run", *FEW), 1, ("/proc/run cannot be written to", "--out")),
         (("fit", "digits", "--resume", "--conditional", "--observed", "top"), 2, ("exclude",)),
         (("fit", "mnist", "--data-root", "/nowhere"), 1, ("/nowhere/MNIST/raw", "--data-root")),
-        (("fit", "digits", "--device", "toaster"), 1, ("toaster",)),
         (("info", "nowhere"), 2, ("does not exist", "run folder")),
         (("frobnicate",), 2, ("frobnicate", "--help")),
     ],
@@ -292,6 +293,12 @@ def test_tables_are_read_as_they_come(tmp_path, text, names, shape):
 )
 def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, words, code, said):
     refused(sliceflow(*words, cwd=tmp_path), code, *said)
+
+
+def test_a_fit_that_fails_at_once_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="toaster"):
+        fit(Settings("digits", str(tmp_path / "run"), device="toaster"), quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_debug_shows_where_it_happened(tmp_path):

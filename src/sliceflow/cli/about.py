@@ -10,9 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from sliceflow import __version__
 from sliceflow.cli.run_folder import RunFolder
 
-__all__ = ["datasets_found", "doctor", "info"]
+__all__ = ["datasets_found", "doctor", "info", "version_of"]
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
@@ -74,7 +75,6 @@ def doctor(root: Path | None) -> dict[str, Any]:
     """Versions, devices, memory, data sets, and extras that are missing with the cure for it."""
     import torch
 
-    from sliceflow import __version__
     from sliceflow.checks import free_memory, total_memory
 
     def memory(device: torch.device) -> str:
@@ -96,7 +96,7 @@ def doctor(root: Path | None) -> dict[str, Any]:
     others = [package for packages in _EXTRAS.values() for package in packages]
     return {
         "versions": {"sliceflow": __version__, "python": sys.version.split()[0]}
-        | {package: _version(package) for package in (*_CORE, *others, "triton")},
+        | {package: version_of(package) for package in (*_CORE, *others, "triton")},
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "devices": devices,
         "data": datasets_found(root),
@@ -104,7 +104,10 @@ def doctor(root: Path | None) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version that is installed, or "missing"."""
+    if package == "sliceflow":
+        return __version__
     try:
         return version(package)
     except PackageNotFoundError:

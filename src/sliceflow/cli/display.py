@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,7 @@ class Panel:
 
         self._pace, self._drawn = _Pace(), 0.0
         self._distances: list[float] = []
+        self._heights: list[float] = []
         self._bar = Progress(
             TextColumn("step"), BarColumn(None), TextColumn("{task.completed}/{task.total}")
         )
@@ -121,7 +123,10 @@ class Panel:
         if now - self._drawn < 0.12 and event.steps_done < event.steps_total:
             return
         self._drawn = now
-        self._distances.append(float(event.distance))
+        distance = float(event.distance)
+        self._distances.append(distance)
+        if distance > 0:  # it falls by orders of magnitude: the sparkline is logarithmic
+            self._heights.append(math.log10(max(distance, 1e-4 * max(self._distances))))
         self._bar.update(self._task, completed=event.steps_done, total=event.steps_total)
         self._live.update(self._table(event, left))
 
@@ -132,7 +137,7 @@ class Panel:
         held = memory(event)
         table = Table.grid(padding=(0, 2))
         table.add_row("stage", f"{event.stage_index + 1}: {event.stage}, step {event.step + 1}")
-        table.add_row("sliced distance", f"{self._distances[-1]:<9.4g} {sparkline(self._distances)}")
+        table.add_row("sliced distance", f"{self._distances[-1]:<9.4g} {sparkline(self._heights)}")
         table.add_row("pace", f"{self._pace.rate(event):,.0f} particles per second")
         table.add_row("left", f"about {seconds_text(left)}")
         if held is not None:

@@ -7,13 +7,13 @@ import json
 import platform
 import sys
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.cli import evaluate
+from sliceflow.cli.about import version_of
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.display import display, seconds_text
 from sliceflow.cli.run_folder import RunFolder
@@ -90,7 +90,10 @@ def fit(
     except KeyboardInterrupt as error:
         done = str(error).split(";")[0] or "the fit was stopped"
         raise KeyboardInterrupt(f"{done}; to go on: {settings.command} --resume") from error
-    _remove_if_empty(folder.checkpoint)
+    except Exception:
+        folder.clear_failed()
+        raise
+    folder.drop_checkpoint()
 
     flow.save(folder / "model.sliceflow")
     _write_history(flow.history_, folder)
@@ -107,7 +110,7 @@ def fit(
         "classes": [str(c) for c in getattr(flow, "classes_", [])],
     }
     folder.write_json("config.json", config)
-    measures = evaluate.measure(flow, train, test, batched=flow.particles_)
+    measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT])
     folder.write_json("evaluation.json", measures.as_dict())
     evaluate.draw_neighbours(flow.particles_, train, folder / "neighbours.png")
     from sliceflow.cli.report import write_report
@@ -147,19 +150,10 @@ def _config(settings: Settings, train: Data, test: Data | None) -> dict[str, Any
             "held_out": 0 if test is None else len(test.x),
             "notes": list(train.notes),
         },
-        "versions": {"python": platform.python_version()} | {p: _version(p) for p in packages},
+        "versions": {"python": platform.python_version()} | {p: version_of(p) for p in packages},
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        from sliceflow import __version__
-
-        return __version__ if package == "sliceflow" else "missing"
 
 
 def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
@@ -204,8 +198,3 @@ def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> No
 
     frames = [grid(by_class(as_bytes(p, train.levels), None, 8)[0], 32) for p in evolution.pictures()]
     animation(folder / "evolution.gif", frames)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()

@@ -36,12 +36,12 @@ svg text{fill:var(--ink)}svg .small{font-size:11px;fill:var(--soft)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid var(--rule)}
-td.n,th.n{text-align:right}
+td.n,th.n{text-align:right}.say{min-width:12rem}
 figure{margin:0}.classes{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.3rem .8rem;
 align-items:center}
 .stills{display:grid;grid-template-columns:repeat(auto-fill,minmax(7rem,1fr));gap:.6rem;
 margin-top:.8rem}
-figcaption{color:var(--soft);font-size:.85rem}
+.stills img{image-rendering:auto}figcaption{color:var(--soft);font-size:.85rem}
 pre{background:var(--box);padding:.8rem;overflow-x:auto;border-radius:.4rem}
 @media(max-width:36rem){svg{font-size:20px}svg .small{display:none}}
 """
@@ -193,7 +193,7 @@ def _measures(value: dict[str, Any] | None) -> str:
     )
     return (
         '<h2>Measures</h2><div class="wide"><table>'
-        f"<tr><th>measure</th>{head}<th>what it says</th></tr>"
+        f'<tr><th>measure</th>{head}<th class="say">what it says</th></tr>'
         f'{rows}</table></div><p class="note">{escape(measures.note)}. Offline samples are new noise '
         "moved by the saved model.</p>\n"
     )

@@ -75,6 +75,21 @@ class RunFolder:
             reason = error.strerror or str(error)
             raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
 
+    def drop_checkpoint(self) -> None:
+        """Remove the folder for checkpoints, if there are none."""
+        if self.checkpoint.is_dir() and not any(self.checkpoint.iterdir()):
+            self.checkpoint.rmdir()
+
+    def clear_failed(self) -> None:
+        """Leave nothing of a fit that failed before its first checkpoint."""
+        if (self.checkpoint / "fit.checkpoint").exists():
+            return
+        for name in ("config.json", "checkpoint/evolution.npz"):
+            (self / name).unlink(missing_ok=True)
+        self.drop_checkpoint()
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """One JSON file, whole or not at all."""
         part = self / f".{name}.part"
