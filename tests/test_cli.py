@@ -81,11 +81,12 @@ def test_help_is_quick_and_imports_no_torch():
     code += "try: main()\nfinally: print('torch' in sys.modules, 'numpy' in sys.modules)"
     times = []
     for _ in range(3):
-        began = time.perf_counter()
+        before = os.times()
         result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
         )
-        times.append(time.perf_counter() - began)
+        after = os.times()  # of the processor: other work on the machine does not count
+        times.append(after[2] + after[3] - before[2] - before[3])
     assert "inpaint" in result.stdout
     assert result.stdout.split()[-2:] == ["False", "False"]
     assert min(times) < 0.5
