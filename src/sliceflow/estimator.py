@@ -31,6 +31,8 @@ from sliceflow.checks import (
 from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
+from sliceflow.online.growing import Growing
+from sliceflow.online.vectors import VectorsOnline
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
 
@@ -49,7 +51,7 @@ _TRANSPORTS: dict[str, Callable[[], transports.Transport]] = {
 _CHUNK = 1 << 16  # offline samples per pass
 
 
-class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
+class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for vectors: particles moved onto the data by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
@@ -266,6 +268,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             )
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
+        self._online = None
         self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
         self._condition, self._codes = condition, codes
         self._type, self._device, self._given_device = x.dtype, device, given
@@ -334,6 +337,12 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         if self._given_device is None:
             return np.ascontiguousarray(rows.cpu().numpy())
         return rows.contiguous().to(self._given_device)
+
+    def _begin_online(self, X: Any) -> VectorsOnline:
+        return VectorsOnline.begin(self, X)
+
+    def _units(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _standardization(X, self.standardize)
 
     def _frame(self) -> frames.FrameKind:
         return _FRAMES[self.frame]() if isinstance(self.frame, str) else self.frame

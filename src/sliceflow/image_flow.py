@@ -32,6 +32,8 @@ from sliceflow.flow import Cloud, Noise, Run
 from sliceflow.local import Tiles
 from sliceflow.minibatch import divide
 from sliceflow.model_file import Saved
+from sliceflow.online.growing import Growing
+from sliceflow.online.pictures import PicturesOnline
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
@@ -44,7 +46,7 @@ _CHUNK = 1 << 13  # offline samples per pass
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
+class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
 
     Parameters
@@ -258,6 +260,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
                 run,
             )
 
+        self._online = None
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
         self._codes = None if codes is None else codes.cpu()
         self._device, self._mask = device, mask
@@ -356,6 +359,9 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         cloud = Cloud(x, y)
         self._walk.replay(cloud, self._model, noise)
         return cloud.x
+
+    def _begin_online(self, images: Any) -> PicturesOnline:
+        return PicturesOnline.begin(self, images)
 
     def _stages(self, layout: Layout) -> list[schedule.PictureStage]:
         text = self.schedule

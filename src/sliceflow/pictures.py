@@ -98,14 +98,22 @@ class Layout:
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 
-    def encode(self, raw: Tensor, seed: Seed, *, dequantize: bool = True) -> Tensor:
-        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise."""
+    def encode(
+        self, raw: Tensor, seed: Seed, *, dequantize: bool = True, names: Tensor | None = None
+    ) -> Tensor:
+        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
+
+        A picture's noise depends on its place among the columns, or on its name (n,) if it has one.
+        """
         x = raw.to(torch.float32)
         if self.levels is None:
             return 2 * x - 1
         if dequantize:
-            # One row of numbers per pixel: their layout is the pictures' own, no transposition.
-            u = seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+            if names is None:
+                # One row of numbers per pixel: their layout is the pictures' own, no transposition.
+                u = seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+            else:
+                u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
             x += u.clamp_(max=1 - self.levels * 2.0**-22)  # or v + u would round up to v + 1
         else:
             x += 0.5

@@ -30,6 +30,7 @@ __all__ = [
     "match",
     "move_tiles",
     "philox",
+    "philox_named",
     "project_tiles",
     "sort_rows",
     "value_range",
@@ -49,8 +50,26 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     is harmless: both halves are masked out of the wrapped bits.
     """
     counter = torch.arange(first, first + n, dtype=torch.int64, device=device)
-    c0, c1 = counter & _MASK, (counter >> 32) & _MASK
-    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
+    zero = torch.zeros_like(counter)
+    return torch.stack(_philox_rounds(counter & _MASK, (counter >> 32) & _MASK, zero, zero, key), dim=1)
+
+
+def philox_named(names: Tensor, n: int, key: tuple[int, int]) -> Tensor:
+    """Four 32-bit words for each of n places of every 64-bit name: int64 (len(names), n, 4).
+
+    The name is the lower half of the counter. The upper half is the place, and a 1 that no counter of
+    `philox` has.
+    """
+    name = names[:, None].expand(-1, n)
+    place = torch.arange(n, device=names.device).expand_as(name)
+    words = _philox_rounds(name & _MASK, (name >> 32) & _MASK, place, torch.ones_like(place), key)
+    return torch.stack(words, dim=2)
+
+
+def _philox_rounds(
+    c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The ten rounds on a 128-bit counter of four 32-bit words."""
     k0, k1 = key
     for _ in range(10):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
@@ -61,7 +80,7 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
             p0 & _MASK,
         )
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return torch.stack((c0, c1, c2, c3), dim=1)
+    return c0, c1, c2, c3
 
 
 def box_muller(words: Tensor) -> Tensor:
