@@ -16,6 +16,7 @@ from torch import Tensor
 from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
 from sliceflow.kernels.reference import (
+    add_below,
     argsort_rows,
     box_muller,
     displace_knots,
@@ -24,6 +25,7 @@ from sliceflow.kernels.reference import (
 )
 
 __all__ = [
+    "add_below",
     "add_class_offsets",
     "argsort_rows",
     "box_muller",

@@ -17,6 +17,7 @@ __all__ = [
     "GAP_RATIO",
     "LEVEL_EPSILON",
     "Geometry",
+    "add_below",
     "add_class_offsets",
     "argsort_rows",
     "box_muller",
@@ -221,6 +222,23 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
     """`count` over each row's own range: the counts, and lo and hi of `value_range`."""
     lo, hi = value_range(z)
     return count(z, lo, hi, n_bins, weights), lo, hi
+
+
+def add_below(
+    total: Tensor, counts: Tensor, width: Tensor, start: Tensor, step: Tensor, factor: float
+) -> None:
+    """Add to total (h, m) factor × how many values lie below start + e·step, e = 0..m-1, in place.
+
+    The values of a bin are spread evenly in it; bin b of counts (h, B) begins at (b − B/2)·width.
+    """
+    n_bins = counts.shape[1]
+    below = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
+    e = torch.arange(total.shape[1], dtype=torch.float64, device=total.device)
+    z = start[:, None] + e * step[:, None]
+    position = (z / width[:, None] + n_bins / 2).clamp_(0, n_bins)
+    b = position.floor().clamp_(max=n_bins - 1).long()
+    left, right = below.gather(1, b), below.gather(1, b + 1)
+    total += (left + (position - b) * (right - left)) * factor
 
 
 def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:

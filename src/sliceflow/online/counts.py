@@ -98,15 +98,6 @@ class Tally:
         first, after = seen.argmax(1), n_bins - seen.flip(1).argmax(1)
         return (first - n_bins // 2) * self.width, (after - n_bins // 2) * self.width
 
-    def cumulated(self, z: Tensor) -> Tensor:
-        """How many values are below each z (h, m), those of a bin being spread evenly in it."""
-        n_bins = self.counts.shape[1]
-        below = torch.nn.functional.pad(self.counts.cumsum(1), (1, 0))
-        position = (z / self.width[:, None] + n_bins / 2).clamp_(0, n_bins)
-        b = position.floor().clamp_(max=n_bins - 1).long()
-        left, right = below.gather(1, b), below.gather(1, b + 1)
-        return left + (position - b) * (right - left)
-
 
 def mixed(
     tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None, n_bins: int
@@ -137,13 +128,14 @@ def mixed(
     reach = [t.reach() for t, _, _ in used]
     lo = torch.stack([low + by for (low, _), (_, _, by) in zip(reach, used, strict=True)]).amin(0)
     hi = torch.stack([high + by for (_, high), (_, _, by) in zip(reach, used, strict=True)]).amax(0)
-    place = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device) / n_bins
-    edges = lo[:, None] + (hi - lo)[:, None] * place
+    step = (hi - lo) / n_bins
     unit = (1 << 30) // sum(mass for _, mass, _ in used)  # sums are exact in float64 and in int32
-    total = torch.zeros_like(edges)
+    total = torch.zeros((len(lo), n_bins + 1), dtype=torch.float64, device=lo.device)
     for tally, mass, by in used:
-        n_rows = tally.counts[:1].sum(dtype=torch.int64)  # every direction has counted them all
-        total += tally.cumulated(edges - by[:, None]) * (mass * unit / n_rows)
+        n_rows = int(tally.counts[0].sum())  # every direction has counted them all
+        kernels.for_tensor(total).add_below(
+            total, tally.counts, tally.width, lo - by, step, mass * unit / n_rows
+        )
     # Rounded here and not bin by bin: where a class ends its whole mass must be below.
     return Counts(total.round_().diff(dim=1).int(), lo, hi)
 
