@@ -369,12 +369,12 @@ def test_listeners_hear_a_refresh():
 def test_fit_keeps_no_counts():
     X, _ = moons_like(50)
     flow = vectors().fit(X)
-    with pytest.raises(ValueError, match="keeps no counts"):
-        flow.partial_fit(X)
     with pytest.raises(ValueError, match="no counts of the data"):
         flow.forget(X[:1])
-    grown = vectors().partial_fit(X)
-    assert grown.fit(X)._online is None
+    with pytest.warns(UserWarning, match="begins anew, with these rows alone"):
+        flow.partial_fit(X[:30])
+    assert_same(flow, vectors().partial_fit(X[:30]))
+    assert flow.fit(X)._online is None
 
 
 def test_fit_is_not_changed_by_what_was_counted():
@@ -445,8 +445,8 @@ def test_a_pickle_goes_on_and_a_file_only_samples(tmp_path):
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model")
     assert np.array_equal(loaded.sample(20, random_state=1), flow.sample(20, random_state=1))
-    with pytest.raises(ValueError, match="keeps no counts"):
-        loaded.partial_fit(X)
+    with pytest.raises(ValueError, match="pickle keeps them"):
+        loaded.forget(X[:1], y[:1])
 
 
 def test_floats_tensors_and_colours_grow_too():

@@ -115,7 +115,7 @@ def mixed(
     --------
     >>> tally = Tally(torch.tensor([[0, 3, 1, 0]]).int(), torch.ones(1, dtype=torch.float64))
     >>> counts, lo, hi = mixed([tally, tally], [4, 4], torch.tensor([[0.0, 9.0]]), 11)
-    >>> counts * 8 // counts.sum()
+    >>> counts.long() * 8 // counts.sum()
     tensor([[3, 1, 0, 0, 0, 0, 0, 0, 0, 3, 1]])
     >>> lo, hi
     (tensor([-1.], dtype=torch.float64), tensor([10.], dtype=torch.float64))

@@ -7,6 +7,7 @@ those names.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ _GRID = 1024  # the fewest bins for classes that the amplifier holds apart
 class Growing:
     """What makes an estimator one that grows: its data are kept as counts (`sliceflow.online`).
 
-    The first `partial_fit` begins; ``fit`` keeps no counts and ends it.
+    The first `partial_fit` begins; ``fit`` keeps no counts, and `partial_fit` after it begins anew.
     """
 
     _online: Online | None = None
@@ -68,9 +69,12 @@ class Growing:
         estimator = cast(Any, self)
         estimator._check_parameters()
         if self._online is None and hasattr(self, "history_"):
-            raise ValueError(
-                "this model keeps no counts of its data: it comes from fit, or from a file. Begin with "
-                "partial_fit on a new estimator (sklearn.base.clone)"
+            # No error: scikit-learn's conventions want it to work.
+            warnings.warn(
+                "this model comes from fit or from a file and has no counts of its data; partial_fit "
+                "begins anew, with these rows alone",
+                UserWarning,
+                stacklevel=2,
             )
         online = self._online or estimator._begin_online(X)
         online.check(estimator)
@@ -126,7 +130,7 @@ class Growing:
     def _kept(self) -> Online:
         if self._online is None:
             raise ValueError(
-                "there are no counts of the data; they are kept by partial_fit, not by fit, and are not in "
+                "there are no counts of the data: partial_fit keeps them, but not fit, and they are not in "
                 "a file of save (pickle keeps them)"
             )
         self._online.check(self)
