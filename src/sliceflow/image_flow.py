@@ -49,6 +49,8 @@ _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": t
 class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
 
+    Pictures can also be added and forgotten, by `partial_fit` and `forget` of `sliceflow.online`.
+
     Parameters
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as

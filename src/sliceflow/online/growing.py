@@ -130,8 +130,8 @@ class Growing:
     def _kept(self) -> Online:
         if self._online is None:
             raise ValueError(
-                "there are no counts of the data: partial_fit keeps them, but not fit, and they are not in "
-                "a file of save (pickle keeps them)"
+                "there are no counts of the data: partial_fit keeps them, fit does not, and no file of "
+                "save holds them (pickle keeps them)"
             )
         self._online.check(self)
         return self._online
