@@ -239,6 +239,24 @@ def test_absorbing_takes_no_memory_but_for_new_classes():
     assert flow.partial_fit(X[50:], y[50:], refresh=False)._online.ledger.nbytes == before
 
 
+def test_absorbing_costs_the_same_whatever_is_there_already(monkeypatch):
+    X, y = moons_like(3000)
+    add, values = Tally.add, []
+
+    def counted(self, z, sign=1):
+        values.append(z.numel())
+        add(self, z, sign)
+
+    costs = []
+    monkeypatch.setattr(Tally, "add", counted)
+    for n in (20, 2900):
+        flow = vectors().partial_fit(X[:n], y[:n], refresh=False)
+        values.clear()
+        flow.partial_fit(X[-50:], y[-50:], refresh=False)
+        costs.append(sum(values))
+    assert costs[0] == costs[1] == 50 * (6 + 2) * 2  # rows, steps, directions
+
+
 # Forgetting
 
 
@@ -371,7 +389,7 @@ def test_fit_keeps_no_counts():
     flow = vectors().fit(X)
     with pytest.raises(ValueError, match="no counts of the data"):
         flow.forget(X[:1])
-    with pytest.warns(UserWarning, match="begins anew, with these rows alone"):
+    with pytest.warns(UserWarning, match="begins anew"):
         flow.partial_fit(X[:30])
     assert_same(flow, vectors().partial_fit(X[:30]))
     assert flow.fit(X)._online is None
@@ -445,6 +463,8 @@ def test_a_pickle_goes_on_and_a_file_only_samples(tmp_path):
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model")
     assert np.array_equal(loaded.sample(20, random_state=1), flow.sample(20, random_state=1))
+    with pytest.raises(ValueError, match="holds a model but no counts"):
+        loaded.partial_fit(X, y)
     with pytest.raises(ValueError, match="pickle keeps them"):
         loaded.forget(X[:1], y[:1])
 

@@ -14,18 +14,9 @@ from sliceflow import datasets
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     out, threads = tmp_path_factory.mktemp("online"), torch.get_num_threads()
-    arguments = [
-        "--scale",
-        "small",
-        "--steps",
-        "2",
-        "--particles",
-        "400",
-        "--classes",
-        "6",
-        "--schedule",
-    ]
-    online.main([*arguments, "1[1] 4[4] 8[8,5]", "--out", str(out)])
+    settings = {"scale": "small", "steps": 2, "particles": 400, "classes": 6, "out": out}
+    arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    online.main([*arguments, "--schedule", "1[1] 4[4] 8[8,5]"])
     torch.set_num_threads(threads)
     return out, json.loads((out / "online.json").read_text())
 

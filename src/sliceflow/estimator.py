@@ -57,8 +57,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
     x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact. There is no
-    network and no training: the model is the maps. Rows can also be added and forgotten, by `partial_fit`
-    and `forget` of `sliceflow.online`.
+    network and no training: the model is the maps. Rows can also be added and forgotten, by the
+    `partial_fit` and `forget` of `sliceflow.online`.
 
     Parameters
     ----------

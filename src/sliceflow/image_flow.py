@@ -49,7 +49,7 @@ _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": t
 class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
 
-    Pictures can also be added and forgotten, by `partial_fit` and `forget` of `sliceflow.online`.
+    Pictures can also be added and forgotten, by the `partial_fit` and `forget` of `sliceflow.online`.
 
     Parameters
     ----------

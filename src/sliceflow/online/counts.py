@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.flow import Flow
+from sliceflow.flow import BUDGET, Flow
 from sliceflow.frames import AnyFrame, Axis, Frame, Orthogonal
 from sliceflow.kernels.reference import project_tiles
 from sliceflow.local import TileFrame, Tiles
@@ -34,7 +34,6 @@ __all__ = ["Ledger", "Mixture", "Place", "Tally", "mixed"]
 
 REACH = 8.0  # how far the first bins reach, in standard deviations of an even spread of directions
 _WHOLE = 2.0**18
-_BUDGET = 1 << 27  # bytes of projections that are counted at a time
 
 
 def whole(x: Tensor) -> Tensor:
@@ -258,7 +257,8 @@ class Ledger:
         """
         self.whole = False
         widest = max([self.dimension, *(place.most_directions for place in self.places)])
-        n, chunk = groups[-1][1].stop, max(64, _BUDGET // (8 * widest))
+        budget = min((place.flow.budget for place in self.places), default=BUDGET) // 4
+        n, chunk = groups[-1][1].stop, max(64, budget // (8 * widest))
         for first in range(0, n, chunk):
             self._count(x, slice(first, min(first + chunk, n)), groups, sign)
         for label, columns in groups:

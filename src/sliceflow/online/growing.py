@@ -68,11 +68,16 @@ class Growing:
         """
         estimator = cast(Any, self)
         estimator._check_parameters()
+        if self._online is None and "_file" in vars(self):
+            raise ValueError(
+                f"{vars(self)['_file']} holds a model but no counts of its data: nothing can be added. "
+                "Pickle an estimator to go on with it another day; begin with a new one now"
+            )
         if self._online is None and hasattr(self, "history_"):
             # No error: scikit-learn's conventions want it to work.
             warnings.warn(
-                "this model comes from fit or from a file and has no counts of its data; partial_fit "
-                "begins anew, with these rows alone",
+                "this model comes from fit, which keeps no counts of its data; partial_fit begins "
+                "anew, with these rows alone",
                 UserWarning,
                 stacklevel=2,
             )
