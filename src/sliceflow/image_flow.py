@@ -60,7 +60,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     random_state : int, RandomState, Generator or None
     observed : None, or what is known of every picture: an (h, w) mask of booleans, or one of "top",
         "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
-    transport : "auto" (histograms of 256 bins, 1024 with labels; sorted for small clouds), or any of
+    transport : "auto" (histograms of 128 bins, 1024 with labels; sorted for small clouds), or any of
         `sliceflow.transports`
     start_noise : standard deviation of the particles' starting pixels
     clip : keep particles in the range of pixels at the full resolution
@@ -369,7 +369,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     def _transport(self, labelled: bool) -> transports.Transport:
         if not isinstance(self.transport, str):
             return self.transport
-        n_bins = 1024 if labelled else 256
+        n_bins = 1024 if labelled else 128
         kinds: dict[str, transports.Transport] = {
             "auto": transports.Auto(n_bins=n_bins),
             "sorted": transports.Sorted(),
