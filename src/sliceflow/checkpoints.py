@@ -159,7 +159,7 @@ class Keeper:
             "spared": run.spared,
             "seconds": run.seconds,
             "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors, weights=True)],
             "history": pack_history(history.as_columns()),
             "held_out": None
             if rule is None

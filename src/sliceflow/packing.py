@@ -16,10 +16,12 @@ from torch import Tensor
 
 import sliceflow
 from sliceflow import conditions, frames, transports
+from sliceflow.compact import CompactTable, from_bytes, to_bytes
 from sliceflow.container import Fields
 from sliceflow.flow import Step
 from sliceflow.pictures import Layout
 from sliceflow.rng import Seed
+from sliceflow.transports import Table
 
 __all__ = [
     "FRAMES",
@@ -43,6 +45,7 @@ TRANSPORTS = (transports.Sorted, transports.Histogram, transports.Auto)
 _TABLES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "grid": (transports.GridTable, ("lo", "hi", "values")),
     "knots": (transports.KnotTable, ("knots", "values")),
+    "compact": (CompactTable, ("packed",)),
 }
 _MOST = 1 << 28  # bytes of class labels, and values of a picture
 
@@ -51,12 +54,13 @@ _MOST = 1 << 28  # bytes of class labels, and values of a picture
 
 
 def pack_tables(
-    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor]
+    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor], *, weights: bool = False
 ) -> list[list[dict[str, Any]]]:
     """Put the tables of every stage into `tensors`; what `unpack_tables` must be told of them.
 
     Steps whose tables are alike (kind, number of knots, type) lie one after the other along the
-    directions, of which every step may have another number.
+    directions, of which every step may have another number. The grids' `weights` are left out unless
+    asked for: only who goes on fitting needs them.
     """
     out = []
     for i, steps in enumerate(model):
@@ -66,19 +70,37 @@ def pack_tables(
             if kind is None:
                 raise ValueError(
                     f"a {type(step.table).__name__} cannot be saved; transports whose models are saved "
-                    "return GridTable or KnotTable"
+                    "return GridTable, KnotTable or CompactTable"
                 )
-            values = cast(Any, step.table).values
-            alike.setdefault((kind, values.shape[1], values.dtype), []).append(step)
+            if isinstance(step.table, CompactTable):
+                alike.setdefault((kind, step.table.n_bins, step.table.dtype), []).append(step)
+            else:
+                values = cast(Any, step.table).values
+                alike.setdefault((kind, values.shape[1], values.dtype), []).append(step)
         groups = []
-        for j, ((kind, _, _), some) in enumerate(alike.items()):
+        for j, ((kind, n_bins, dtype), some) in enumerate(alike.items()):
+            group: dict[str, Any] = {"kind": kind, "steps": [s.step for s in some]}
+            tables = [cast(Any, step.table) for step in some]
+            if kind == "compact":
+                packed = np.frombuffer(bytearray(to_bytes(tables)), np.uint8)
+                tensors[f"tables.{i}.{j}.packed"] = torch.from_numpy(packed)
+                group |= {
+                    "directions": [len(t.lo) for t in tables],
+                    "exponents": [t.exponent for t in tables],
+                    "bins": n_bins,
+                    "knots": sum(len(t.at) for t in tables),
+                    "type": str(dtype).removeprefix("torch."),
+                }
+                groups.append(group)
+                continue
             parts = {}
             for name in _TABLES[kind][1]:
-                whole = torch.cat([getattr(step.table, name).cpu() for step in some])
+                whole = torch.cat([getattr(t, name).cpu() for t in tables])
                 parts[name] = tensors[f"tables.{i}.{j}.{name}"] = whole
             _check_maps(f"tables.{i}.{j}", parts)
-            sizes = [len(cast(Any, step.table).values) for step in some]
-            groups.append({"kind": kind, "steps": [s.step for s in some], "directions": sizes})
+            if weights and kind == "grid" and all(t.weights is not None for t in tables):
+                tensors[f"tables.{i}.{j}.weights"] = torch.cat([t.weights.cpu() for t in tables])
+            groups.append({**group, "directions": [len(t.values) for t in tables]})
         out.append(groups)
     return out
 
@@ -110,14 +132,6 @@ def unpack_tables(
             )
         if len(steps) != len(sizes):
             raise ValueError(f"tables.{i}.{j} has {len(steps)} steps but {len(sizes)} sizes")
-        parts = {}
-        table, names = _TABLES[kind]
-        for name in names:
-            shape = (sum(sizes),) if name in ("lo", "hi") else (sum(sizes), None)
-            parts[name] = check_tensor(tensors, f"tables.{i}.{j}.{name}", None, shape)
-        _check_maps(f"tables.{i}.{j}", parts)
-        parts = {name: t.to(device) for name, t in parts.items()}
-        first = 0
         for k, h in zip(steps, sizes, strict=True):
             if k in out or (n_steps is not None and k >= n_steps):
                 raise ValueError(
@@ -127,9 +141,55 @@ def unpack_tables(
                 raise ValueError(
                     f"step {k} of stage {i} has {h} maps but its frame has {directions(k)} directions"
                 )
-            part = slice(first, first := first + h)
-            out[k] = Step(stage, k, table(**{name: t[part] for name, t in parts.items()}))
+        if len(set(steps)) != len(steps):
+            raise ValueError(f"tables.{i}.{j} has a step twice")
+        unpack = _unpack_compact if kind == "compact" else _unpack_whole
+        tables = unpack(group, f"tables.{i}.{j}", kind, sizes, tensors, device)
+        out |= {k: Step(stage, k, table) for k, table in zip(steps, tables, strict=True)}
     return [out[k] for k in sorted(out)]
+
+
+def _unpack_whole(
+    group: Fields,
+    name: str,
+    kind: str,
+    sizes: list[int],
+    tensors: dict[str, Tensor],
+    device: torch.device,
+) -> list[Table]:
+    """Tables whose tensors are in the file as they are."""
+    parts, (table, fields) = {}, _TABLES[kind]
+    for field in fields:
+        shape = (sum(sizes),) if field in ("lo", "hi") else (sum(sizes), None)
+        parts[field] = check_tensor(tensors, f"{name}.{field}", None, shape)
+    _check_maps(name, parts)
+    if f"{name}.weights" in tensors and kind == "grid":
+        bins = parts["values"].shape[1] - 1
+        parts["weights"] = check_tensor(tensors, f"{name}.weights", torch.uint8, (sum(sizes), bins))
+    split = {field: torch.split(t.to(device), sizes) for field, t in parts.items()}
+    return [table(**{f: t[i] for f, t in split.items()}) for i in range(len(sizes))]
+
+
+def _unpack_compact(
+    group: Fields,
+    name: str,
+    kind: str,
+    sizes: list[int],
+    tensors: dict[str, Tensor],
+    device: torch.device,
+) -> list[Table]:
+    """Tables that are one stream of bytes."""
+    if group.text("type") not in ("float32", "float64"):
+        raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
+    tables = from_bytes(
+        check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
+        sizes,
+        group.wholes("exponents", -1000),
+        group.whole("bins", 1),
+        group.whole("knots", 0),
+        getattr(torch, group.text("type")),
+    )
+    return [table.to(device) for table in tables]
 
 
 def _check_maps(name: str, parts: dict[str, Tensor]) -> None:

@@ -1,0 +1,213 @@
+"""Compact tables: the maps of a step in some fifty bytes each, for models that are kept.
+
+A map is kept as its displacement D(z) = T(z) − z, piecewise linear through a few knots that stand where
+it bends, rounded to whole steps. `compress` makes such a table of a grid; for moving particles it is
+made a grid again.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.kernels.cpu_bends import bends
+from sliceflow.transports import GridTable
+
+__all__ = ["MOST_BINS", "CompactTable", "compress", "from_bytes", "to_bytes"]
+
+MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
+MOST_BINS = (1 << 16) - 1
+_MOST_RATIO = 1032  # of what zlib can make of its bytes
+_MOST_LEVEL = (1 << 15) - 1
+
+
+@dataclass(frozen=True)
+class CompactTable:
+    """Maps through few knots on the edges of a uniform grid of `n_bins` bins over [lo, hi], both (h,).
+
+    Knot k stands at edge `at[k]` and moves by ``levels[k] · 2**exponent``; D is linear between knots.
+    The `sizes` (h,) say how many knots each map has. Its first is at edge 0, its last at edge `n_bins`.
+    `dtype` is that of the grid's values.
+    """
+
+    lo: Tensor
+    hi: Tensor
+    sizes: Tensor
+    at: Tensor
+    levels: Tensor
+    n_bins: int
+    exponent: int
+    dtype: torch.dtype = torch.float32
+
+    def grid(self) -> GridTable:
+        """The same maps on their whole grid, made to ascend."""
+        h, n_bins, device = len(self.lo), self.n_bins, self.lo.device
+        at, sizes = self.at.long(), self.sizes.long()
+        row = torch.arange(h, device=device).repeat_interleave(sizes)
+        # The k-th knot is the last one at or before every edge up to the next.
+        bins = at.diff().where(row.diff() == 0, 1)  # a map's last knot has its own edge only
+        ones = torch.ones(1, dtype=torch.long, device=device)
+        k = torch.arange(len(at), device=device).repeat_interleave(torch.cat((bins, ones)))
+        k = k.view(h, n_bins + 1)
+        right = (k + 1).clamp(max=len(at) - 1)
+        edge = torch.arange(n_bins + 1, device=device)
+        d = torch.ldexp(self.levels.double(), torch.tensor(self.exponent, device=device))
+        t = (edge - at[k]) / (at[right] - at[k]).clamp(min=1)
+        lo, hi = self.lo.double()[:, None], self.hi.double()[:, None]
+        values = lo + (hi - lo) * (edge / n_bins) + d[k] + t * (d[right] - d[k])
+        return GridTable(self.lo, self.hi, values.cummax(1).values.to(self.dtype))
+
+    def to(self, device: torch.device) -> CompactTable:
+        """The same on another device."""
+        names = ("lo", "hi", "sizes", "at", "levels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def displace(self, z: Tensor) -> Tensor:
+        return self.grid().displace(z)
+
+    def thin(self, n_knots: int) -> CompactTable:
+        return self
+
+
+def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> CompactTable:
+    """The maps of a grid with as few knots as an error allows.
+
+    Parameters
+    ----------
+    table : with its weights, as `GridTable.thin` keeps them: what counts is the error of particles
+    error : root mean square of a particle's error, in the units of z. All maps have the same, and not
+        one relative to their displacements: errors of large and small maps add up alike
+    most : knots of a map
+
+    Returns
+    -------
+    Table on the same grid, its range rounded to 1/8 of a step, the displacements to whole ones. A step
+    is the largest power of two that is not above `error`, unless displacements are enormous.
+    """
+    if table.weights is None:
+        table = table.thin(table.values.shape[1] - 1)
+    if table.weights is None:
+        raise ValueError(
+            "the tables do not tell where the particles were: compress a flow as it was fitted, "
+            "not one that was saved and loaded"
+        )
+    if not 2 <= most <= MOST_KNOTS:
+        raise ValueError(f"most={most} knots; it must be from 2 to {MOST_KNOTS}")
+    n_bins, device = table.values.shape[1] - 1, table.lo.device
+    values = table.values.double().cpu()
+    lo, hi = table.lo.double().cpu()[:, None], table.hi.double().cpu()[:, None]
+    place = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
+    farthest = float((values - (lo + (hi - lo) * place)).abs().amax()) if len(lo) else 0.0
+    exponent = max(math.frexp(error)[1] - 1, math.frexp(farthest / (_MOST_LEVEL - 1))[1])
+    step = math.ldexp(1.0, exponent)
+    lo, hi = (lo / (step / 8)).round() * (step / 8), (hi / (step / 8)).round() * (step / 8)
+    shift = values - (lo + (hi - lo) * place)
+    share = table.weights.double().cpu().square()  # they are square roots
+    weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
+    arrays = bends(shift.numpy(), weights.numpy(), error, step, most)
+    sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
+    return CompactTable(
+        lo[:, 0].to(device),
+        hi[:, 0].to(device),
+        sizes,
+        at,
+        levels,
+        n_bins,
+        exponent,
+        table.values.dtype,
+    )
+
+
+# As bytes
+
+
+def to_bytes(tables: Sequence[CompactTable]) -> bytes:
+    """What `from_bytes` makes tables of again; they must have one type and one number of bins.
+
+    All their numbers of one kind follow each other, and of these the lowest bytes come first: so zlib
+    finds what is alike. Of a map's knots the ends have no place: they are at 0 and `n_bins`.
+    """
+    lo, hi, sizes, at, levels = (
+        torch.cat([getattr(table, name).cpu() for table in tables]).numpy()
+        for name in ("lo", "hi", "sizes", "at", "levels")
+    )
+    inner = ~_ends(sizes.astype(np.int64))
+    gaps = np.diff(at, prepend=0)[inner].astype("<u2")
+    kinds = (lo.astype("<f8"), hi.astype("<f8"), (sizes - 2).astype("u1"), gaps, levels.astype("<i2"))
+    return zlib.compress(b"".join(_planes(kind) for kind in kinds), 9)
+
+
+def from_bytes(
+    packed: bytes,
+    directions: Sequence[int],
+    exponents: Sequence[int],
+    n_bins: int,
+    n_knots: int,
+    dtype: torch.dtype,
+) -> list[CompactTable]:
+    """The tables of `to_bytes`, of so many `directions` each and `n_knots` in all; else a ValueError.
+
+    The numbers are checked before anything is allocated, against each other and against `packed`.
+    """
+    h = sum(directions)
+    if len(directions) != len(exponents) or not all(abs(e) <= 1000 for e in exponents):
+        raise ValueError(f"there are {len(exponents)} exponents for {len(directions)} tables")
+    if not 1 <= n_bins <= MOST_BINS or not 2 * h <= n_knots <= MOST_KNOTS * h:
+        raise ValueError(f"{h} compact maps have {n_knots} knots on {n_bins} bins")
+    counts = [8 * h, 8 * h, h, 2 * (n_knots - 2 * h), 2 * n_knots]
+    if sum(counts) > _MOST_RATIO * len(packed):
+        raise ValueError(f"{len(packed)} bytes cannot hold {n_knots} knots")
+    stream = zlib.decompressobj()
+    try:
+        whole = stream.decompress(packed, sum(counts) + 1)
+    except zlib.error as error:
+        raise ValueError(f"compact maps cannot be unpacked: {error}") from error
+    if len(whole) != sum(counts) or not stream.eof or stream.unused_data:
+        raise ValueError(f"compact maps do not have the {sum(counts)} bytes of {n_knots} knots")
+    parts = np.split(np.frombuffer(whole, np.uint8), np.cumsum(counts)[:-1])
+    kinds = ("<f8", "<f8", "u1", "<u2", "<i2")
+    lo, hi, sizes, gaps, levels = (_whole(p, kind) for p, kind in zip(parts, kinds, strict=True))
+    sizes = sizes.astype(np.int64) + 2
+    if sizes.sum() != n_knots or not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+        raise ValueError(f"compact maps do not have {n_knots} knots, or their range is not finite")
+    steps = np.zeros(n_knots, np.int64)
+    ends = _ends(sizes)
+    steps[~ends] = gaps
+    at, last = np.cumsum(steps), np.cumsum(sizes) - 1
+    at -= np.repeat(at[last - sizes + 1], sizes)
+    at[last] = n_bins
+    if (np.diff(at)[~ends[1:] | ~ends[:-1]] < 1).any() or (hi < lo).any():
+        raise ValueError("compact maps have knots that do not ascend")
+    out, rows, knots = [], 0, 0
+    for count, exponent in zip(directions, exponents, strict=True):
+        of, rows = slice(rows, rows + count), rows + count
+        held = int(sizes[of].sum())
+        where, knots = slice(knots, knots + held), knots + held
+        parts = [lo[of], hi[of], sizes[of].astype("i2"), at[where].astype("i4"), levels[where]]
+        a, b, c, d, e = (torch.from_numpy(p.astype(p.dtype.newbyteorder("="))) for p in parts)
+        out.append(CompactTable(a, b, c, d, e, n_bins, exponent, dtype))
+    return out
+
+
+def _ends(sizes: np.ndarray) -> np.ndarray:
+    """Which knots are the first or the last of their map."""
+    out = np.zeros(int(sizes.sum()), bool)
+    last = np.cumsum(sizes) - 1
+    out[last] = out[last - sizes + 1] = True
+    return out
+
+
+def _planes(array: np.ndarray) -> bytes:
+    """The lowest bytes of all numbers, then the next."""
+    return array.view(np.uint8).reshape(-1, array.itemsize).T.tobytes()
+
+
+def _whole(planes: np.ndarray, kind: str) -> np.ndarray:
+    wide = np.dtype(kind).itemsize
+    return np.ascontiguousarray(planes.reshape(wide, -1).T).reshape(-1).view(kind)
