@@ -104,7 +104,8 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     lo, hi = table.lo.double().cpu()[:, None], table.hi.double().cpu()[:, None]
     place = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
     farthest = float((values - (lo + (hi - lo) * place)).abs().amax()) if len(lo) else 0.0
-    exponent = max(math.frexp(error)[1] - 1, math.frexp(farthest / (_MOST_LEVEL - 1))[1])
+    fits = math.frexp(farthest / (_MOST_LEVEL - 1))[1]  # 16 bits
+    exponent = max(math.frexp(error)[1] - 1, fits, -1000)
     step = math.ldexp(1.0, exponent)
     lo, hi = (lo / (step / 8)).round() * (step / 8), (hi / (step / 8)).round() * (step / 8)
     shift = values - (lo + (hi - lo) * place)
@@ -133,6 +134,8 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
     All their numbers of one kind follow each other, and of these the lowest bytes come first: so zlib
     finds what is alike. Of a map's knots the ends have no place: they are at 0 and `n_bins`.
     """
+    for table in tables:
+        _check_range(table)
     lo, hi, sizes, at, levels = (
         torch.cat([getattr(table, name).cpu() for table in tables]).numpy()
         for name in ("lo", "hi", "sizes", "at", "levels")
@@ -174,15 +177,15 @@ def from_bytes(
     kinds = ("<f8", "<f8", "u1", "<u2", "<i2")
     lo, hi, sizes, gaps, levels = (_whole(p, kind) for p, kind in zip(parts, kinds, strict=True))
     sizes = sizes.astype(np.int64) + 2
-    if sizes.sum() != n_knots or not (np.isfinite(lo).all() and np.isfinite(hi).all()):
-        raise ValueError(f"compact maps do not have {n_knots} knots, or their range is not finite")
+    if sizes.sum() != n_knots:
+        raise ValueError(f"compact maps have {sizes.sum()} knots, not {n_knots}")
     steps = np.zeros(n_knots, np.int64)
     ends = _ends(sizes)
     steps[~ends] = gaps
     at, last = np.cumsum(steps), np.cumsum(sizes) - 1
     at -= np.repeat(at[last - sizes + 1], sizes)
     at[last] = n_bins
-    if (np.diff(at)[~ends[1:] | ~ends[:-1]] < 1).any() or (hi < lo).any():
+    if (np.diff(at)[~ends[1:] | ~ends[:-1]] < 1).any() or not (lo <= hi).all():
         raise ValueError("compact maps have knots that do not ascend")
     out, rows, knots = [], 0, 0
     for count, exponent in zip(directions, exponents, strict=True):
@@ -192,7 +195,17 @@ def from_bytes(
         parts = [lo[of], hi[of], sizes[of].astype("i2"), at[where].astype("i4"), levels[where]]
         a, b, c, d, e = (torch.from_numpy(p.astype(p.dtype.newbyteorder("="))) for p in parts)
         out.append(CompactTable(a, b, c, d, e, n_bins, exponent, dtype))
+        _check_range(out[-1])
     return out
+
+
+def _check_range(table: CompactTable) -> None:
+    """Refuse maps whose values may not be finite."""
+    farthest = max(float(t.abs().amax()) for t in (table.lo, table.hi)) if len(table.lo) else 0.0
+    if not farthest + math.ldexp(1.0, table.exponent + 15) < torch.finfo(table.dtype).max / 4:
+        raise ValueError(
+            f"compact maps reach beyond the numbers of {str(table.dtype).removeprefix('torch.')}"
+        )
 
 
 def _ends(sizes: np.ndarray) -> np.ndarray:
