@@ -15,6 +15,7 @@ import numpy as np
 import paper
 import pytest
 import report
+import table_size
 import timing
 import torch
 import trade_offs
@@ -320,3 +321,15 @@ def test_equal_quality_is_read_off():
         assert 0 < row["FD-PCA32"] < 20
     assert text.count("| Algorithm 1 ") == 2
     json.dumps(numbers)
+
+
+def test_every_way_to_keep_maps_is_measured(tmp_path, capsys):
+    few = ["--only", "64 uniform", "16 where", "compact", "--errors", "0.1", "--device", "cpu"]
+    size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1", "--labels"]
+    table_size.main([*few, *size, "--bins", "64", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "table_size.json").read_text())["rows"]
+    assert rows["64 uniform, float32"]["bytes per map"] == 4 * 65 + 8
+    assert rows["compact, error 0.1"]["bytes per map"] < 200
+    assert all(row["FD-PCA32"] > 0 for row in rows.values())
+    assert (tmp_path / "table_size.png").stat().st_size > 0
+    assert "| batched samples" in capsys.readouterr().out

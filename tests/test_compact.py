@@ -129,6 +129,13 @@ def test_a_table_that_was_not_thinned_is_and_one_without_weights_is_refused():
             compress(table, 0.01, most=most)
 
 
+def test_maps_that_are_not_finite_are_refused():
+    table = table_of().thin(256)
+    table.values[3, 5] = torch.nan
+    with pytest.raises(ValueError, match="the flow did not stay finite"):
+        compress(table, 0.1)
+
+
 def test_a_straight_map_has_two_knots_and_displaces_as_its_grid_does():
     lo, hi = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     values = torch.linspace(1, 3, 9)[None]

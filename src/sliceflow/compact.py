@@ -104,6 +104,8 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     lo, hi = table.lo.double().cpu()[:, None], table.hi.double().cpu()[:, None]
     place = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
     farthest = float((values - (lo + (hi - lo) * place)).abs().amax()) if len(lo) else 0.0
+    if not math.isfinite(farthest):
+        raise ValueError("the maps hold NaN or infinity: the flow did not stay finite")
     fits = math.frexp(farthest / (_MOST_LEVEL - 1))[1]  # 16 bits
     exponent = max(math.frexp(error)[1] - 1, fits, -1000)
     step = math.ldexp(1.0, exponent)
@@ -132,7 +134,7 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
     """What `from_bytes` makes tables of again; they must have one type and one number of bins.
 
     All their numbers of one kind follow each other, and of these the lowest bytes come first: so zlib
-    finds what is alike. Of a map's knots the ends have no place: they are at 0 and `n_bins`.
+    sees what is alike. Of a map's knots the ends have no place: they are at 0 and `n_bins`.
     """
     for table in tables:
         _check_range(table)
@@ -143,7 +145,9 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
     inner = ~_ends(sizes.astype(np.int64))
     gaps = np.diff(at, prepend=0)[inner].astype("<u2")
     kinds = (lo.astype("<f8"), hi.astype("<f8"), (sizes - 2).astype("u1"), gaps, levels.astype("<i2"))
-    return zlib.compress(b"".join(_planes(kind) for kind in kinds), 9)
+    # Only runs and the bytes' own frequencies: smaller here than all of zlib, and much faster.
+    stream = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
+    return stream.compress(b"".join(map(_planes, kinds))) + stream.flush()
 
 
 def from_bytes(

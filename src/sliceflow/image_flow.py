@@ -420,7 +420,7 @@ def _check_memory(
     d, n = raw.shape
     clouds = 4 * d * (4 * m + 3 * n) + raw.nbytes
     need_memory(
-        clouds + 4 * max(directions) * looked_at + 4 * n_values,
+        clouds + 4 * max(directions) * looked_at + 5 * n_values,  # values, and a byte of weight
         device,
         f"n_particles={m}, {n} pictures of {d} values and a model of {n_values} numbers need",
         "lower n_particles, quality or n_knots (0 keeps no model)",
