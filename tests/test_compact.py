@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
 from sliceflow.compact import MOST_KNOTS, CompactTable, compress, from_bytes, to_bytes
+from sliceflow.kernels.cpu_bends import straight
 from sliceflow.transports import GridTable, Histogram, KnotTable
 
 FIELDS = ("lo", "hi", "sizes", "at", "levels")
@@ -91,6 +92,15 @@ def test_bytes_come_back_bit_for_bit(tables, error):
             assert getattr(a, name).dtype == getattr(b, name).dtype
             assert torch.equal(getattr(a, name), getattr(b, name))
         assert torch.equal(a.grid().values, b.grid().values)
+
+
+@settings(max_examples=50)
+@given(table=grids())
+def test_lines_between_knots_are_the_same_without_numba(table):
+    small = compress(table, 1e-3)
+    d = torch.ldexp(small.levels.double(), torch.tensor(small.exponent))
+    out = straight(small.sizes.numpy(), small.at.numpy(), d.numpy(), small.n_bins)
+    assert torch.equal(small._straight(d), torch.from_numpy(out))
 
 
 def table_of(n_bins=256, h=40):

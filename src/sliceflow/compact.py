@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.cpu_bends import bends
+from sliceflow.kernels.cpu_bends import bends, straight
 from sliceflow.transports import GridTable
 
 __all__ = ["MOST_BINS", "CompactTable", "compress", "from_bytes", "to_bytes"]
@@ -47,21 +47,30 @@ class CompactTable:
 
     def grid(self) -> GridTable:
         """The same maps on their whole grid, made to ascend."""
-        h, n_bins, device = len(self.lo), self.n_bins, self.lo.device
-        at, sizes = self.at.long(), self.sizes.long()
-        row = torch.arange(h, device=device).repeat_interleave(sizes)
+        lo, hi = self.lo[:, None], self.hi[:, None]
+        d = torch.ldexp(self.levels.double(), torch.tensor(self.exponent, device=self.lo.device))
+        place = torch.arange(self.n_bins + 1, device=d.device).double() / self.n_bins
+        if d.device.type == "cpu":
+            out = straight(self.sizes.numpy(), self.at.numpy(), d.numpy(), self.n_bins)
+            values = torch.from_numpy(out)
+        else:
+            values = self._straight(d)
+        values = values + (lo + (hi - lo) * place)
+        return GridTable(self.lo, self.hi, values.cummax(1).values.to(self.dtype))
+
+    def _straight(self, d: Tensor) -> Tensor:
+        """D on all edges (h, n_bins + 1), from its values d at the knots."""
+        h, device, at = len(self.lo), self.lo.device, self.at.long()
+        row = torch.arange(h, device=device).repeat_interleave(self.sizes.long())
         # The k-th knot is the last one at or before every edge up to the next.
         bins = at.diff().where(row.diff() == 0, 1)  # a map's last knot has its own edge only
         ones = torch.ones(1, dtype=torch.long, device=device)
         k = torch.arange(len(at), device=device).repeat_interleave(torch.cat((bins, ones)))
-        k = k.view(h, n_bins + 1)
+        k = k.view(h, self.n_bins + 1)
         right = (k + 1).clamp(max=len(at) - 1)
-        edge = torch.arange(n_bins + 1, device=device)
-        d = torch.ldexp(self.levels.double(), torch.tensor(self.exponent, device=device))
-        t = (edge - at[k]) / (at[right] - at[k]).clamp(min=1)
-        lo, hi = self.lo.double()[:, None], self.hi.double()[:, None]
-        values = lo + (hi - lo) * (edge / n_bins) + d[k] + t * (d[right] - d[k])
-        return GridTable(self.lo, self.hi, values.cummax(1).values.to(self.dtype))
+        edge = torch.arange(self.n_bins + 1, device=device)
+        t = (edge - at[k]).double() / (at[right] - at[k]).clamp(min=1)
+        return d[k] + t * (d[right] - d[k])
 
     def to(self, device: torch.device) -> CompactTable:
         """The same on another device."""
