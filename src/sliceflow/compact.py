@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.cpu_bends import bends, straight
 from sliceflow.transports import GridTable
 
 __all__ = ["MOST_BINS", "CompactTable", "compress", "from_bytes", "to_bytes"]
@@ -51,6 +50,8 @@ class CompactTable:
         d = torch.ldexp(self.levels.double(), torch.tensor(self.exponent, device=self.lo.device))
         place = torch.arange(self.n_bins + 1, device=d.device).double() / self.n_bins
         if d.device.type == "cpu":
+            from sliceflow.kernels.cpu_bends import straight  # numba is slow to import
+
             out = straight(self.sizes.numpy(), self.at.numpy(), d.numpy(), self.n_bins)
             values = torch.from_numpy(out)
         else:
@@ -122,6 +123,8 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     shift = values - (lo + (hi - lo) * place)
     share = table.weights.double().cpu().square()  # they are square roots
     weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
+    from sliceflow.kernels.cpu_bends import bends
+
     arrays = bends(shift.numpy(), weights.numpy(), error, step, most)
     sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
     return CompactTable(
