@@ -1,7 +1,5 @@
 """The promised quality on scikit-learn's digits, by the protocol of `metrics.labelled_protocol`."""
 
-import time
-
 import numpy as np
 import pytest
 from sklearn.svm import SVC
@@ -44,15 +42,13 @@ def test_offline_samples_are_as_good_as_batched_ones(split):
 
 
 def digits_as_pictures(n_particles, seed, quality=30):
-    """Samples as rows, their labels, and the CPU seconds of the fit."""
+    """Samples as rows, and their labels."""
     train = load("digits", "train")
     flow = ImageFlow(
         levels=17, quality=quality, n_particles=n_particles, random_state=seed, device="cpu"
     )
-    began = time.process_time()
     flow.fit(train.images, train.labels)
-    seconds = time.process_time() - began
-    return rows(flow.particles_), flow.particle_conditions_, seconds
+    return rows(flow.particles_), flow.particle_conditions_
 
 
 def test_class_conditional_digits_as_pictures(split):
@@ -64,18 +60,16 @@ def test_class_conditional_digits_as_pictures(split):
     """
     train, test = split
     judge, scores = SVC(C=10).fit(*train), []
-    digits_as_pictures(2000, 0, quality=1)  # compiles
     for seed in range(3):
-        samples, labels, seconds = digits_as_pictures(2000, seed)
+        samples, labels = digits_as_pictures(2000, seed)
         assert judge.score(samples, labels) >= 0.99
         assert frechet_distance_pca(samples, test[0], train[0]) <= 0.26
         assert 0.85 <= nn_ratio(samples, train[0], test[0]) <= 1.15
-        assert seconds < 30
         scores.append(SVC(C=10).fit(samples, labels).score(*test))
     assert np.mean(scores) >= 0.985
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_few_particles_are_recognised_as_their_class(split, seed):
-    samples, labels, _ = digits_as_pictures(250, seed)
+    samples, labels = digits_as_pictures(250, seed)
     assert SVC(C=10).fit(*split[0]).score(samples, labels) >= 0.96

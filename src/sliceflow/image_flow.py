@@ -230,6 +230,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             known=known,
             upsampling=self.upsampling,
             clip=self.clip,
+            dequantize=self.dequantize,
+            start_noise=float(self.start_noise),
             taper=self.taper,
             budget=projection_budget(device),
             precision=self._operands(device),
@@ -330,7 +332,9 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         out = []
         for first in range(0, repeated.shape[1], _CHUNK):
             part = repeated[:, first : first + _CHUNK]
-            values = layout.encode(part, seed.child("observed", first), dequantize=self.dequantize)
+            values = layout.encode(
+                part, seed.child("observed", first), dequantize=self._walk.dequantize
+            )
             out.append(self._moved(seed, first, part.shape[1], None, values))
         done = layout.write(torch.cat(out, dim=1))
         # The values came back through rounding; the given ones are exact.
@@ -347,7 +351,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         """`count` fresh particles, with observed pixels `values` if given, moved by the model."""
         noise = Noise(seed.child("particles"), first)
         x = torch.empty(self._layout.dimension, count, dtype=torch.float32, device=self._device)
-        x = self.start_noise * noise.child("start").normal(x)
+        x = self._walk.start_noise * noise.child("start").normal(x)
         if values is not None and self._walk.known is not None:
             x = torch.where(self._walk.known, values, x)
         cloud = Cloud(x, y)

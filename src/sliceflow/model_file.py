@@ -283,6 +283,8 @@ def _pictures_packed(flow: sliceflow.ImageFlow, tensors: dict[str, Tensor]) -> d
         "amplifier": walk.amplifier,
         "upsampling": walk.upsampling,
         "clip": walk.clip,
+        "dequantize": walk.dequantize,
+        "start_noise": walk.start_noise,
         "taper": walk.taper,
         "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(walk.stages)],
     }
@@ -327,6 +329,8 @@ def _pictures_unpacked(
         known=None if mask is None or not bool(mask.any()) else mask.to(device),
         upsampling=upsampling,
         clip=header.flag("clip"),
+        dequantize=header.flag("dequantize"),
+        start_noise=header.number("start_noise"),
         taper=header.number("taper"),
         budget=projection_budget(device),
         precision=flow._operands(device),

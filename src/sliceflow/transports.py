@@ -123,14 +123,14 @@ class GridTable:
 def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """A grid's values (h, B + 1) with rigid tails: fit for particles the maps were not fitted on.
 
-    Beyond the ½√M-th particle from either end all are shifted by the displacement there, though not
+    Beyond the ¼√M-th particle from either end all are shifted by the displacement there, though not
     out of the data's range. Out there T leads from one extreme value to another, both drawn by chance.
     It puts in place the particles that drew them; fresh ones it only pushes about. One that is out
     there at every step, because its observed pixels are unusual, would end as noise.
     """
     n_bins = counts.shape[1]
     below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
-    few = below[:, -1:].sqrt() / 2
+    few = below[:, -1:].sqrt() / 4
     level = torch.cat((few, below[:, -1:] - few), 1)
     b = torch.searchsorted(below, level) - 1  # the two bins that hold those particles
     start = below.gather(1, b)

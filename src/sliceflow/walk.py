@@ -40,6 +40,8 @@ class Walk:
     known: Tensor | None
     upsampling: str
     clip: bool
+    dequantize: bool
+    start_noise: float
     taper: float
     budget: int
     precision: torch.dtype | None

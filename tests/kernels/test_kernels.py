@@ -141,3 +141,27 @@ def test_without_numba_the_reference_takes_over(monkeypatch):
             assert kernels.for_tensor(torch.zeros(1, 1)) is reference
     finally:
         kernels._cpu.cache_clear()
+
+
+@pytest.mark.parametrize("n_classes", [0, 3])
+def test_tiles_agree(n_classes):
+    """Pictures of 2 × 7 × 5 in tiles of 3, seven columns of them, with and without classes."""
+    geometry = reference.Geometry((2, 7, 5), (3, 3), (1, 2))
+    g = torch.Generator().manual_seed(0)
+    x, theta = torch.randn(70, 40, generator=g), torch.randn(18, 18, generator=g)
+    h = geometry.n_directions
+    offsets, codes = torch.randn(h, 3, generator=g), torch.arange(40) % 3
+    shift = (offsets, codes) if n_classes else (None, None)
+    table = (
+        -torch.ones(h).double(),
+        torch.ones(h).double(),
+        torch.randn(h, 9, generator=g).sort().values,
+    )
+    for columns in (None, torch.arange(39, 0, -6).int()):
+        z = [k.project_tiles(x, theta, geometry, columns, *shift) for k in (cpu, reference)]
+        assert torch.allclose(*z, atol=1e-5)
+    moved = [x.clone(), x.clone()]
+    for k, ours in zip((cpu, reference), moved, strict=True):
+        k.move_tiles(ours, theta, geometry, *table, 0.5, *shift)
+    assert torch.allclose(*moved, atol=1e-4)
+    assert not torch.allclose(moved[0], x)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from sliceflow.datasets import arrays, celeba, cifar, folders, idx, sets
 from sliceflow.datasets.distrust import DatasetError
@@ -127,6 +125,9 @@ def _named(
 
 
 def _digits(split: str) -> Pictures:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     images, labels = load_digits()["images"], load_digits()["target"]
     rows = train_test_split(np.arange(len(labels)), test_size=500, stratify=labels, random_state=0)
     chosen = rows[0 if split == "train" else 1]

@@ -25,8 +25,8 @@ from sliceflow.kernels.reference import (
     Geometry,
     lanes,
     lift_tiles,
-    project_tiles,
 )
+from sliceflow.kernels.reference import project_tiles as _projected
 
 __all__ = [
     "add_class_offsets",
@@ -439,6 +439,20 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
+def project_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    columns: Tensor | None = None,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
+    z = _projected(x, theta, geometry, columns)
+    if offsets is None or codes is None:
+        return z
+    return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
+
+
 def move_tiles(
     x: Tensor,
     theta: Tensor,
@@ -450,7 +464,5 @@ def move_tiles(
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
 ) -> None:
-    z = project_tiles(x, theta, geometry)
-    if offsets is not None and codes is not None:
-        z = add_class_offsets(z, offsets, codes)
+    z = project_tiles(x, theta, geometry, None, offsets, codes)
     x.add_(lift_tiles(displace_grid(z, lo, hi, values), theta, geometry), alpha=size)

@@ -1,0 +1,114 @@
+"""``sliceflow info``, ``datasets``, ``doctor``: what is there. Nothing is fitted or written."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from sliceflow import __version__
+from sliceflow.cli.run_folder import RunFolder
+
+__all__ = ["datasets_found", "doctor", "info", "version_of"]
+
+_EXTRAS = {
+    "images": {"Pillow": "PIL"},
+    "cli": {"typer": "typer", "rich": "rich"},
+    "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
+}
+_CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
+_SIZES = {
+    "digits": "1297 + 500, 8×8 grey",
+    "mnist": "60,000 + 10,000, 28×28 grey",
+    "fashion-mnist": "60,000 + 10,000, 28×28 grey",
+    "cifar10": "50,000 + 10,000, 32×32 colour",
+    "celeba": "aligned faces, 64×64 colour",
+}
+
+
+def info(run: Path) -> dict[str, Any]:
+    """What is known of a run folder or a model file."""
+    flow: Any = RunFolder.model(run, "cpu")
+    path = run / "model.sliceflow" if run.is_dir() else run
+    out: dict[str, Any] = {
+        "model": str(path),
+        "bytes": path.stat().st_size,
+        "estimator": type(flow).__name__,
+        "steps": flow.n_iter_,
+        "last sliced distance": flow.history_["distance"][-1],
+        "classes": [str(c) for c in getattr(flow, "classes_", ())],
+    }
+    if hasattr(flow, "schedule_"):
+        layout = flow._layout
+        colour = "" if layout.shape[0] == 1 else " in colour"
+        out["pictures"] = f"{layout.height}×{layout.width}{colour}"
+        out["stages"] = [str(stage) for stage in flow.schedule_]
+        out["observed"] = flow.observed if isinstance(flow.observed, (str, type(None))) else "a mask"
+    else:
+        out["columns"] = flow.n_features_in_
+    if run.is_dir() and (run / "config.json").exists():
+        config = RunFolder(run).read_json("config.json")
+        keys = ("command", "started", "finished", "seconds", "particles", "device")
+        out |= {key: config[key] for key in keys if key in config}
+        out["data"] = config["data"]["what"]
+        out["versions"] = config["versions"]
+    return out
+
+
+def datasets_found(root: Path | None) -> dict[str, Any]:
+    """The named sets, where they are looked for, and which are there."""
+    from sliceflow.datasets import available
+    from sliceflow.datasets.sets import root_folder
+
+    found = available(root)
+    return {
+        "root": str(root_folder(root)),
+        "sets": [{"name": n, "pictures": _SIZES[n], "found": here} for n, here in found.items()],
+    }
+
+
+def doctor(root: Path | None) -> dict[str, Any]:
+    """Versions, devices, memory, data sets, and extras that are missing with the cure for it."""
+    import torch
+
+    from sliceflow.checks import free_memory, total_memory
+
+    def memory(device: torch.device) -> str:
+        free, total = free_memory(device), total_memory(device)
+        if free is None or total is None:
+            return "unknown"
+        return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+
+    devices = {
+        f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} used": memory(torch.device("cpu"))
+    }
+    for i in range(torch.cuda.device_count()):
+        devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
+    missing = {
+        extra: f'pip install "sliceflow[{extra}]"'
+        for extra, packages in _EXTRAS.items()
+        if any(importlib.util.find_spec(module) is None for module in packages.values())
+    }
+    others = [package for packages in _EXTRAS.values() for package in packages]
+    return {
+        "versions": {"sliceflow": __version__, "python": sys.version.split()[0]}
+        | {package: version_of(package) for package in (*_CORE, *others, "triton")},
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "devices": devices,
+        "data": datasets_found(root),
+        "missing": missing,
+    }
+
+
+def version_of(package: str) -> str:
+    """The version that is installed, or "missing"."""
+    if package == "sliceflow":
+        return __version__
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

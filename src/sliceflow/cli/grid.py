@@ -1,0 +1,66 @@
+"""Pictures as files: grids, single pictures, animations. Pixels only, nothing is fitted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+__all__ = ["animation", "as_bytes", "by_class", "grid", "png", "single"]
+
+_SHOWN = 56  # pixels: a picture of fewer is shown larger
+
+
+def as_bytes(images: np.ndarray, levels: int) -> np.ndarray:
+    """Pictures (…, h, w[, c]) of any kind as 0 to 255."""
+    top = 1.0 if images.dtype.kind == "f" else levels - 1.0
+    return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+
+
+def single(image: np.ndarray) -> Image.Image:
+    """One picture of bytes (h, w) or (h, w, c), one pixel for one pixel."""
+    squeezed = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    return Image.fromarray(np.ascontiguousarray(squeezed))
+
+
+def grid(images: np.ndarray, shown: int = _SHOWN) -> Image.Image:
+    """Bytes (rows, columns, h, w[, c]) as one picture on white, each about `shown` pixels high."""
+    n_rows, n_columns, h, w = images.shape[:4]
+    colour = images if images.ndim == 5 else images[..., None]
+    c = colour.shape[-1]
+    gap = max(1, h // 12)
+    out = np.full((n_rows, h + gap, n_columns, w + gap, c), 255, np.uint8)
+    out[:, :h, :, :w] = colour.transpose(0, 2, 1, 3, 4)
+    picture = single(out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)[:-gap, :-gap])
+    zoom = max(1, round(shown / h))
+    return picture.resize((zoom * picture.width, zoom * picture.height), Image.Resampling.NEAREST)
+
+
+def by_class(
+    images: np.ndarray, labels: np.ndarray | None, columns: int = 10
+) -> tuple[np.ndarray, list[str]]:
+    """(rows, columns, h, w[, c]), a row for each class, and the classes; the first, not the best."""
+    if labels is None:
+        columns = min(columns, len(images))
+        rows = min(columns, len(images) // columns)
+        return images[: rows * columns].reshape(rows, columns, *images.shape[1:]), []
+    classes, counts = np.unique(labels, return_counts=True)
+    columns = min(columns, int(counts.min()))
+    return np.stack([images[labels == c][:columns] for c in classes]), [str(c) for c in classes]
+
+
+def png(picture: Image.Image) -> bytes:
+    """The bytes of a .png file."""
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    return stream.getvalue()
+
+
+def animation(path: Path, frames: Sequence[Image.Image], milliseconds: int = 90) -> None:
+    """An endless .gif that rests at its last frame."""
+    times = [milliseconds] * (len(frames) - 1) + [2000]
+    first, *rest = frames
+    first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)

@@ -1,0 +1,97 @@
+"""What a fit would take, without running it: stages, memory, time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from sliceflow.checks import default_particles, free_memory, resolve_device
+from sliceflow.cli.data import Data
+from sliceflow.cli.display import seconds_text
+
+__all__ = ["Plan", "plan"]
+
+_PROBE = 4096  # particles, and data, that a step is timed with
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Estimates; `bytes` are of the particles, the data and the model, `seconds` of the steps alone."""
+
+    stages: list[str]
+    steps: int
+    particles: int
+    device: str
+    bytes: int
+    free_bytes: int | None
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        free = "" if self.free_bytes is None else f" of {self.free_bytes / 2**30:.1f} GiB free"
+        return "\n".join(
+            (
+                f"stages:    {len(self.stages)}: {' '.join(self.stages)}",
+                f"steps:     {self.steps}",
+                f"particles: {self.particles}",
+                f"device:    {self.device}",
+                f"memory:    about {self.bytes / 2**30:.2f} GiB{free}",
+                f"time:      about {seconds_text(self.seconds)}, from two steps of each stage with at "
+                f"most {_PROBE} particles",
+                "nothing was written",
+            )
+        )
+
+
+def plan(flow: Any, data: Data, labels: Any) -> Plan:
+    """What fitting `flow` to the data takes. Two steps of every stage are timed on some of the data."""
+    device, n = resolve_device(flow.device), len(data.x)
+    m = flow.n_particles or default_particles(n)
+    d = int(np.prod(data.x.shape[1:]))
+    stages, directions = _stages(flow, data)
+    n_values = sum(h * k for (_, k), h in zip(stages, directions, strict=True)) * (flow.n_knots + 1)
+    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + 4 * n_values
+    return Plan(
+        [name for name, _ in stages],
+        sum(k for _, k in stages),
+        m,
+        str(device),
+        wanted,
+        free_memory(device),
+        _seconds(flow, data, labels, m, dict(stages)),
+    )
+
+
+def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
+    """Name and steps of every stage, and the directions of each step."""
+    if not data.pictures:
+        from sliceflow.schedule import flat
+
+        d = data.x.shape[1]
+        stages = flat(flow._frame(), flow.n_steps, n_axis_steps=flow.n_axis_steps, taper=flow.taper)
+        return [(stage.name, stage.n_steps) for stage in stages], [2 * d for _ in stages]
+    from sliceflow.local import Tiles
+    from sliceflow.pictures import Layout
+
+    layout = Layout.of(data.x, flow.levels)
+    levels = flow._stages(layout)
+    names = [(f"{v.h}×{v.w}[{v.patch}]", v.n_steps) for v in levels]
+    return names, [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in levels]
+
+
+def _seconds(flow: Any, data: Data, labels: Any, m: int, steps: dict[str, int]) -> float:
+    some = np.linspace(0, len(data.x) - 1, min(_PROBE, len(data.x))).astype(int)
+    few = {"n_steps": 2} if not data.pictures else {"quality": 2}
+    probe = clone(flow).set_params(n_particles=min(m, _PROBE), **few)
+    probe.fit(data.x[some], None if labels is None else labels[some])
+    moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]
+    took: dict[str, float] = {}
+    for name, before, after in zip(names, moments, moments[1:], strict=False):
+        took[name] = after - before  # of the last step: the first one compiles
+    larger = (m + len(data.x)) / (min(m, _PROBE) + len(some))
+    return larger * sum(took.get(name, 0.0) * count for name, count in steps.items())

@@ -1,0 +1,157 @@
+"""The run folder: what a run is kept in, file by file. Nothing is fitted or drawn here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sliceflow.cli.failures import Failed, WrongUsage
+
+if TYPE_CHECKING:
+    from sliceflow import ImageFlow, SlicedWassersteinFlow
+
+__all__ = ["RunFolder", "command_of", "new_file"]
+
+
+class RunFolder:
+    """The files of a run by name, in a folder of its own."""
+
+    NAMES = (
+        "config.json",
+        "model.sliceflow",
+        "samples.png",
+        "samples.npz",
+        "samples.csv",
+        "evolution.gif",
+        "neighbours.png",
+        "history.csv",
+        "evaluation.json",
+        "report.html",
+        "checkpoint/evolution.npz",
+        "checkpoint/fit.checkpoint",
+    )
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder for the state of a fit that is running."""
+        return self.path / "checkpoint"
+
+    def check(self, *, force: bool, resume: bool) -> None:
+        """Refuse a folder that holds anything, unless it may be replaced or gone on with."""
+        if self.path.exists() and not self.path.is_dir():
+            raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
+        there = sorted(self.path.iterdir()) if self.path.exists() else []
+        if resume:
+            if (self / "model.sliceflow").exists():
+                raise WrongUsage(f"the run in {self.path} has ended", "--force fits it anew")
+        elif there and not force:
+            cure = "pass another --out, or --force to replace the run"
+            going = (self.checkpoint / "fit.checkpoint").exists()
+            raise WrongUsage(
+                f"{self.path} is not empty; it holds {there[0].name}",
+                f"--resume goes on with the run that was stopped; or {cure}" if going else cure,
+            )
+
+    def make(self, *, force: bool) -> None:
+        """Make the folder; with `force` remove what an earlier run has left, and nothing else."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in self.NAMES if force else ():
+                (self / name).unlink(missing_ok=True)
+            probe = self / ".probe"  # fail now, and not when all has been fitted
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
+
+    def drop_checkpoint(self) -> None:
+        """Remove the folder for checkpoints, if there are none."""
+        if self.checkpoint.is_dir() and not any(self.checkpoint.iterdir()):
+            self.checkpoint.rmdir()
+
+    def clear_failed(self) -> None:
+        """Leave nothing of a fit that failed before its first checkpoint."""
+        if (self.checkpoint / "fit.checkpoint").exists():
+            return
+        for name in ("config.json", "checkpoint/evolution.npz"):
+            (self / name).unlink(missing_ok=True)
+        self.drop_checkpoint()
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        """One JSON file, whole or not at all."""
+        part = self / f".{name}.part"
+        part.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(part, self / name)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """What `write_json` wrote."""
+        try:
+            value = json.loads((self / name).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise WrongUsage(
+                f"{self.path} has no {name}: it is no finished run", "make one with sliceflow fit"
+            ) from error
+        except ValueError as error:
+            raise Failed(f"{self / name} is damaged: {error}", "fit the run anew") from error
+        if not isinstance(value, dict):
+            raise Failed(f"{self / name} is not an object", "fit the run anew")
+        return value
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of history.csv."""
+        with (self / "history.csv").open(newline="", encoding="utf-8") as stream:
+            return [
+                {
+                    "stage": row["stage"],
+                    "step": int(row["step"]),
+                    "distance": float(row["distance"]),
+                    "seconds": float(row["seconds"]),
+                }
+                for row in csv.DictReader(stream)
+            ]
+
+    @staticmethod
+    def model(run: Path, device: str = "auto") -> ImageFlow | SlicedWassersteinFlow:
+        """The model in a run folder, or in a .sliceflow file itself."""
+        import sliceflow
+
+        path = run / "model.sliceflow" if run.is_dir() else run
+        if not path.exists():
+            raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
+        return sliceflow.load(path, device=device)
+
+
+def new_file(path: Path, *, force: bool) -> Path:
+    """A path that may be written to; its folder is made."""
+    taken = path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    if taken and not force:
+        raise WrongUsage(f"{path} is there already", "pass another --out, or --force to replace it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"{path.parent} cannot be made: {error.strerror}", "pass another --out") from error
+    return path
+
+
+def command_of(verb: str, source: str, settings: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """The command with these settings, those that are their default left out."""
+    words = ["sliceflow", verb, source]
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value == defaults.get(name) or value is None:
+            continue
+        words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)

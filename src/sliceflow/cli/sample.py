@@ -1,0 +1,180 @@
+"""``sliceflow sample`` and ``sliceflow inpaint``: from a saved model to files of samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.run_folder import RunFolder, new_file
+
+__all__ = ["inpaint", "sample"]
+
+
+def sample(
+    run: Path, out: Path, *, n: int, label: str | None, device: str, seed: int, force: bool
+) -> dict[str, Any]:
+    """New samples of a model into a picture, a folder of pictures, .npz or .csv; what was written."""
+    new_file(out, force=force)  # before torch is imported
+    flow: Any = RunFolder.model(run, device)
+    if getattr(flow, "observed", None) is not None:
+        raise WrongUsage(
+            f"{run} completes pictures (--observed {flow.observed})", "use sliceflow inpaint"
+        )
+    pictures = hasattr(flow, "schedule_")
+    path = _target(out, pictures, force)
+    y = _label(flow, label, run)
+    if pictures:
+        x = np.asarray(flow.sample(n, labels=y, random_state=seed))
+        _write_pictures(path, x, flow.levels, None if y is None else np.full(n, y))
+    else:
+        x = np.asarray(flow.sample(n, y=y, random_state=seed))
+        _write_rows(path, x, _columns(run, x.shape[1]), y)
+    return {"out": str(path), "n": n, "label": label, "seed": seed}
+
+
+def inpaint(
+    run: Path,
+    given: Path,
+    out: Path,
+    *,
+    n: int,
+    resize: bool,
+    device: str,
+    seed: int,
+    force: bool,
+) -> dict[str, Any]:
+    """Completions of a picture, a folder of pictures or an array; what was written."""
+    path = _target(out, True, force)
+    flow: Any = RunFolder.model(run, device)
+    if getattr(flow, "observed", None) is None:
+        raise WrongUsage(
+            f"{run} does not complete pictures", "fit with --observed top (or left, border, …)"
+        )
+    pictures = _read_pictures(given, flow, resize)
+    done = np.asarray(flow.inpaint(pictures, n, random_state=seed))
+    # In a grid the given picture stands first, in a folder or an array there are only completions.
+    if path.suffix.lower() == ".png":
+        from sliceflow.cli.grid import as_bytes, grid
+
+        hidden = np.where(_mask(flow, pictures), pictures, _grey(flow))[:, None]
+        shown = np.concatenate((hidden.astype(done.dtype), done), axis=1)
+        grid(as_bytes(shown, flow.levels)).save(path, optimize=True)
+    else:
+        _write_pictures(path, done.reshape(-1, *done.shape[2:]), flow.levels, None)
+    return {"out": str(path), "pictures": len(pictures), "n": n, "seed": seed}
+
+
+def _label(flow: Any, label: str | None, run: Path) -> Any:
+    """The class of the model that is written like this."""
+    if label is None:
+        return None
+    classes = list(getattr(flow, "classes_", ()))
+    if not classes:
+        raise WrongUsage(f"{run} was fitted without labels", "leave --label out")
+    named = {str(c): c for c in classes}
+    if label not in named:
+        raise WrongUsage(f"{run} has no class {label!r}", f"its classes: {', '.join(named)}")
+    return named[label]
+
+
+def _target(out: Path, pictures: bool, force: bool) -> Path:
+    """Where to write, if the ending says something that can be written."""
+    endings = (".png", ".npz", "") if pictures else (".csv", ".npz")
+    if out.suffix.lower() not in endings:
+        kinds = "a .png, an .npz or a folder" if pictures else "a .csv or an .npz"
+        raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name {kinds}")
+    return new_file(out, force=force)
+
+
+def _write_pictures(path: Path, x: np.ndarray, levels: int, labels: np.ndarray | None) -> None:
+    from sliceflow.cli.grid import as_bytes, grid, single
+
+    if path.suffix == ".npz":
+        given: dict[str, Any] = {} if labels is None else {"labels": labels}
+        np.savez_compressed(path, images=x, **given)
+        return
+    shown = as_bytes(x, levels)
+    if path.suffix.lower() == ".png":
+        columns = int(np.ceil(np.sqrt(len(x))))
+        blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
+        filled = np.concatenate((shown, blank))
+        grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
+        return
+    path.mkdir(exist_ok=True)
+    for i, picture in enumerate(shown):
+        single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
+
+
+def _write_rows(path: Path, x: np.ndarray, columns: list[str], y: Any) -> None:
+    if path.suffix == ".npz":
+        np.savez_compressed(path, x=x, columns=np.array(columns))
+        return
+    from sliceflow.cli.table import write_csv
+
+    table: dict[str, list[object]] = {name: x[:, i].tolist() for i, name in enumerate(columns)}
+    write_csv(path, table if y is None else table | {"label": [y] * len(x)})
+
+
+def _columns(run: Path, d: int) -> list[str]:
+    if run.is_dir() and (run / "config.json").exists():
+        names = RunFolder(run).read_json("config.json")["data"]["columns"]
+        if names is not None and len(names) == d:
+            return [str(name) for name in names]
+    return [f"column {i + 1}" for i in range(d)]
+
+
+def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
+    """Pictures like those of the model: its size, its colours, its kind of pixels."""
+    from PIL import Image, UnidentifiedImageError
+
+    from sliceflow.datasets import load
+
+    layout = flow._layout
+    if not given.exists():
+        raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
+    if given.suffix in (".npy", ".npz"):
+        return load(given).images
+    files = (
+        sorted(f for f in given.iterdir() if f.suffix.lower() in _ENDINGS)
+        if given.is_dir()
+        else [given]
+    )
+    if not files:
+        raise Failed(f"{given} holds no pictures", f"put {', '.join(_ENDINGS)} files there")
+    out = []
+    for file in files:
+        try:
+            with Image.open(file) as stored:
+                picture = stored.convert("L" if layout.shape[0] == 1 else "RGB")
+        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+            raise Failed(f"{file} cannot be read: {error}", "mend it, or remove it") from error
+        if picture.size != (layout.width, layout.height):
+            if not resize:
+                raise WrongUsage(
+                    f"{file} is {picture.width}x{picture.height}, the model's pictures are "
+                    f"{layout.width}x{layout.height}",
+                    "pass --resize",
+                )
+            picture = picture.resize((layout.width, layout.height), Image.Resampling.LANCZOS)
+        out.append(np.asarray(picture))
+    values = np.stack(out) / 255.0
+    values = values[..., None] if layout.channels == 1 else values
+    if layout.levels is None:
+        return np.asarray(values.astype(layout.dtype))
+    return np.asarray((values * (layout.levels - 1)).round().astype(layout.dtype))
+
+
+_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+
+
+def _mask(flow: Any, pictures: np.ndarray) -> np.ndarray:
+    """The known pixels, as wide as the pictures."""
+    known: np.ndarray = flow._mask.view(*flow._layout.shape).permute(1, 2, 0).numpy()
+    return known if pictures.ndim == 4 else known[..., 0]
+
+
+def _grey(flow: Any) -> float:
+    return 0.5 if flow._layout.levels is None else flow._layout.levels // 2
