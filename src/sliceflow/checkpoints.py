@@ -28,15 +28,9 @@ from sliceflow.checks import is_real, need
 from sliceflow.container import Fields, ModelFileError, read, write
 from sliceflow.events import HeldOut, History, now
 from sliceflow.flow import Cloud, Run
-from sliceflow.packing import (
-    check_tensor,
-    pack_history,
-    pack_tables,
-    restore_seed,
-    unpack_history,
-    unpack_tables,
-)
+from sliceflow.packing import check_tensor, pack_history, restore_seed, unpack_history
 from sliceflow.rng import Seed
+from sliceflow.table_packing import pack_tables, unpack_tables
 
 __all__ = ["Keeper", "digest", "identity"]
 

@@ -11,6 +11,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,7 +19,10 @@ from torch import Tensor
 
 from sliceflow.transports import GridTable
 
-__all__ = ["MOST_BINS", "CompactTable", "compress", "from_bytes", "to_bytes"]
+if TYPE_CHECKING:
+    from sliceflow.flow import Step
+
+__all__ = ["MOST_BINS", "CompactTable", "compress", "compress_model", "from_bytes", "to_bytes"]
 
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
@@ -45,33 +49,22 @@ class CompactTable:
     dtype: torch.dtype = torch.float32
 
     def grid(self) -> GridTable:
-        """The same maps on their whole grid, made to ascend."""
-        lo, hi = self.lo[:, None], self.hi[:, None]
-        d = torch.ldexp(self.levels.double(), torch.tensor(self.exponent, device=self.lo.device))
-        place = torch.arange(self.n_bins + 1, device=d.device).double() / self.n_bins
-        if d.device.type == "cpu":
-            from sliceflow.kernels.cpu_bends import straight  # numba is slow to import
-
-            out = straight(self.sizes.numpy(), self.at.numpy(), d.numpy(), self.n_bins)
-            values = torch.from_numpy(out)
-        else:
-            values = self._straight(d)
-        values = values + (lo + (hi - lo) * place)
-        return GridTable(self.lo, self.hi, values.cummax(1).values.to(self.dtype))
-
-    def _straight(self, d: Tensor) -> Tensor:
-        """D on all edges (h, n_bins + 1), from its values d at the knots."""
-        h, device, at = len(self.lo), self.lo.device, self.at.long()
-        row = torch.arange(h, device=device).repeat_interleave(self.sizes.long())
-        # The k-th knot is the last one at or before every edge up to the next.
-        bins = at.diff().where(row.diff() == 0, 1)  # a map's last knot has its own edge only
-        ones = torch.ones(1, dtype=torch.long, device=device)
-        k = torch.arange(len(at), device=device).repeat_interleave(torch.cat((bins, ones)))
-        k = k.view(h, self.n_bins + 1)
-        right = (k + 1).clamp(max=len(at) - 1)
-        edge = torch.arange(self.n_bins + 1, device=device)
-        t = (edge - at[k]).double() / (at[right] - at[k]).clamp(min=1)
-        return d[k] + t * (d[right] - d[k])
+        """The same maps on their whole grid, made to ascend: the same bits on every device."""
+        h, n_bins, device = len(self.lo), self.n_bins, self.lo.device
+        at, n_knots = self.at.long(), len(self.at)
+        row = torch.arange(h, device=device)
+        row = row.repeat_interleave(self.sizes.long(), output_size=n_knots)  # known: no wait for a GPU
+        edge = self.lo[row] + ((self.hi - self.lo) / n_bins)[row] * at
+        values = edge + self.levels.double() * math.ldexp(1.0, self.exponent)
+        # A knot's line runs up to the next knot; that of a map's last one is its own edge only.
+        bins = torch.diff(at, append=at[:1])
+        bins = torch.where(bins > 0, bins, 1)
+        rise = torch.diff(values, append=values[-1:]) / bins
+        k = torch.arange(n_knots, device=device)
+        k = k.repeat_interleave(bins, output_size=h * (n_bins + 1)).view(h, n_bins + 1)
+        beyond = torch.arange(n_bins + 1, device=device) - at[k]
+        whole = (values[k] + beyond * rise[k]).to(self.dtype)
+        return GridTable(self.lo, self.hi, whole.cummax(1).values)
 
     def to(self, device: torch.device) -> CompactTable:
         """The same on another device."""
@@ -110,6 +103,8 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     if not 2 <= most <= MOST_KNOTS:
         raise ValueError(f"most={most} knots; it must be from 2 to {MOST_KNOTS}")
     n_bins, device = table.values.shape[1] - 1, table.lo.device
+    if n_bins > MOST_BINS:
+        raise ValueError(f"maps of {n_bins} bins; at most {MOST_BINS} can be kept: fit with fewer")
     values = table.values.double().cpu()
     lo, hi = table.lo.double().cpu()[:, None], table.hi.double().cpu()[:, None]
     place = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
@@ -123,7 +118,7 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     shift = values - (lo + (hi - lo) * place)
     share = table.weights.double().cpu().square()  # they are square roots
     weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
-    from sliceflow.kernels.cpu_bends import bends
+    from sliceflow.kernels.cpu_bends import bends  # numba is slow to import
 
     arrays = bends(shift.numpy(), weights.numpy(), error, step, most)
     sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
@@ -137,6 +132,30 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
         exponent,
         table.values.dtype,
     )
+
+
+def compress_model(model: Sequence[Sequence[Step]], error: float) -> list[list[Step]]:
+    """The steps of a model with compact tables in place of grids; other tables stay as they are.
+
+    Steps with few directions, at the coarse levels of pictures, get a smaller part of the error: they
+    have few maps to pay for, and later steps build on them.
+
+    Parameters
+    ----------
+    error : root of the sum of squares of all steps' errors: what they add up to for a particle if they
+        are independent of each other
+    """
+    squares = sum(
+        len(s.table.lo) ** 0.5 for steps in model for s in steps if type(s.table) is GridTable
+    )
+
+    def small(step: Step) -> Step:
+        if not isinstance(step.table, GridTable):
+            return step
+        part = math.sqrt(len(step.table.lo) ** 0.5 / squares)
+        return replace(step, table=compress(step.table, error * part))
+
+    return [[small(step) for step in steps] for steps in model]
 
 
 # As bytes

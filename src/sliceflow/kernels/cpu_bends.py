@@ -1,4 +1,4 @@
-"""Where maps bend: few knots for many values and back, in numba, as `sliceflow.compact` needs them."""
+"""Where maps bend: few knots for many values, in numba, as `sliceflow.compact` needs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sliceflow.kernels.cpu import over_rows
 
-__all__ = ["bends", "straight"]
+__all__ = ["bends"]
 
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
 
@@ -37,27 +37,6 @@ def bends(
     over_rows(_bends, [shift, weights, sizes, at, levels], error, step)
     kept = np.arange(most) < sizes[:, None]
     return sizes, at[kept], levels[kept]
-
-
-def straight(sizes: np.ndarray, at: np.ndarray, d: np.ndarray, n_bins: int) -> np.ndarray:
-    """Curves (h, n_bins + 1) through the knots of `bends`, at which they have the values d."""
-    out = np.empty((len(sizes), n_bins + 1))
-    _straight(sizes, at, d, out)
-    return out
-
-
-@_jit
-def _straight(sizes, at, d, out):
-    k = 0
-    for row in range(len(out)):
-        for _ in range(sizes[row] - 1):
-            i, j = at[k], at[k + 1]
-            rise = d[k + 1] - d[k]
-            for b in range(i, j):
-                out[row, b] = d[k] + (b - i) / (j - i) * rise
-            k += 1
-        out[row, at[k]] = d[k]
-        k += 1
 
 
 @_jit
