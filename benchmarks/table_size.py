@@ -1,36 +1,47 @@
-"""What a map costs and what it is worth: FD of offline samples against bytes per map.
+"""What small models are worth: megabytes against the quality of offline samples, and how fast they are.
 
-    python benchmarks/table_size.py --labels --particles 4000    # digits: a minute on a CPU core
-    python benchmarks/table_size.py --data-root DATA --set mnist14 --labels --steps 8
-    python benchmarks/table_size.py --data-root DATA --set mnist --labels --steps 100 --particles 120000
+    python benchmarks/table_size.py                                   # digits, on a CPU: a minute
+    python benchmarks/table_size.py --data-root DATA                  # MNIST and CIFAR-10: for a GPU
+    python benchmarks/table_size.py mnist14 --steps 8 --data-root DATA    # a small MNIST, for a CPU
 
-Fits once with maps on a fine grid (`--knots`), keeps the same maps in each of the ways, and draws
-offline samples from the same noise by each. The batched samples are the goal, real pictures the floor.
+Fits each set once with maps on a fine grid, keeps these maps in each of the ways, and draws offline
+samples from the same noise by each. The batched samples are the goal, real pictures the floor. Writes
+table_size.png and table_size.json; with ``--keep`` also all samples, for judges from outside.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import sys
 import tempfile
 import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from judge import Judge
 from report import facts, signature, table
 
-from sliceflow import ImageFlow, datasets
-from sliceflow.compact import compress
-from sliceflow.transports import GridTable, Histogram
+from sliceflow import ImageFlow, datasets, load
+from sliceflow.schedule import PRESETS
+from sliceflow.transports import Histogram
 
-__all__ = ["Problem", "measured", "text", "ways"]
+__all__ = ["AnyJudge", "Problem", "measured", "text", "ways"]
+
+Row = dict[str, float]
+
+
+class AnyJudge(Protocol):
+    """Whatever scores samples: `judge.Judge`, or what the function of ``--judge`` gives."""
+
+    def score(self, samples: np.ndarray) -> Row:
+        """Distances, by name, the smaller the better; the last one is drawn and compared."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,230 +53,225 @@ class Problem:
     labels: np.ndarray | None
     held_out: np.ndarray
     levels: int
+    mirror: bool = False
 
     @classmethod
-    def digits(cls, labels: bool) -> Problem:
-        """scikit-learn's digits, a third of them held out."""
-        from sklearn.datasets import load_digits
+    def of(cls, name: str, root: str | None) -> Problem:
+        """A named set: with its labels, but for cifar10, which has mirror images instead.
 
-        digits = load_digits()
-        order = np.random.default_rng(0).permutation(len(digits.images))
-        images, y = digits.images.astype(np.uint8)[order], digits.target[order]
-        return cls("digits", images[:1200], y[:1200] if labels else None, images[1200:], 17)
-
-    @classmethod
-    def of(cls, name: str, root: str | None, labels: bool) -> Problem:
-        """A named set; mnist14 are 10,000 pictures of MNIST at half the size and 10,000 others."""
-        if name == "digits":
-            return cls.digits(labels)
+        mnist14 are 10,000 pictures of MNIST at half the size, and 10,000 others.
+        """
         if name == "mnist14":
             data = datasets.load("mnist", root=root)
-            halved = (
-                data.images[:20_000].reshape(-1, 14, 2, 14, 2).mean((2, 4)).round().astype(np.uint8)
-            )
-            y = data.labels[:10_000] if labels else None
-            return cls(name, halved[:10_000], y, halved[10_000:], 256)
+            halved = data.images[:20_000].reshape(-1, 14, 2, 14, 2).mean((2, 4)).round()
+            halved = halved.astype(np.uint8)
+            return cls(name, halved[:10_000], data.labels[:10_000], halved[10_000:], 256)
         data, test = datasets.load(name, root=root), datasets.load(name, "test", root=root)
-        return cls(name, data.images, data.labels if labels else None, test.images, data.levels)
+        colour = name == "cifar10"
+        return cls(name, data.images, None if colour else data.labels, test.images, data.levels, colour)
+
+    def fitted(self, steps: str | int, particles: int | None, device: str) -> ImageFlow:
+        """A flow that keeps every edge of its maps."""
+        n_bins = 256 if self.labels is None else 1024
+        return ImageFlow(
+            schedule=self.name if self.name in PRESETS else "auto",
+            n_particles=particles,
+            quality=steps,
+            levels=self.levels,
+            mirror=self.mirror,
+            device=device,
+            random_state=0,
+            transport=Histogram(n_bins),
+            n_knots=n_bins,
+        ).fit(self.images, self.labels)
 
 
-Change = Callable[[GridTable], tuple[object, int]]
+def ways(n_bins: int, errors: tuple[float, ...]) -> dict[str, int | float]:
+    """The ways to keep maps, by name: so many even knots, or the error of `ImageFlow.compress`."""
+    even = {f"{n} even knots": n for n in (1024, 256, 128, 64) if n <= n_bins}
+    return even | {f"compress({error:g})": float(error) for error in errors}
 
 
-def uniform(n_knots: int) -> Change:
-    """Every k-th edge in float32."""
-
-    def change(t: GridTable) -> tuple[object, int]:
-        small = t.thin(n_knots)
-        return small, 4 * small.values.numel() + 8 * len(t.lo)
-
-    return change
-
-
-def whole_numbers(n_knots: int) -> Change:
-    """Every k-th edge, displacements as bytes of each map's own scale, differences through zlib."""
-
-    def change(t: GridTable) -> tuple[object, int]:
-        small = t.thin(n_knots)
-        place = torch.arange(small.values.shape[1], device=t.lo.device) / (small.values.shape[1] - 1)
-        edge = small.lo[:, None] + (small.hi - small.lo)[:, None] * place
-        d = small.values.double() - edge
-        scale = d.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
-        level = (d / scale).round()
-        stream = level.diff(dim=1, prepend=level[:, :1] * 0).cpu().numpy().astype(np.int16)
-        packed = zlib.compress(stream.view(np.uint8).reshape(-1, 2).T.tobytes(), 9)
-        values = (edge + level * scale).cummax(1).values.to(small.values.dtype)
-        return GridTable(small.lo, small.hi, values), len(packed) + 10 * len(d)
-
-    return change
-
-
-def few_knots(n_knots: int) -> Change:
-    """The same number of knots for every map, where it bends most; sizes without a compressor."""
-
-    def change(t: GridTable) -> tuple[object, int]:
-        small = compress(t, 1e-9, most=n_knots)  # the step is what 16 bits allow
-        return small, 4 * len(small.at) + 8 * len(t.lo)
-
-    return change
-
-
-def ways(errors: tuple[float, ...] = (0.025, 0.05, 0.1, 0.2)) -> dict[str, Change | float]:
-    """The ways to keep maps, by name: a change of every table, or the error of `ImageFlow.compress`."""
-    out: dict[str, Change | float] = {}
-    for n in (1024, 256, 128, 64, 32):
-        out[f"{n} uniform, float32"] = uniform(n)
-    for n in (256, 128, 64):
-        out[f"{n} uniform, bytes"] = whole_numbers(n)
-    for n in (64, 32, 16):
-        out[f"{n} where it bends"] = few_knots(n)
-    for error in errors:
-        out[f"compact, error {error:g}"] = error
-    return out
+def kept(flow: ImageFlow, way: int | float, folder: Path) -> tuple[ImageFlow, int]:
+    """The flow with its maps kept in one way, and their bytes: those of the file if compressed."""
+    other = copy.copy(flow)
+    if isinstance(way, float):
+        other.compress(way).save(folder / "m")
+        return other, (folder / "m").stat().st_size
+    other._model = [[replace(s, table=s.table.thin(way)) for s in steps] for steps in flow._model]
+    tables: list[Any] = [step.table for steps in other._model for step in steps]
+    return other, sum(t.values.nbytes + t.lo.nbytes + t.hi.nbytes for t in tables)
 
 
 def measured(
-    flow: ImageFlow, judge: Judge, n: int, seeds: range, kept: dict[str, Change | float]
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Bytes per map, FD of n offline samples, and seconds, for every way to keep the maps of `flow`."""
-    n_maps = sum(len(step.table.lo) for level in flow._model for step in level)
-    n_bins = flow._model[0][0].table.values.shape[1] - 1
-    for name, way in kept.items():
-        if isinstance(way, float):
+    flow: ImageFlow,
+    judge: AnyJudge,
+    n: int,
+    n_seeds: int,
+    some: dict[str, int | float],
+    *,
+    keep: Path | None = None,
+    on_cpu: int = 0,
+) -> Iterator[tuple[str, Row]]:
+    """Size, scores and speed: of batched samples, and of offline ones for every way to keep the maps.
+
+    Scores are means over `n_seeds` sets of n samples. All sets have labels in the same proportions.
+    `on_cpu` samples of every compressed file are also drawn on a CPU, to see how far they are off.
+    """
+    order = np.random.default_rng(0).permutation(len(flow.particles_))
+    parts = [order[:n]] + [order[k * n : (k + 1) * n] for k in range(1, n_seeds)]
+    scores = [judge.score(flow.particles_[part]) for part in parts if len(part) == len(parts[0])]
+    yield "batched samples", _mean(scores)
+    y = None if flow.particle_conditions_ is None else flow.particle_conditions_[order[:n]]
+    n = len(order[:n])
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        np.save(keep / "batched.npy", flow.particles_[order[:n]])
+        if y is not None:
+            np.save(keep / "labels.npy", y)  # of the batched and of all offline samples
+    n_maps = sum(len(step.table.lo) for steps in flow._model for step in steps)
+    for name, way in some.items():
+        with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
-            other = copy.copy(flow).compress(way)
-            seconds = time.perf_counter() - began
-            with tempfile.TemporaryDirectory() as folder:
-                other.save(Path(folder) / "m")
-                size = (Path(folder) / "m").stat().st_size
-        else:
-            if "uniform" in name and int(name.split()[0]) > n_bins:
-                continue
-            other, size, began = copy.copy(flow), 0, time.perf_counter()
-            other._model = [[] for _ in flow._model]
-            for level, steps in zip(other._model, flow._model, strict=True):
-                for step in steps:
-                    small, count = way(step.table)
-                    level.append(replace(step, table=small))
-                    size += count
-            seconds = time.perf_counter() - began
-        scores = [judge.score(other.sample(n, random_state=1000 + s))["FD-PCA32"] for s in seeds]
-        yield (
-            name,
-            {
-                "bytes per map": size / n_maps,
-                "FD-PCA32": float(np.mean(scores)),
-                "spread": float(np.std(scores)),
-                "seconds": seconds,
-            },
-        )
+            other, size = kept(flow, way, Path(folder))
+            row = {"MB": size / 1e6, "bytes per map": size / n_maps}
+            row["seconds to make"] = time.perf_counter() - began
+            if isinstance(way, float) and on_cpu:
+                row["apart from a CPU"] = _apart(other, Path(folder) / "m", on_cpu, y)
+        other.sample(n, y, random_state=0)  # compiles
+        began = time.perf_counter()
+        samples = [other.sample(n, y, random_state=1000 + seed) for seed in range(n_seeds)]
+        row["samples/s"] = n * n_seeds / (time.perf_counter() - began)
+        if keep is not None:
+            np.save(keep / f"{name.replace(' ', '_')}.npy", samples[0])
+        yield name, row | _mean([judge.score(s) for s in samples])
 
 
-def text(rows: dict[str, dict[str, float]]) -> str:
+def _mean(scores: list[Row]) -> Row:
+    return {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+
+
+def _apart(flow: ImageFlow, file: Path, n: int, y: np.ndarray | None) -> float:
+    """Mean distance of a pixel from what a CPU makes of the same file, the range of pixels being 2."""
+    y = None if y is None else y[:n]
+    here, there = (f.sample(n, y, random_state=0) for f in (flow, load(file, device="cpu")))
+    return float(np.abs(here.astype(float) - there).mean() * 2 / flow.levels)
+
+
+def text(rows: dict[str, Row], scores: list[str]) -> str:
     """The table."""
+    goal = rows["batched samples"]
+
+    def cell(row: Row, name: str, digits: str) -> str:
+        return format(row[name], digits) if name in row else ""
+
     cells = [
         [
             name,
-            f"{row['bytes per map']:.0f}" if "bytes per map" in row else "",
-            f"{row['FD-PCA32']:.4f}",
-            f"{row['spread']:.4f}" if "spread" in row else "",
-            f"{row['seconds']:.0f}" if "seconds" in row else "",
+            cell(row, "MB", ".1f"),
+            cell(row, "bytes per map", ".0f"),
+            *(f"{row[score]:.4f}" for score in scores),
+            *(f"{row[score] / goal[score]:.2f}" for score in scores),
+            cell(row, "samples/s", ".0f"),
+            cell(row, "seconds to make", ".1f"),
+            cell(row, "apart from a CPU", ".4f"),
         ]
         for name, row in rows.items()
     ]
-    return table(["maps kept as", "bytes per map", "FD-PCA32", "±", "seconds to make"], cells)
+    ratios = [f"{score} / batched" for score in scores]
+    head = ["maps kept as", "MB", "bytes per map", *scores, *ratios]
+    return table([*head, "samples/s", "seconds to make", "apart from a CPU"], cells)
 
 
-def plot(rows: dict[str, dict[str, float]], title: str, path: Path) -> None:
-    """FD against bytes per map, one line for each way."""
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """The last score against megabytes, a panel for each set."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    styles = {
-        "uniform, float32": ("o-", "#0072B2"),
-        "uniform, bytes": ("s-", "#56B4E9"),
-        "where it bends": ("^-", "#E69F00"),
-        "compact": ("D-", "#D55E00"),
-    }
-    for kind, (style, colour) in styles.items():
-        some = [row for name, row in rows.items() if kind in name]
-        some.sort(key=lambda row: row["bytes per map"])
-        x, y = [r["bytes per map"] for r in some], [r["FD-PCA32"] for r in some]
-        axes.plot(x, y, style, color=colour, label=kind)
-    batched = rows["batched samples"]["FD-PCA32"]
-    axes.axhline(batched, color="#000000", lw=1, label="batched samples")
-    axes.axhline(1.1 * batched, color="#000000", lw=1, ls="--", label="batched + 10 %")
-    axes.axhline(
-        rows["real pictures"]["FD-PCA32"], color="#009E73", lw=1, ls=":", label="real pictures"
+    figure, panels = plt.subplots(
+        1, len(results), figsize=(6.5 * len(results), 4.5), layout="constrained", squeeze=False
     )
-    axes.set(xscale="log", yscale="log", xlabel="bytes per map", ylabel="FD-PCA32", title=title)
-    axes.legend()
+    for axes, result in zip(panels[0], results, strict=True):
+        rows, score = result["rows"], result["scores"][-1]
+        for kind, style, colour in (("even knots", "o-", "#0072B2"), ("compress", "D-", "#D55E00")):
+            some = [row for name, row in rows.items() if kind in name]
+            axes.plot(
+                [r["MB"] for r in some], [r[score] for r in some], style, color=colour, label=kind
+            )
+        goal = rows["batched samples"][score]
+        axes.axhline(goal, color="#000000", lw=1, label="batched samples")
+        axes.axhline(1.1 * goal, color="#000000", lw=1, ls="--", label="batched + 10 %")
+        axes.axhline(rows["real pictures"][score], color="#009E73", lw=1, ls=":", label="real pictures")
+        axes.set(xscale="log", yscale="log", xlabel="MB", ylabel=score, title=result["title"])
+        axes.legend()
     figure.savefig(path, dpi=110)
+
+
+def named(judge: str | None, problem: Problem, most: int) -> AnyJudge:
+    """``module:function`` called with pictures to fit, held-out ones and levels; else our own judge."""
+    if judge is None:
+        return Judge.of(problem.images, problem.held_out, levels=problem.levels, most=most)
+    module, _, function = judge.partition(":")
+    made: AnyJudge = getattr(importlib.import_module(module), function)(
+        problem.images, problem.held_out, problem.levels
+    )
+    return made
 
 
 def main(argv: list[str] | None = None) -> None:
     """Fit, keep in every way, sample, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--set", default="digits", help="digits, mnist14, mnist, cifar10, …")
+    parser.add_argument("sets", nargs="*", help="default: digits; mnist cifar10 with a --data-root")
     parser.add_argument("--data-root")
-    parser.add_argument("--labels", action="store_true")
-    parser.add_argument("--steps", type=int, default=20, help="steps per stage")
-    parser.add_argument("--schedule", default="auto")
+    parser.add_argument("--steps", default="standard", help="steps per stage, or draft, standard, best")
     parser.add_argument("--particles", type=int)
-    parser.add_argument("--knots", type=int, help="of the fine grid; default: all bins")
-    parser.add_argument("--bins", type=int, help="default: 1024 with labels, 256 without")
     parser.add_argument("--samples", type=int, default=10_000)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--errors", type=float, nargs="+", default=[0.025, 0.05, 0.1, 0.2])
+    parser.add_argument("--seeds", type=int, default=2, help="sets of samples that are judged")
+    parser.add_argument("--errors", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.4])
+    parser.add_argument("--judge", help="module:function, in place of the distances in pixels")
+    parser.add_argument("--keep", type=Path, help="a folder for all samples, as .npy")
+    parser.add_argument("--on-cpu", type=int, default=0, help="samples to draw on a CPU as well")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--mirror", action="store_true")
-    parser.add_argument("--only", nargs="+", default=[""], help="only ways whose names begin so")
     parser.add_argument("--out", type=Path, default=Path("runs/table_size"))
     args = parser.parse_args(argv)
 
-    problem = Problem.of(args.set, args.data_root, args.labels)
-    n_bins = args.bins or (1024 if args.labels else 256)
-    flow = ImageFlow(
-        schedule=args.schedule,
-        n_particles=args.particles,
-        quality=args.steps,
-        levels=problem.levels,
-        mirror=args.mirror,
-        device=args.device,
-        random_state=0,
-        transport=Histogram(n_bins),
-        n_knots=args.knots or n_bins,
-    )
-    began = time.perf_counter()
-    flow.fit(problem.images, problem.labels)
-    seconds = time.perf_counter() - began
-    n_maps = sum(len(step.table.lo) for level in flow._model for step in level)
-    judge = Judge.of(
-        problem.images, problem.held_out, levels=problem.levels, most=args.samples, n_directions=1
-    )
-    order = np.random.default_rng(0).permutation(len(flow.particles_))[: args.samples]
-    rows = {
-        "real pictures": judge.score(problem.images),
-        "batched samples": judge.score(flow.particles_[order]),
-    }
-    kept = {n: w for n, w in ways(tuple(args.errors)).items() if n.startswith(tuple(args.only))}
-    for name, row in measured(flow, judge, args.samples, range(args.seeds), kept):
-        rows[name] = row
-        print(name, {k: round(v, 4) for k, v in row.items()}, flush=True)
-
-    labels = "with labels" if args.labels else "without labels"
-    title = f"{args.set} {labels}, {args.steps} steps per stage, {len(flow.particles_):,} particles"
-    about = facts(flow._device)
-    command = "python benchmarks/table_size.py " + " ".join(argv or sys.argv[1:])
-    print(f"\n{title}: {n_maps:,} maps on {n_bins} bins, fitted in {seconds:.0f} s\n\n{text(rows)}\n")
-    print(signature(about, command))
+    command = "python benchmarks/table_size.py " + " ".join(sys.argv[1:] if argv is None else argv)
+    steps = int(args.steps) if args.steps.isdigit() else args.steps
+    results: list[dict[str, Any]] = []
     args.out.mkdir(parents=True, exist_ok=True)
-    plot(rows, title, args.out / "table_size.png")
-    result = {"about": about, "command": command, "maps": n_maps, "fit seconds": seconds, "rows": rows}
-    (args.out / "table_size.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
+    for name in args.sets or (["mnist", "cifar10"] if args.data_root else ["digits"]):
+        problem = Problem.of(name, args.data_root)
+        began = time.perf_counter()
+        flow = problem.fitted(steps, args.particles, args.device)
+        seconds = time.perf_counter() - began
+        judge = named(args.judge, problem, args.samples)
+        rows = {"real pictures": judge.score(problem.images)}
+        scores = list(rows["real pictures"])
+        some = ways(flow.n_knots, tuple(args.errors))
+        keep = None if args.keep is None else args.keep / name
+        options: dict[str, Any] = dict(keep=keep, on_cpu=args.on_cpu)
+        for way, row in measured(flow, judge, args.samples, args.seeds, some, **options):
+            rows[way] = row
+            print(name, way, {k: round(v, 4) for k, v in row.items()}, flush=True)
+        n_maps = sum(len(step.table.lo) for steps in flow._model for step in steps)
+        labels = "without labels" if problem.labels is None else "with labels"
+        title = f"{name} {labels}, {args.steps} steps, {len(flow.particles_):,} particles"
+        about = facts(flow._device)
+        print(f"\n{title}: {n_maps:,} maps on {flow.n_knots} bins, fitted in {seconds:.0f} s\n")
+        print(f"{text(rows, scores)}\n\n{signature(about, command)}\n", flush=True)
+        result = {
+            "title": title,
+            "maps": n_maps,
+            "fit seconds": seconds,
+            "scores": scores,
+            "rows": rows,
+        }
+        results.append({"about": about, "command": command, **result})
+        # After every set: whoever stops the next one has this one.
+        plot(results, args.out / "table_size.png")
+        (args.out / "table_size.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ class CompactTable:
         return self
 
 
-def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> CompactTable:
+def compress(table: GridTable, error: float) -> CompactTable:
     """The maps of a grid with as few knots as an error allows.
 
     Parameters
@@ -86,7 +86,6 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     table : with its weights, as `GridTable.thin` keeps them: what counts is the error of particles
     error : root mean square of a particle's error, in the units of z. All maps have the same, and not
         one relative to their displacements: errors of large and small maps add up alike
-    most : knots of a map
 
     Returns
     -------
@@ -100,8 +99,6 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
             "the tables do not tell where the particles were: compress a flow as it was fitted, "
             "not one that was saved and loaded"
         )
-    if not 2 <= most <= MOST_KNOTS:
-        raise ValueError(f"most={most} knots; it must be from 2 to {MOST_KNOTS}")
     n_bins, device = table.values.shape[1] - 1, table.lo.device
     if n_bins > MOST_BINS:
         raise ValueError(f"maps of {n_bins} bins; at most {MOST_BINS} can be kept: fit with fewer")
@@ -120,7 +117,7 @@ def compress(table: GridTable, error: float, *, most: int = MOST_KNOTS) -> Compa
     weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
     from sliceflow.kernels.cpu_bends import bends  # numba is slow to import
 
-    arrays = bends(shift.numpy(), weights.numpy(), error, step, most)
+    arrays = bends(shift.numpy(), weights.numpy(), error, step, MOST_KNOTS)
     sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
     return CompactTable(
         lo[:, 0].to(device),
