@@ -138,7 +138,7 @@ def measured(
             row["seconds to make"] = time.perf_counter() - began
             if isinstance(way, float) and on_cpu:
                 row["apart from a CPU"] = _apart(other, Path(folder) / "m", on_cpu, y)
-        other.sample(n, y, random_state=0)  # compiles
+        other.sample(1, None if y is None else y[:1], random_state=0)  # compiles
         began = time.perf_counter()
         samples = [other.sample(n, y, random_state=1000 + seed) for seed in range(n_seeds)]
         row["samples/s"] = n * n_seeds / (time.perf_counter() - began)
@@ -225,11 +225,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="*", help="default: digits; mnist cifar10 with a --data-root")
     parser.add_argument("--data-root")
-    parser.add_argument("--steps", default="standard", help="steps per stage, or draft, standard, best")
+    parser.add_argument(
+        "--steps", help="per stage, or draft, standard, best; default: standard, digits 10"
+    )
     parser.add_argument("--particles", type=int)
-    parser.add_argument("--samples", type=int, default=10_000)
+    parser.add_argument("--samples", type=int, help="default: as many as held-out pictures")
     parser.add_argument("--seeds", type=int, default=2, help="sets of samples that are judged")
-    parser.add_argument("--errors", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.4])
+    parser.add_argument("--errors", type=float, nargs="+", default=[0.1, 0.2, 0.4, 0.8])
     parser.add_argument("--judge", help="module:function, in place of the distances in pixels")
     parser.add_argument("--keep", type=Path, help="a folder for all samples, as .npy")
     parser.add_argument("--on-cpu", type=int, default=0, help="samples to draw on a CPU as well")
@@ -238,26 +240,28 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
 
     command = "python benchmarks/table_size.py " + " ".join(sys.argv[1:] if argv is None else argv)
-    steps = int(args.steps) if args.steps.isdigit() else args.steps
     results: list[dict[str, Any]] = []
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.sets or (["mnist", "cifar10"] if args.data_root else ["digits"]):
         problem = Problem.of(name, args.data_root)
+        given = args.steps or ("10" if name == "digits" else "standard")
+        steps = int(given) if given.isdigit() else given
         began = time.perf_counter()
         flow = problem.fitted(steps, args.particles, args.device)
         seconds = time.perf_counter() - began
-        judge = named(args.judge, problem, args.samples)
+        n = args.samples or min(10_000, len(problem.held_out))
+        judge = named(args.judge, problem, n)
         rows = {"real pictures": judge.score(problem.images)}
         scores = list(rows["real pictures"])
         some = ways(flow.n_knots, tuple(args.errors))
         keep = None if args.keep is None else args.keep / name
         options: dict[str, Any] = dict(keep=keep, on_cpu=args.on_cpu)
-        for way, row in measured(flow, judge, args.samples, args.seeds, some, **options):
+        for way, row in measured(flow, judge, n, args.seeds, some, **options):
             rows[way] = row
             print(name, way, {k: round(v, 4) for k, v in row.items()}, flush=True)
         n_maps = sum(len(step.table.lo) for steps in flow._model for step in steps)
         labels = "without labels" if problem.labels is None else "with labels"
-        title = f"{name} {labels}, {args.steps} steps, {len(flow.particles_):,} particles"
+        title = f"{name} {labels}, {given} steps per stage, {len(flow.particles_):,} particles"
         about = facts(flow._device)
         print(f"\n{title}: {n_maps:,} maps on {flow.n_knots} bins, fitted in {seconds:.0f} s\n")
         print(f"{text(rows, scores)}\n\n{signature(about, command)}\n", flush=True)

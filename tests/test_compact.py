@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
 from sliceflow.compact import MOST_KNOTS, CompactTable, compress, from_bytes, to_bytes
+from sliceflow.kernels import reference
 from sliceflow.transports import GridTable, Histogram, KnotTable
 
 FIELDS = ("lo", "hi", "sizes", "at", "levels")
@@ -334,3 +335,35 @@ def test_wrong_fields_of_compact_tables_are_model_file_errors(tmp_path):
         container.write(path, text, changed)
         with pytest.raises(ModelFileError):
             load(path, device="cpu")
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_the_same_grids_and_samples_alike(tmp_path):
+    table = compress(table_of(1024), 0.01)
+    assert torch.equal(table.to(torch.device("cuda")).grid().values.cpu(), table.grid().values)
+    flow = ImageFlow(**{**small, "device": "cuda"}).fit(PICTURES, LABELS).compress()
+    flow.save(tmp_path / "m")
+    wanted = flow.sample(200, random_state=0)
+    assert np.array_equal(load(tmp_path / "m", device="cuda").sample(200, random_state=0), wanted)
+    other = load(tmp_path / "m", device="cpu").sample(200, random_state=0)
+    assert np.abs(other.astype(int) - wanted).mean() < 0.1
+
+
+def test_triton_kernels_move_particles_by_a_compact_table():
+    """On a GPU, or else in Triton's interpreter."""
+    gpu = pytest.importorskip("sliceflow.kernels.gpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    grid = compress(table_of(64, 3), 0.01).to(device).grid()
+    z = torch.randn(3, 100, generator=torch.Generator().manual_seed(0)).to(device)
+    ours = gpu.displace_grid(z, grid.lo, grid.hi, grid.values)
+    wanted = reference.displace_grid(z, grid.lo, grid.hi, grid.values)
+    assert float((ours - wanted).abs().max()) < 1e-5
+
+
+def test_where_nobody_was_maps_are_kept_too():
+    """Fresh particles come where those of the fit were not: in the tails, between two of them."""
+    z_p, z_q = torch.randn(2, 3, 60, generator=torch.Generator().manual_seed(0))
+    table = Histogram(256).fit(z_p, z_q).table.thin(256)
+    assert int((table.weights == 0).sum()) == 0
+    lost = compress(table, 1e-4).grid().values - table.values
+    assert float(lost.abs().max()) < 0.01

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from sklearn.datasets import load_digits
 
 import sliceflow
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
@@ -335,6 +337,45 @@ def test_another_process_samples_the_same(tmp_path):
         env={**os.environ, "PYTHONPATH": str(Path(sliceflow.__file__).parent.parent)},
     )
     assert ran.stdout.strip() == flow.sample(5, "dog", random_state=0).tobytes().hex()
+
+
+# Everything that `pip install sliceflow` does not bring.
+ALONE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {others}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refuse())
+import sliceflow
+flow = sliceflow.load(sys.argv[1], device="cpu")
+assert sliceflow.__file__.startswith(sys.argv[2]), sliceflow.__file__
+sys.stdout.write(flow.sample(20, 7, random_state=0).tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path, compressed):
+    """As the wheel has it: the package's folder alone, away from this repository."""
+    digits = load_digits()
+    flow = ImageFlow(quality=2, n_particles=1000, levels=17, random_state=0, transport="histogram")
+    flow.set_params(device="cpu").fit(digits.images.astype(np.uint8), digits.target)
+    if compressed:
+        flow.compress()
+    flow.save(tmp_path / "digits.sliceflow")
+    site = tmp_path / "site"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(sliceflow.__file__).parent, site / "sliceflow", ignore=skip)
+    others = {"PIL", "matplotlib", "tqdm", "rich", "typer", "pandas", "pytest", "hypothesis", "ot"}
+    ran = subprocess.run(
+        [sys.executable, "-c", ALONE.format(others=others), tmp_path / "digits.sliceflow", site],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == flow.sample(20, 7, random_state=0).tobytes().hex()
 
 
 # Files of earlier formats

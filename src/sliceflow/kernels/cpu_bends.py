@@ -70,14 +70,17 @@ def _bends(shift, weights, sizes, at, levels, error, step):
         mass = w.sum()
         knots[0], right[0], m = 0, last, 1
         worst[0], split[0] = _chord(d, w, 0, last)
-        while m < most - 1 and worst[:m].sum() > error * error * mass:
+        total = worst[0]
+        while m < most - 1 and total > error * error * mass:
             c = np.argmax(worst[:m])
             if split[c] < 0:
                 break
             knots[m], right[m] = split[c], right[c]
             right[c] = split[c]
+            total -= worst[c]
             worst[c], split[c] = _chord(d, w, knots[c], right[c])
             worst[m], split[m] = _chord(d, w, knots[m], right[m])
+            total += worst[c] + worst[m]
             m += 1
         knots[m] = last
         m += 1
