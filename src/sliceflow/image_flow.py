@@ -212,9 +212,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             device,
         )
         noise = Noise(seed.child("particles"))
-        x = self.start_noise * noise.child("start").normal(
-            torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
-        )
+        x = torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
+        noise.child("start").fill(x).mul_(self.start_noise)
         if known is not None:
             # The particles' observed pixels are the pictures' own, each used equally often.
             pictures = conditions.evenly(raw.shape[1], m, seed.child("conditions")).to(device)
@@ -356,7 +355,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         """`count` fresh particles, with observed pixels `values` if given, moved by the model."""
         noise = Noise(seed.child("particles"), first)
         x = torch.empty(self._layout.dimension, count, dtype=torch.float32, device=self._device)
-        x = self._walk.start_noise * noise.child("start").normal(x)
+        noise.child("start").fill(x).mul_(self._walk.start_noise)
         if values is not None and self._walk.known is not None:
             x = torch.where(self._walk.known, values, x)
         cloud = Cloud(x, y)
