@@ -15,6 +15,7 @@ import numpy as np
 import paper
 import pytest
 import report
+import table_size
 import timing
 import torch
 import trade_offs
@@ -320,3 +321,39 @@ def test_equal_quality_is_read_off():
         assert 0 < row["FD-PCA32"] < 20
     assert text.count("| Algorithm 1 ") == 2
     json.dumps(numbers)
+
+
+def test_every_way_to_keep_maps_is_measured(tmp_path, capsys):
+    size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1"]
+    few = ["--errors", "0.1", "--on-cpu", "20", "--device", "cpu", "--keep", str(tmp_path / "kept")]
+    table_size.main(["digits", *size, *few, "--out", str(tmp_path)])
+    (result,) = json.loads((tmp_path / "table_size.json").read_text())
+    rows = result["rows"]
+    assert rows["64 even knots"]["bytes per map"] == 4 * 65 + 16
+    assert rows["compress(0.1)"]["bytes per map"] < 400
+    assert rows["compress(0.1)"]["apart from a CPU"] == 0
+    assert all(row["FD-PCA32"] > 0 for row in rows.values())
+    assert (tmp_path / "table_size.png").stat().st_size > 0
+    assert "| batched samples" in capsys.readouterr().out
+    kept = {path.stem: np.load(path) for path in (tmp_path / "kept" / "digits").glob("*.npy")}
+    assert kept["batched"].shape == kept["compress(0.1)"].shape == (200, 8, 8)
+    assert kept["labels"].shape == (200,)
+
+
+class Mean:
+    """A judge from outside."""
+
+    def __init__(self, images, held_out, levels):
+        self.mean = held_out.mean(0)
+
+    def score(self, samples):
+        return {"off the mean": float(np.abs(samples.mean(0) - self.mean).mean())}
+
+
+def test_another_judge_can_be_named(tmp_path):
+    size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1"]
+    few = ["--errors", "0.1", "--judge", f"{__name__}:Mean", "--device", "cpu"]
+    table_size.main(["digits", *size, *few, "--out", str(tmp_path)])
+    (result,) = json.loads((tmp_path / "table_size.json").read_text())
+    assert result["scores"] == ["off the mean"]
+    assert result["rows"]["compress(0.1)"]["off the mean"] > 0

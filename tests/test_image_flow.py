@@ -611,3 +611,39 @@ def test_a_level_s_particles_are_freed_when_it_is_done(digits):
         assert [ref() is None for ref in levels.values()] == [True] * 4
     finally:
         gc.enable()
+
+
+def in_chunks(flow, draw, size, monkeypatch):
+    """What `draw` gives in chunks of `size`, none of which may be larger."""
+    write, widths = type(flow._layout).write, []
+
+    def recorded(layout, x):
+        widths.append(x.shape[1])
+        return write(layout, x)
+
+    monkeypatch.setattr("sliceflow.image_flow._CHUNK", size)
+    monkeypatch.setattr(type(flow._layout), "write", recorded)
+    out = draw()
+    monkeypatch.undo()
+    assert max(widths) <= size
+    return out
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_samples_stream_in_chunks_and_do_not_depend_on_them(digits, tensor, monkeypatch):
+    """The device never holds more than a chunk, however many samples are drawn."""
+    images = torch.from_numpy(digits[0]) if tensor else digits[0]
+    flow = ImageFlow(**quick).fit(images, digits[1])
+    whole = flow.sample(50, random_state=0)
+    parts = in_chunks(flow, lambda: flow.sample(50, random_state=0), 7, monkeypatch)
+    assert type(parts) is type(whole)
+    assert parts.shape == whole.shape
+    assert np.abs(np.asarray(parts).astype(int) - np.asarray(whole)).max() <= 1  # rounding of products
+
+
+def test_completions_stream_in_chunks(digits, monkeypatch):
+    flow = ImageFlow(**quick, observed="top", dequantize=False).fit(digits[0])
+    whole = flow.inpaint(digits[0][:9], 5, random_state=0)
+    parts = in_chunks(flow, lambda: flow.inpaint(digits[0][:9], 5, random_state=0), 7, monkeypatch)
+    assert parts.shape == whole.shape == (9, 5, 8, 8)
+    assert np.abs(parts.astype(int) - whole).max() <= 1

@@ -28,15 +28,9 @@ from sliceflow.checks import is_real, need
 from sliceflow.container import Fields, ModelFileError, read, write
 from sliceflow.events import HeldOut, History, now
 from sliceflow.flow import Cloud, Run
-from sliceflow.packing import (
-    check_tensor,
-    pack_history,
-    pack_tables,
-    restore_seed,
-    unpack_history,
-    unpack_tables,
-)
+from sliceflow.packing import check_tensor, pack_history, restore_seed, unpack_history
 from sliceflow.rng import Seed
+from sliceflow.table_packing import pack_tables, unpack_tables
 
 __all__ = ["Keeper", "digest", "identity"]
 
@@ -159,7 +153,7 @@ class Keeper:
             "spared": run.spared,
             "seconds": run.seconds,
             "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors, weights=True)],
             "history": pack_history(history.as_columns()),
             "held_out": None
             if rule is None

@@ -309,8 +309,8 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(chunk.x)
             replay(self._flow, self._model, chunk, noise)
-            out.append(chunk.x)
-        return self._give_back(torch.cat(out, dim=1))
+            out.append(self._give_back(chunk.x))
+        return np.concatenate(out) if self._given_device is None else torch.cat(out)
 
     def _codes_for_sampling(self, n: int, y: Any, seed: Seed) -> Tensor | None:
         condition = self._condition

@@ -302,12 +302,12 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
                     f"labels have {len(codes)} rows but n_samples={n_samples}; "
                     "pass one label, or one per sample"
                 )
-        out = []
-        for first in range(0, n_samples, _CHUNK):
-            count = min(_CHUNK, n_samples - first)
+        out, chunk = [], self._chunk()
+        for first in range(0, n_samples, chunk):
+            count = min(chunk, n_samples - first)
             y = None if codes is None else codes[first : first + count].to(self._device)
-            out.append(self._moved(seed, first, count, y, None))
-        return self._layout.write(torch.cat(out, dim=1))
+            out.append(self._layout.write(self._moved(seed, first, count, y, None)))
+        return _joined(out)
 
     def inpaint(self, pictures: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """Complete pictures of which only the `observed` pixels are known.
@@ -327,15 +327,14 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         layout, seed = self._layout, Seed.of(random_state)
         raw = layout.read(pictures, self._device)
-        repeated = raw.repeat_interleave(n_samples, dim=1)
-        out = []
-        for first in range(0, repeated.shape[1], _CHUNK):
-            part = repeated[:, first : first + _CHUNK]
+        n, out = raw.shape[1] * n_samples, []
+        for first in range(0, n, _CHUNK):
+            columns = torch.arange(first, min(first + _CHUNK, n), device=raw.device) // n_samples
             values = layout.encode(
-                part, seed.child("observed", first), dequantize=self._walk.dequantize
+                raw[:, columns], seed.child("observed", first), dequantize=self._walk.dequantize
             )
-            out.append(self._moved(seed, first, part.shape[1], None, values))
-        done = layout.write(torch.cat(out, dim=1))
+            out.append(layout.write(self._moved(seed, first, len(columns), None, values)))
+        done = _joined(out)
         # The values came back through rounding; the given ones are exact.
         given: Any = np.asarray(pictures).repeat(n_samples, 0).astype(layout.dtype)
         given = torch.from_numpy(given) if layout.tensor else given
@@ -343,6 +342,12 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         where = where if layout.channels else where[..., 0]
         done[:, where] = given[:, where]
         return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
+
+    def _chunk(self) -> int:
+        """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""
+        if self._device.type == "cpu":
+            return _CHUNK
+        return max(_CHUNK, min(1 << 16, (1 << 26) // self._layout.dimension))
 
     def _moved(
         self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None
@@ -416,6 +421,13 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         )
 
 
+def _joined(chunks: list[Any]) -> Any:
+    """Pictures of all chunks, arrays or tensors as they are."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)
+
+
 def _check_memory(
     m: int, raw: Tensor, looked_at: int, directions: list[int], n_values: int, device: torch.device
 ) -> None:
@@ -423,7 +435,7 @@ def _check_memory(
     d, n = raw.shape
     clouds = 4 * d * (4 * m + 3 * n) + raw.nbytes
     need_memory(
-        clouds + 4 * max(directions) * looked_at + 4 * n_values,
+        clouds + 4 * max(directions) * looked_at + 5 * n_values,  # values, and a byte of weight
         device,
         f"n_particles={m}, {n} pictures of {d} values and a model of {n_values} numbers need",
         "lower n_particles, quality or n_knots (0 keeps no model)",
