@@ -32,7 +32,7 @@ from sliceflow.checks import need as check
 from sliceflow.flow import Cloud, Flow, Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
 from sliceflow.rng import Seed
-from sliceflow.schedule import flat
+from sliceflow.schedule import Stage, flat
 
 __all__ = ["SlicedWassersteinFlow"]
 
@@ -244,7 +244,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         particles = _cloud(x.new_empty(m, x.shape[1]), codes_p, device)
         particles.x = noise.child("start").normal(particles.x)
         flow = Flow(
-            flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper),
+            self.stages(),
             seed.child("flow"),
             0 if condition is None else condition.width,
             float(self.amplifier),
@@ -311,6 +311,10 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             replay(self._flow, self._model, chunk, noise)
             out.append(chunk.x)
         return self._give_back(torch.cat(out, dim=1))
+
+    def stages(self) -> list[Stage]:
+        """The stages of a fit; nothing needs to be fitted."""
+        return flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper)
 
     def _codes_for_sampling(self, n: int, y: Any, seed: Seed) -> Tensor | None:
         condition = self._condition
