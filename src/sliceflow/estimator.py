@@ -312,6 +312,15 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             out.append(chunk.x)
         return self._give_back(torch.cat(out, dim=1))
 
+    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
+        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
+        check_is_fitted(self, "history_")
+        if not isinstance(self._condition, conditions.Labels) or self._codes is None:
+            return None
+        seed = Seed.of(random_state).child("conditions")
+        codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
+        return np.asarray(self._condition.classes[codes.numpy()])
+
     def stages(self) -> list[Stage]:
         """The stages of a fit; nothing needs to be fitted."""
         return flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper)

@@ -346,6 +346,15 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         done[:, where] = given[:, where]
         return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
 
+    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
+        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
+        check_is_fitted(self, "history_")
+        if self._condition is None or self._codes is None:
+            return None
+        seed = Seed.of(random_state).child("conditions")
+        codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
+        return np.asarray(self._condition.classes[codes.numpy()])
+
     def stages(self, height: int, width: int) -> list[schedule.PictureStage]:
         """The stages that pictures of this size go through; nothing needs to be fitted."""
         text = self.schedule

@@ -14,6 +14,7 @@ from sliceflow.cli.data import Data
 __all__ = ["Measure", "Measures", "draw_neighbours", "measure", "nearest"]
 
 _MOST = 2000  # rows of each kind
+_LEAST = 10  # of fewer nothing can be said
 _WORK = 1e10  # rows times data times columns, for distances between all pairs
 
 
@@ -76,8 +77,12 @@ def measure(flow: Any, train: Data, test: Data | None, *, batched: np.ndarray) -
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
     n = min(_MOST, len(batched), len(train.x))
+    if min(n, len(test.x)) < _LEAST:
+        return Measures(
+            [], f"not measured: {n} samples and {len(test.x)} held-out rows; {_LEAST} are needed"
+        )
     completes = getattr(flow, "observed", None) is not None
-    real, unseen = train.rows(_some(train.x, _MOST)), train.rows(_some(test.x, _MOST))
+    real, unseen = train.rows(_some(train.x, _MOST)), train.rows(_some(test.x, _MOST), test.levels)
     kinds: list[np.ndarray | None] = [train.rows(_some(batched, n))]
     kinds.append(None if completes else train.rows(np.asarray(flow.sample(n, random_state=1))))
     kinds.append(train.rows(_some(train.x, n)))

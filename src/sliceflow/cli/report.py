@@ -49,6 +49,7 @@ pre{background:var(--box);padding:.8rem;overflow-x:auto;border-radius:.4rem}
 
 def write_report(folder: RunFolder) -> Path:
     """Write the page of a finished run into its folder."""
+    folder.check_finished()
     config = folder.read_json("config.json")
     measures = folder.read_json("evaluation.json") if (folder / "evaluation.json").exists() else None
     data = config["data"]
