@@ -134,12 +134,18 @@ def nearest(samples: np.ndarray, train: Data, k: int) -> np.ndarray:
 
 
 def draw_neighbours(samples: np.ndarray, train: Data, path: Path, n: int = 8, k: int = 5) -> None:
-    """A row for each sample: itself, then its nearest training pictures. Tables have none."""
+    """A row for each sample: itself, then apart its nearest training pictures. Tables have none."""
     if not train.pictures:
         return
+    from PIL import Image
+
     from sliceflow.cli.grid import as_bytes, grid
 
     first = samples[:n]
     found = train.x[nearest(first, train, k)]
-    rows = np.concatenate((first[:, None], found), axis=1)
-    grid(as_bytes(rows, train.levels)).save(path, optimize=True)
+    ours = grid(as_bytes(first[:, None], train.levels), ground=None)
+    theirs = grid(as_bytes(found, train.levels), ground=None)
+    page = Image.new(ours.mode, (ours.width * 3 // 2 + theirs.width, ours.height))
+    page.paste(ours, (0, 0))
+    page.paste(theirs, (ours.width * 3 // 2, 0))
+    page.save(path, optimize=True)

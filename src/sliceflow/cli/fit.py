@@ -232,5 +232,6 @@ def _write_samples(flow: Any, train: Data, folder: RunFolder) -> None:
 def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> None:
     from sliceflow.cli.grid import animation, as_bytes, by_class, grid
 
-    frames = [grid(by_class(as_bytes(p, train.levels), None, 8)[0], 32) for p in evolution.pictures()]
+    shown = (by_class(as_bytes(p, train.levels), None, 8)[0] for p in evolution.pictures())
+    frames = [grid(p, 32, ground=128) for p in shown]  # a .gif has no page's colour: grey
     animation(folder / "evolution.gif", frames)

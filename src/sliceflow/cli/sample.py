@@ -26,6 +26,7 @@ def sample(
     pictures = hasattr(flow, "schedule_")
     path = _target(out, pictures, force)
     y = _label(flow, label, run)
+    _check_memory(flow, n)
     labels = flow.sampled_labels(n, seed) if y is None else np.full(n, y)
     if pictures:
         x = np.asarray(flow.sample(n, labels=labels, random_state=seed))
@@ -55,6 +56,7 @@ def inpaint(
             f"{run} does not complete pictures", "fit with --observed top (or left, border, …)"
         )
     pictures = _read_pictures(given, flow, resize)
+    _check_memory(flow, n * len(pictures))
     done = np.asarray(flow.inpaint(pictures, n, random_state=seed))
     # In a grid the given picture stands first, in a folder or an array there are only completions.
     if path.suffix.lower() == ".png":
@@ -68,6 +70,19 @@ def inpaint(
     else:
         _write_pictures(path, done.reshape(-1, *done.shape[2:]), flow.levels, None)
     return {"out": str(path), "pictures": len(pictures), "n": n, "seed": seed}
+
+
+def _check_memory(flow: Any, n: int) -> None:
+    """Refuse at once more samples than could ever be held."""
+    from sliceflow.checks import NotEnoughMemoryError, need_memory, resolve_device
+
+    d = flow.layout_.dimension if hasattr(flow, "schedule_") else flow.n_features_in_
+    try:
+        need_memory(12 * n * d, resolve_device(flow.device), f"{n} samples need", "")
+    except NotEnoughMemoryError as error:
+        raise Failed(
+            error.fact, "pass a smaller --n, and more than once with another --seed"
+        ) from error
 
 
 def _label(flow: Any, label: str | None, run: Path) -> Any:
