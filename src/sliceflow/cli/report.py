@@ -18,6 +18,8 @@ from sliceflow.cli.run_folder import RunFolder
 __all__ = ["write_report"]
 
 _MOST_CLASSES, _STILLS = 20, 6
+# Browsers hold the page to its promise: no scripts, and nothing from elsewhere.
+_ALONE = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1e23;--soft:#5c6470;--page:#fff;--box:#f3f5f8;--rule:#d9dee6;
 --line:#0060a8;--dot:#b34700}
@@ -69,6 +71,7 @@ def write_report(folder: RunFolder) -> Path:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<link rel="icon" href="data:,">'  # or a browser asks for favicon.ico
+        f'<meta http-equiv="Content-Security-Policy" content="{_ALONE}">'
         f"<style>{_STYLE}</style></head>\n<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
     path = folder / "report.html"
