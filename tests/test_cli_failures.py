@@ -90,7 +90,7 @@ def test_broken_and_mixed_pictures_are_named_with_the_cure(pictures, tmp_path):
 
 
 def test_debug_shows_where_it_happened(tmp_path):
-    result = installed("info", "nowhere", "--debug", cwd=tmp_path)
+    result = inside("info", tmp_path / "nowhere", "--debug")
     assert result.returncode == 2
     assert "Traceback" in result.stderr
 

@@ -130,7 +130,10 @@ def fit(
         int | None, typer.Option(min=1, help="Crop the middle square and resize it to this side.")
     ] = None,
     observed: Annotated[
-        Observed | None, typer.Option(help="What is known when pictures are completed.")
+        Observed | None,
+        typer.Option(
+            help="What is known when pictures are completed: top, bottom, left, right, border, center."
+        ),
     ] = None,
     schedule: Annotated[
         str, typer.Option(help='auto, mnist, cifar10, celeba, or text such as "1[1] 4[4,3] 8[5]".')
