@@ -106,8 +106,8 @@ def main() -> None:
     from sliceflow import __version__
 
     made = (
-        f"*Real output: {datetime.date.today():%-d %B %Y}, sliceflow {__version__}, {os.cpu_count()} cores "
-        f"of a shared {platform.machine()} machine.*"
+        f"*Real output: {datetime.date.today():%-d %B %Y}, sliceflow {__version__}, "
+        f"{os.cpu_count()} cores of a shared {platform.machine()} machine.*"
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
