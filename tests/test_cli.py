@@ -1,6 +1,7 @@
 """Every command as a user runs it: its files and its words. What goes wrong is in test_cli_failures."""
 
 import csv
+import io
 import json
 import re
 import subprocess
@@ -318,3 +319,25 @@ def test_the_pace_leaves_out_the_first_step_which_compiles(monkeypatch):
 def test_a_sparkline_survives_what_is_no_number():
     assert sparkline([float("nan"), 1.0, float("inf"), 2.0]) == "▁█"
     assert sparkline([]) == ""
+
+
+def test_the_panel_fits_a_narrow_terminal_and_keeps_its_words():
+    import torch
+    from rich.console import Console
+
+    from sliceflow.cli.display import Panel
+    from sliceflow.events import Event
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=34, color_system=None)
+    panel = Panel(console, [("8×8 pixels, patches of 5×5", 60)])
+    event = Event("8×8[5]", 0, 4, 5, 60, torch.tensor(0.25), 1.0, torch.empty(2, 100))
+    panel(event)
+    panel.close()
+    with console.capture() as drawn:
+        console.print(panel._table(event))
+    lines = drawn.get().splitlines()
+    assert max(map(len, lines)) <= 34
+    words = [line.split()[0] for line in lines[1:]]
+    assert words == ["stage", "step", "distance", "pace", "left", "memory"]
+    assert "1 of 1: 8×8 pixels" in drawn.get()
+    assert "5 of 60" in drawn.get()

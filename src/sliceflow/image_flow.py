@@ -365,12 +365,10 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
 
     @property
     def layout_(self) -> Layout:
-        check_is_fitted(self, "history_")
         return self._layout
 
     @property
     def observed_(self) -> np.ndarray | None:
-        check_is_fitted(self, "history_")
         # Known in one channel, known in all.
         return None if self._mask is None else self._mask.view(*self._layout.shape)[0].numpy()
 

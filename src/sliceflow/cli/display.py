@@ -149,7 +149,7 @@ class Panel:
         held = memory(event)
         line = sparkline(self._heights, max(4, min(48, self._console.width - 23)))
         table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, min_width=len("distance"))
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {what}")
         table.add_row("step", f"{event.step + 1} of {steps}")
