@@ -341,3 +341,22 @@ def test_the_panel_fits_a_narrow_terminal_and_keeps_its_words():
     assert words == ["stage", "step", "distance", "pace", "left", "memory"]
     assert "1 of 1: 8×8 pixels" in drawn.get()
     assert "5 of 60" in drawn.get()
+
+
+def test_a_named_set_is_measured_against_the_folder_that_holds_it(tmp_path):
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, split in (("train", "train"), ("t10k", "test")):
+        digits = load("digits", split)
+        images, labels = (digits.images[:200] * 15).astype(np.uint8), digits.labels[:200]
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels.astype(np.uint8))):
+            sizes = np.array(array.shape, ">u4").tobytes()
+            head = bytes((0, 0, 8, array.ndim)) + sizes
+            (raw / f"{name}-{kind}-ubyte").write_bytes(head + array.tobytes())
+    words = ("--data-root", tmp_path / "data", "--quiet", "--out", tmp_path / "run")
+    assert inside("fit", "mnist", *FEW, *words).returncode == 0
+    (tmp_path / "data").rename(tmp_path / "moved")
+    refused(inside("evaluate", tmp_path / "run"), 1, "cannot be read again", "--data-root")
+    moved = ("--data-root", tmp_path / "moved", "--against", tmp_path / "moved", "--json")
+    result = inside("evaluate", tmp_path / "run", *moved)
+    assert json.loads(result.stdout) == json.loads((tmp_path / "run" / "evaluation.json").read_text())
