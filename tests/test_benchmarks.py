@@ -131,7 +131,7 @@ def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     """In Triton's interpreter, if need be: composing tables is slow there, so that others make them."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from sliceflow.kernels import gpu as triton_kernels
-    from sliceflow.kernels import gpu_tiles, reference
+    from sliceflow.kernels import gpu_values, reference
 
     maps = gpu_kernels._maps
     monkeypatch.setattr(
@@ -141,7 +141,7 @@ def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     small = Preset("small", "5[3]", (1, 5, 5), 0)
     cases = gpu_kernels.kernel_cases(
-        triton_kernels, gpu_tiles._pack, 16, device, presets=(small,), heights=(1,)
+        triton_kernels, gpu_values.pack, 16, device, presets=(small,), heights=(1,)
     )
     seen = set()
     for case in cases:

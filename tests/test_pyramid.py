@@ -134,3 +134,13 @@ def test_a_level_must_fit_the_picture(small):
     message = f"^a level of {small} pixels does not fit a picture of 8; use 1 to 8$"
     with pytest.raises(ValueError, match=message):
         basis(8, small)
+
+
+def test_chunks_of_columns_change_nothing(monkeypatch):
+    x = torch.randn(3 * 12 * 10, 1000, dtype=torch.float64)
+    level = Subspace(3, 12, 10, 5, 4)
+    small = level.down(x)
+    pictures = level.up(small)
+    monkeypatch.setattr("sliceflow.pyramid._CHUNK", 1)  # 256 columns at a time
+    torch.testing.assert_close(level.down(x), small)
+    torch.testing.assert_close(level.up(small), pictures)

@@ -242,7 +242,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         data = _cloud(x, codes, device)
         noise = Noise(seed.child("particles"))
         particles = _cloud(x.new_empty(m, x.shape[1]), codes_p, device)
-        particles.x = noise.child("start").normal(particles.x)
+        noise.child("start").fill(particles.x)
         flow = Flow(
             self.stages(),
             seed.child("flow"),
@@ -307,7 +307,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             x = torch.empty((n, len(self._shift)), dtype=self._type)
             chunk = _cloud(x, None if codes is None else codes[first : first + n], self._device)
             noise = Noise(seed.child("particles"), first)
-            chunk.x = noise.child("start").normal(chunk.x)
+            noise.child("start").fill(chunk.x)
             replay(self._flow, self._model, chunk, noise)
             out.append(chunk.x)
         return self._give_back(torch.cat(out, dim=1))

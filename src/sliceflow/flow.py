@@ -63,11 +63,15 @@ class Noise:
     def child(self, *names: str | int) -> Noise:
         return Noise(self.seed.child(*names), self.first)
 
-    def normal(self, like: Tensor) -> Tensor:
-        """N(0, I) of the shape (d, n), type and device of `like`."""
-        d, n = like.shape
-        rows = self.seed.normal(n, d, start=self.first, dtype=like.dtype, device=like.device)
-        return rows.T.contiguous()
+    def fill(self, x: Tensor) -> Tensor:
+        """N(0, I) written into x (d, n), which is returned."""
+        d, n = x.shape
+        chunk = max(256, (1 << 26) // d)
+        for first in range(0, n, chunk):  # rows of numbers are turned into columns
+            part = x[:, first : first + chunk]
+            count, start = part.shape[1], self.first + first
+            part.copy_(self.seed.normal(count, d, start=start, dtype=x.dtype, device=x.device).T)
+        return x
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class Flow:
                 part = slice(first, first + chunk)
                 frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
         if self.entropy > 0 and not isinstance(stage.frame, Axis):  # axis steps are exact: no noise
-            epsilon = noise.child("entropy", i, k).normal(x)
+            epsilon = noise.child("entropy", i, k).fill(torch.empty_like(x))
             x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
 
 

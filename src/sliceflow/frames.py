@@ -12,7 +12,6 @@ rounded, so that a model replays anywhere. `Tiles`, for pictures, is in `local`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.rng import Seed
 
 if TYPE_CHECKING:
@@ -209,9 +209,9 @@ def condition_directions(
     """
     if n_conditions == 0:
         return None
-    u = seed.child("y").uniform(h, n_conditions, device=device) - 0.5
-    laplace = torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * n_conditions)
-    return laplace.to(torch.float32 if dtype.itemsize < 4 else dtype)
+    k = kernels.for_device(device)
+    theta: Tensor = k.laplace(h, n_conditions, seed.child("y").key, device)
+    return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
 
 
 @dataclass(frozen=True)

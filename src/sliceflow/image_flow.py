@@ -60,7 +60,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     random_state : int, RandomState, Generator or None
     observed : None, or what is known of every picture: an (h, w) mask of booleans, or one of "top",
         "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
-    transport : "auto" (histograms of 256 bins, 1024 with labels; sorted for small clouds), or any of
+    transport : "auto" (histograms of 128 bins, 1024 with labels; sorted for small clouds), or any of
         `sliceflow.transports`
     start_noise : standard deviation of the particles' starting pixels
     clip : keep particles in the range of pixels at the full resolution
@@ -214,9 +214,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             device,
         )
         noise = Noise(seed.child("particles"))
-        x = self.start_noise * noise.child("start").normal(
-            torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
-        )
+        x = torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
+        noise.child("start").fill(x).mul_(self.start_noise)
         if known is not None:
             # The particles' observed pixels are the pictures' own, each used equally often.
             pictures = conditions.evenly(raw.shape[1], m, seed.child("conditions")).to(device)
@@ -378,7 +377,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         """`count` fresh particles, with observed pixels `values` if given, moved by the model."""
         noise = Noise(seed.child("particles"), first)
         x = torch.empty(self._layout.dimension, count, dtype=torch.float32, device=self._device)
-        x = self._walk.start_noise * noise.child("start").normal(x)
+        noise.child("start").fill(x).mul_(self._walk.start_noise)
         if values is not None and self._walk.known is not None:
             x = torch.where(self._walk.known, values, x)
         cloud = Cloud(x, y)
@@ -388,7 +387,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     def _transport(self, labelled: bool) -> transports.Transport:
         if not isinstance(self.transport, str):
             return self.transport
-        n_bins = 1024 if labelled else 256
+        n_bins = 1024 if labelled else 128
         kinds: dict[str, transports.Transport] = {
             "auto": transports.Auto(n_bins=n_bins),
             "sorted": transports.Sorted(),

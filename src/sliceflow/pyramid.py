@@ -17,6 +17,8 @@ from torch import Tensor
 
 __all__ = ["UPSAMPLINGS", "Subspace", "basis"]
 
+_CHUNK = 1 << 28  # numbers of pictures that are brought to another resolution at a time
+
 
 def _lanczos(t: Tensor, a: int = 5) -> Tensor:
     return torch.where(t.abs() < a, torch.sinc(t) * torch.sinc(t / a), 0.0)
@@ -99,11 +101,17 @@ class Subspace:
         )
 
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        n = x.shape[1]
+        d, n = self.channels * len(rows) * len(columns), x.shape[1]
+        chunk = max(256, _CHUNK // max(d, len(x)))
+        if n > chunk:  # what lies between the two products must not be as large as the pictures
+            out = x.new_empty(d, n)
+            for part in (slice(first, first + chunk) for first in range(0, n, chunk)):
+                out[:, part] = self._apply(x[:, part], rows, columns)
+            return out
         # A copy where x is a run of columns out of more.
         image = x.reshape(self.channels, rows.shape[1], columns.shape[1] * n)
-        image = torch.matmul(rows, image).view(self.channels * rows.shape[0], columns.shape[1], n)
-        return torch.matmul(columns, image).view(-1, n)
+        image = torch.matmul(rows, image).view(self.channels * len(rows), columns.shape[1], n)
+        return torch.matmul(columns, image).view(d, n)
 
     def down(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""

@@ -15,7 +15,17 @@ from torch import Tensor
 
 from sliceflow import kernels
 
-__all__ = ["Auto", "Fit", "GridTable", "Histogram", "KnotTable", "Sorted", "Table", "Transport"]
+__all__ = [
+    "Auto",
+    "Counts",
+    "Fit",
+    "GridTable",
+    "Histogram",
+    "KnotTable",
+    "Sorted",
+    "Table",
+    "Transport",
+]
 
 MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
 
@@ -41,6 +51,14 @@ class Fit(NamedTuple):
     table: Table
     cost: Tensor
     dz: Tensor | None = None
+
+
+class Counts(NamedTuple):
+    """The values of every direction counted: counts (h, B) in equal bins of [lo, hi] (h,)."""
+
+    counts: Tensor
+    lo: Tensor
+    hi: Tensor
 
 
 class Transport(Protocol):
@@ -212,11 +230,16 @@ class Histogram:
     most: int | None = MOST
 
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
-        k = kernels.for_tensor(z_p)
-        counts_p, lo_p, hi_p = k.histogram(z_p, self.n_bins)
-        counts_q, lo_q, hi_q = k.histogram(z_q, self.n_bins, weights)
-        values, cost = k.compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)
-        return Fit(GridTable(lo_p, hi_p, values.to(z_p.dtype), counts_p), cost)
+        return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
+
+    def count(self, z: Tensor, weights: Tensor | None = None) -> Counts:
+        """The histogram of every direction of z (h, n), over its own range."""
+        return Counts(*kernels.for_tensor(z).histogram(z, self.n_bins, weights))
+
+    def between(self, p: Counts, q: Counts, dtype: torch.dtype) -> Fit:
+        """The maps from counted particles to counted data, their values of type `dtype`."""
+        values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
+        return Fit(GridTable(p.lo, p.hi, values.to(dtype), p.counts), cost)
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class Walk:
                 batches=batches.after(before),
                 run=inside,
             )
+            inside.after = Run().after  # its own holds the level's particles, and itself: never freed
             run.stage, run.step, run.level = i + 1, 0, None
         return run.model
 

@@ -24,6 +24,7 @@ from sliceflow.kernels.reference import (
     LEVEL_EPSILON,
     Geometry,
     lanes,
+    laplace_of,
     lift_tiles,
 )
 from sliceflow.kernels.reference import project_tiles as _projected
@@ -38,6 +39,7 @@ __all__ = [
     "displace_knots",
     "histogram",
     "lanes",
+    "laplace",
     "match",
     "move_tiles",
     "philox",
@@ -112,6 +114,10 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     out = np.empty((n, 4), np.int64)
     _philox(out, first, *key)
     return torch.from_numpy(out)
+
+
+def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    return laplace_of(philox(0, rows * -(-columns // 4), key, device).view(rows, -1), columns)
 
 
 @_jit
