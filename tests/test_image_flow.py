@@ -594,6 +594,18 @@ def test_parameters_changed_after_fitting_do_not_change_samples(digits):
     assert np.array_equal(flow.inpaint(digits[0][:5], 2, random_state=0), before)
 
 
+def test_stages_layout_and_mask_are_told():
+    flow = ImageFlow(quality=2, n_particles=40, observed="left", random_state=0)
+    stages = flow.stages(6, 5)
+    assert not hasattr(flow, "layout_")
+    flow.fit(colour())
+    assert flow.schedule_ == stages
+    assert (flow.layout_.height, flow.layout_.width, flow.layout_.channels) == (6, 5, 3)
+    assert np.array_equal(flow.observed_, MASKS["left"](6, 5))
+    assert flow.set_params(observed=None).fit(colour()).observed_ is None
+    assert [s.name for s in stages] == list(dict.fromkeys(flow.history_["stage"]))
+
+
 def test_a_level_s_particles_are_freed_when_it_is_done(digits):
     """They were held by a cycle of references: 50 GB with 700,000 particles of 32×32×3."""
     images, _ = digits

@@ -32,9 +32,17 @@ from sliceflow.packing import check_tensor, pack_history, restore_seed, unpack_h
 from sliceflow.rng import Seed
 from sliceflow.table_packing import pack_tables, unpack_tables
 
-__all__ = ["Keeper", "digest", "identity"]
+__all__ = ["Keeper", "OtherFitError", "digest", "identity"]
 
 _NAME = "fit.checkpoint"
+
+
+class OtherFitError(ValueError):
+    """A checkpoint is of another fit; `fact` is the message without its advice."""
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}. {advice}" if advice else fact)
+        self.fact = fact
 
 
 class Keeper:
@@ -76,9 +84,9 @@ class Keeper:
             if was.get(name) != self._of.get(name)
         ]
         if differs:
-            raise ValueError(
-                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}. Fit the same to "
-                "go on with it, or give another checkpoint_dir"
+            raise OtherFitError(
+                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
+                "Fit the same to go on with it, or give another checkpoint_dir",
             )
         return header, tensors
 

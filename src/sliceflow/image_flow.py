@@ -80,6 +80,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     particle_conditions_ : their labels, or None
     classes_ : the class labels, if there were any
     schedule_ : the stages that were run
+    layout_ : what the fitted pictures look like, a `sliceflow.pictures.Layout`
+    observed_ : (h, w) booleans, True where a pixel is known; None without `observed`
     history_ : dict of lists: stage, step, sliced distance, seconds
 
     Examples
@@ -189,7 +191,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         mask = None if self.observed is None else mask_of(self.observed, layout)
         # Nothing observed: the unconditional flow.
         known = None if mask is None or not bool(mask.any()) else mask.to(device)
-        stages = self._stages(layout)
+        stages = self.stages(layout.height, layout.width)
         transport = self._transport(condition is not None and self.amplifier > 0)
         directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
         most = columns_looked_at(transport.most, max(directions), device)
@@ -338,8 +340,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         # The values came back through rounding; the given ones are exact.
         given: Any = np.asarray(pictures).repeat(n_samples, 0).astype(layout.dtype)
         given = torch.from_numpy(given) if layout.tensor else given
-        where = self._mask.view(*layout.shape).permute(1, 2, 0).numpy()
-        where = where if layout.channels else where[..., 0]
+        where = self.observed_
         done[:, where] = given[:, where]
         return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
 
@@ -348,6 +349,32 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         if self._device.type == "cpu":
             return _CHUNK
         return max(_CHUNK, min(1 << 16, (1 << 26) // self._layout.dimension))
+
+    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
+        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
+        check_is_fitted(self, "history_")
+        if self._condition is None or self._codes is None:
+            return None
+        seed = Seed.of(random_state).child("conditions")
+        codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
+        return np.asarray(self._condition.classes[codes.numpy()])
+
+    def stages(self, height: int, width: int) -> list[schedule.PictureStage]:
+        """The stages that pictures of this size go through; nothing needs to be fitted."""
+        text = self.schedule
+        if text == "auto":
+            text = schedule.auto(height, width)
+        steps = QUALITY[self.quality] if isinstance(self.quality, str) else int(self.quality)
+        return schedule.from_string(schedule.PRESETS.get(text, text), height, width, steps)
+
+    @property
+    def layout_(self) -> Layout:
+        return self._layout
+
+    @property
+    def observed_(self) -> np.ndarray | None:
+        # Known in one channel, known in all.
+        return None if self._mask is None else self._mask.view(*self._layout.shape)[0].numpy()
 
     def _moved(
         self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None
@@ -361,15 +388,6 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         cloud = Cloud(x, y)
         self._walk.replay(cloud, self._model, noise)
         return cloud.x
-
-    def _stages(self, layout: Layout) -> list[schedule.PictureStage]:
-        text = self.schedule
-        if text == "auto":
-            text = schedule.auto(layout.height, layout.width)
-        steps = QUALITY[self.quality] if isinstance(self.quality, str) else int(self.quality)
-        return schedule.from_string(
-            schedule.PRESETS.get(text, text), layout.height, layout.width, steps
-        )
 
     def _transport(self, labelled: bool) -> transports.Transport:
         if not isinstance(self.transport, str):

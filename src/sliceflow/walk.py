@@ -53,7 +53,7 @@ class Walk:
         tiles = Tiles(c, level.h, level.w, level.patch)
         last = i == len(self.stages) - 1
         stage = schedule.Stage(
-            f"{level.h}×{level.w}[{level.patch}]",
+            level.name,
             tiles if self.known is None else Painted(subspace, tiles, self.known),
             level.n_steps,
             taper=self.taper if last else 0.0,

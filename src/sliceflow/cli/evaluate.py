@@ -14,6 +14,7 @@ from sliceflow.cli.data import Data
 __all__ = ["Measure", "Measures", "draw_neighbours", "measure", "nearest"]
 
 _MOST = 2000  # rows of each kind
+_LEAST = 10  # of fewer nothing can be said
 _WORK = 1e10  # rows times data times columns, for distances between all pairs
 
 
@@ -76,8 +77,12 @@ def measure(flow: Any, train: Data, test: Data | None, *, batched: np.ndarray) -
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
     n = min(_MOST, len(batched), len(train.x))
+    if min(n, len(test.x)) < _LEAST:
+        return Measures(
+            [], f"not measured: {n} samples and {len(test.x)} held-out rows; {_LEAST} are needed"
+        )
     completes = getattr(flow, "observed", None) is not None
-    real, unseen = train.rows(_some(train.x, _MOST)), train.rows(_some(test.x, _MOST))
+    real, unseen = train.rows(_some(train.x, _MOST)), train.rows(_some(test.x, _MOST), test.levels)
     kinds: list[np.ndarray | None] = [train.rows(_some(batched, n))]
     kinds.append(None if completes else train.rows(np.asarray(flow.sample(n, random_state=1))))
     kinds.append(train.rows(_some(train.x, n)))
@@ -129,12 +134,18 @@ def nearest(samples: np.ndarray, train: Data, k: int) -> np.ndarray:
 
 
 def draw_neighbours(samples: np.ndarray, train: Data, path: Path, n: int = 8, k: int = 5) -> None:
-    """A row for each sample: itself, then its nearest training pictures. Tables have none."""
+    """A row for each sample: itself, then apart its nearest training pictures. Tables have none."""
     if not train.pictures:
         return
+    from PIL import Image
+
     from sliceflow.cli.grid import as_bytes, grid
 
     first = samples[:n]
     found = train.x[nearest(first, train, k)]
-    rows = np.concatenate((first[:, None], found), axis=1)
-    grid(as_bytes(rows, train.levels)).save(path, optimize=True)
+    ours = grid(as_bytes(first[:, None], train.levels), ground=None)
+    theirs = grid(as_bytes(found, train.levels), ground=None)
+    page = Image.new(ours.mode, (ours.width * 3 // 2 + theirs.width, ours.height))
+    page.paste(ours, (0, 0))
+    page.paste(theirs, (ours.width * 3 // 2, 0))
+    page.save(path, optimize=True)
