@@ -121,7 +121,7 @@ class Command:
         (self.out / f"{self.module}.md").write_text(text + "\n", encoding="utf-8")
         kept = json.dumps(numbers, indent=1, default=_plain, ensure_ascii=False)
         (self.out / f"{self.module}.json").write_text(kept + "\n", encoding="utf-8")
-        print(text, f"\n{seconds:.0f} s; wrote {self.out / self.module}.json and .md", flush=True)
+        print(f"{text}\n\n{seconds:.0f} s; wrote {self.out / self.module}.json and .md", flush=True)
         return numbers
 
 
@@ -131,7 +131,10 @@ def _notes(numbers: dict) -> list[str]:
     return [*sorted(scored), *numbers.get("notes", [])]
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:
+    """What JSON does not know: costs, scorers, numpy's numbers."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return value.item() if isinstance(value, np.generic) else str(value)
@@ -166,7 +169,8 @@ def command(what: str, module: str, doc: str, arguments: Sequence[str] | None) -
 class Scorer:
     """FD of samples to the training pictures in the features of a small network, and FID if told.
 
-    Its floor is as many real training pictures against the rest.
+    Its floor are as many test pictures in the samples' place. No more samples than test pictures are
+    looked at: FD depends on the count.
     """
 
     train: Pictures
@@ -199,12 +203,12 @@ class Scorer:
 
     def score(self, images: np.ndarray, labels: np.ndarray | None = None) -> dict[str, Any]:
         """FD, its floor at this count, the share recognised as their class, and FID if told."""
-        some = images[:MOST]
-        out: dict[str, Any] = {"samples": len(some)}
-        out["FD"] = metrics.frechet_distance(self.network.features(some), self.features)
-        out["FD floor"] = self.floor(len(some))
+        n = min(MOST, len(images), len(self.test.images))
+        out: dict[str, Any] = {"samples": n}
+        out["FD"] = metrics.frechet_distance(self.network.features(images[:n]), self.features)
+        out["FD floor"] = self.floor(n)
         if labels is not None and self.train.labels is not None:
-            out["recognised"] = self.network.score(some, labels[:MOST])
+            out["recognised"] = self.network.score(images[:MOST], labels[:MOST])
             out["recognised floor"] = self.network.accuracy
         if self.args.fid_weights is not None:
             out["FID"] = self._fid(images[:50_000])
@@ -212,10 +216,8 @@ class Scorer:
 
     @cache  # noqa: B019 (it lives as long as the command)
     def floor(self, n: int) -> float:
-        """FD of n real pictures to the rest, at most a half."""
-        n = min(n, len(self.features) // 2)
-        chosen = np.random.default_rng(0).permutation(len(self.features))
-        return metrics.frechet_distance(self.features[chosen[:n]], self.features[chosen[n:]])
+        """FD of n test pictures."""
+        return metrics.frechet_distance(self.network.features(self.test.images[:n]), self.features)
 
     def nn_ratio(self, images: np.ndarray) -> float:
         """Of at most 2000 samples; 1 is ideal, near 0 is copying."""

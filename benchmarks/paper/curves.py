@@ -28,11 +28,14 @@ def draw(
         ax.loglog(x, y, c=colour, marker=marker, label=name)
         for place, word in zip(zip(x, y, strict=True), words, strict=True):
             ax.annotate(
-                word, place, xytext=(5, 5), textcoords="offset points", fontsize=9, color=colour
+                word, place, xytext=(6, 6), textcoords="offset points", fontsize=9, color=colour
             )
     ax.axhline(floor, c="black", ls="--", lw=1, label="real pictures (floor)")
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    ax.margins(0.12)
+    ax.margins(0.2)
+    ax.xaxis.set_major_formatter("{x:g}")
+    for which in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+        which("{x:g}")
     ax.grid(alpha=0.3)
     ax.legend()
     fig.savefig(path, dpi=110)

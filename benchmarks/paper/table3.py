@@ -55,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     curves.draw(run.path(dataset), both, floor, title, unit)
     header = ("flow", "directions", "steps per stage", "seconds", "FD", "FD floor", "FID")
     lines = [
-        [*(str(r[key]) for key in header[:3]), *(number(r.get(key)) for key in header[3:])]
-        for r in rows
+        [str(r[key]) for key in header[:3]] + [number(r.get(key)) for key in header[3:]] for r in rows
     ]
     notes = [
         f"{name(train)}, {len(train.images):,} pictures, {m:,} particles, schedule `{text}`. The "

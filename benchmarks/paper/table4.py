@@ -25,8 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     rows = []
     for m in sizes:
         flow, cost = fit(train, n_knots=0, **settings | {"n_particles": m})
-        # As many samples of each: FD depends on the count.
-        score = scorer.score(flow.particles_[: min(sizes)])
+        score = scorer.score(flow.particles_[: min(sizes)])  # as many samples of each
         rows.append({"particles": m, "steps": cost.steps, "seconds": cost.seconds, **score})
     points = [(r["particles"], r["FD"], f"{r['seconds']:.1f} s") for r in rows]
     title = (

@@ -39,7 +39,6 @@ def measured(run: Command, dataset: str, shape: tuple[int, int] = (8, 10)) -> di
         kind: {**scorer.score(images), "NN ratio": scorer.nn_ratio(images)}
         for kind, images in kinds.items()
     }
-    scores["test pictures"] = scorer.score(test.images)
     return {
         "set": name(train),
         "pictures": len(train.images),
