@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         [str(r[key]) for key in header[:3]] + [number(r.get(key)) for key in header[3:]] for r in rows
     ]
     notes = [
-        f"{name(train)}, {len(train.images):,} pictures, {m:,} particles, schedule `{text}`. The "
-        "paper, FID (2048) on CIFAR-10: H = 1000 90.8, 5000 68.1, 10,000 59.7, with 500 steps per stage."
+        f"{name(train)}, {len(train.images):,} pictures, {m:,} particles, schedule `{text}`.",
+        "The paper, FID (2048) on CIFAR-10: H = 1000 90.8, 5000 68.1, 10,000 59.7.",
     ]
     numbers = {"rows": rows, "paper": PAPER, "schedule": text, "notes": notes}
     return run.finish(header, lines, numbers | {"scored by": {dataset: scorer}})
