@@ -14,7 +14,7 @@ TRAIN, TEST, FRESH = rng.normal(size=(3, 400, 5))
 
 
 def test_fresh_rows_score_like_the_floor_and_others_do_not():
-    battery = Battery(TRAIN, TEST, n_trees=50, device="cpu")
+    battery = Battery(TRAIN, TEST, n_trees=20, device="cpu")
     fresh, copies, far = (battery.score(x) for x in (FRESH, TRAIN, FRESH * 2 + 1))
     floors = battery.floors
     assert fresh.keys() == floors.keys() == MEANING.keys() - {"FD", "accuracy"}
