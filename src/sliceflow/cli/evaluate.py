@@ -17,7 +17,7 @@ __all__ = ["Measure", "Measures", "draw_neighbours", "measure", "nearest"]
 _MOST = 2000  # rows of each kind
 _WORK = 1e11  # rows times data times columns, for distances between all pairs
 _LEARNT = 5000  # rows that the classifier of `accuracy` learns from, without a GPU
-_TREES = 50  # of the two-sample test
+_TREES = 20  # of the two-sample test
 
 
 @dataclass(frozen=True)
