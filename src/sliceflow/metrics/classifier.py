@@ -1,6 +1,6 @@
 """A small network that recognises pictures: its features for FD, its classes for accuracy.
 
-It is trained on the real pictures, in seconds to a minute, and kept on the disk as safetensors.
+It is trained on the real pictures, and kept on the disk as safetensors.
 """
 
 from __future__ import annotations
