@@ -12,7 +12,6 @@ import gpu_kernels
 import gpu_stages
 import made_up
 import numpy as np
-import paper
 import pytest
 import report
 import table_size
@@ -20,6 +19,7 @@ import timing
 import torch
 import trade_offs
 from judge import Judge
+from paper import algorithm1
 from presets import CIFAR10, MNIST, Preset
 
 from sliceflow import datasets, kernels, metrics
@@ -242,7 +242,7 @@ def test_trade_offs_are_tabled():
 
 def test_the_papers_directions_are_unit_patches_at_random_places():
     generator = torch.Generator().manual_seed(0)
-    theta = paper.random_patches(2000, (2, 9, 7), 3, generator)
+    theta = algorithm1.random_patches(2000, (2, 9, 7), 3, generator)
     assert theta.shape == (2000, 2 * 9 * 7)
     assert torch.allclose(theta.norm(dim=1), torch.ones(2000))
     seen = theta.view(2000, 2, 9, 7) != 0
@@ -257,26 +257,26 @@ def test_the_papers_directions_are_unit_patches_at_random_places():
 def test_the_papers_cdf_and_its_inverse_are_as_printed():
     knots = torch.tensor([[0.0, 1.0, 1.0, 4.0]])
     z = torch.tensor([[-9.0, 0.0, 0.5, 1.0, 2.5, 4.0, 9.0]])
-    assert paper.cdf(z, knots).tolist() == [[0.0, 0.0, 0.125, 0.5, 0.625, 0.75, 0.75]]
+    assert algorithm1.cdf(z, knots).tolist() == [[0.0, 0.0, 0.125, 0.5, 0.625, 0.75, 0.75]]
     a = torch.tensor([[0.0, 0.125, 0.5, 0.625, 0.75, 1.0]])
-    assert paper.inverse_cdf(a, knots).tolist() == [[0.0, 0.5, 1.0, 2.5, 4.0, 4.0]]
+    assert algorithm1.inverse_cdf(a, knots).tolist() == [[0.0, 0.5, 1.0, 2.5, 4.0, 4.0]]
 
 
 def test_as_many_particles_as_data_are_sent_to_the_data_by_one_direction():
     x, data = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[30.0, 10.0, 20.0]])
     for search in (True, False):
-        dx = paper.displacement(x, data, torch.ones(1, 1), 1, search=search)
+        dx = algorithm1.displacement(x, data, torch.ones(1, 1), 1, search=search)
         assert torch.equal(x + dx, data)
 
 
 def test_ranks_are_the_search_and_histograms_come_near_whatever_the_chunk():
     x, data = made_up.cloud((1, 8, 8), 2000, CPU, 1), made_up.cloud((1, 8, 8), 1500, CPU, 2)
-    theta = paper.random_patches(100, (1, 8, 8), 3, torch.Generator().manual_seed(0))
-    printed = paper.displacement(x, data, theta, 100)
+    theta = algorithm1.random_patches(100, (1, 8, 8), 3, torch.Generator().manual_seed(0))
+    printed = algorithm1.displacement(x, data, theta, 100)
     others = {
         1e-3: [
-            paper.displacement(x, data, theta, 33),
-            paper.displacement(x, data, theta, 100, search=False),
+            algorithm1.displacement(x, data, theta, 33),
+            algorithm1.displacement(x, data, theta, 100, search=False),
         ],
         0.15: [
             compare_paper_step.our_displacement(x, data, theta, chunk, 256, dtype)

@@ -32,7 +32,8 @@ def evaluate(run: Path, against: str | None, root: Path | None, device: str) -> 
     flow: Any = RunFolder.model(run, device)
     with np.load(folder / "samples.npz") as kept:
         batched = kept["images" if train.pictures else "x"]
-    measures = measure(flow, train, test, batched=batched)
+        labels = kept.get("labels")
+    measures = measure(flow, train, test, batched=batched, labels=labels)
     if against is None:
         folder.write_json("evaluation.json", measures.as_dict())
         draw_neighbours(batched, train, folder / "neighbours.png")

@@ -102,7 +102,8 @@ def fit(
         raise told from error
     try:
         unbroken.check()
-        measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT])
+        of = None if flow.particle_conditions_ is None else flow.particle_conditions_[:_KEPT]
+        measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT], labels=of)
         folder.write_json("evaluation.json", measures.as_dict())
         evaluate.draw_neighbours(flow.particles_, train, folder / "neighbours.png")
         from sliceflow.cli.report import write_report
