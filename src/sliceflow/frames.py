@@ -123,7 +123,7 @@ def independent(
     return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
 
 
-def _uniform_rotations(normal: Tensor) -> Tensor:
+def uniform_rotations(normal: Tensor) -> Tensor:
     """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
     q, r = torch.linalg.qr(normal)
     # The signs make them uniform (Mezzadri 2007) and independent of LAPACK's choice.
@@ -150,7 +150,7 @@ def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all of a seed's tree shares."""
     pool = Seed(entropy).child("pool", d)
     normal = torch.stack([pool.child(k).normal(d, d, device=device) for k in range(_POOL)])
-    return _uniform_rotations(normal)
+    return uniform_rotations(normal)
 
 
 @lru_cache(maxsize=16)
@@ -167,15 +167,15 @@ def _rotation_block(
     first = block * steps
     if d <= _FRESH:
         normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
-        return _filled(_uniform_rotations(normal).to(device, dtype), side)
+        return filled(uniform_rotations(normal).to(device, dtype), side)
     pool = _rotation_pool(seed.entropy, d, device)
     pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
     signs = torch.sign(seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5)
     turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
-    return _filled(turned.to(dtype), side)
+    return filled(turned.to(dtype), side)
 
 
-def _filled(rotations: Tensor, side: int) -> Tensor:
+def filled(rotations: Tensor, side: int) -> Tensor:
     """Filled up with zeros to (…, side, side)."""
     more = side - rotations.shape[-1]
     return torch.nn.functional.pad(rotations, (0, more, 0, more)) if more else rotations

@@ -35,7 +35,7 @@ from sliceflow.model_file import Saved
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
-from sliceflow.walk import Walk
+from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["ImageFlow"]
 
@@ -66,6 +66,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     clip : keep particles in the range of pixels at the full resolution
     dequantize : spread integer pixels over their step, anew at every stage
     upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
+    directions : what a tile's directions are made of: "pixels", all of them, "cosines", a few at a time
+        (see `sliceflow.cosines`), or "auto": cosines for pictures in colour
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
@@ -111,6 +113,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         clip: bool = True,
         dequantize: bool = True,
         upsampling: str = "lanczos",
+        directions: str = "auto",
         taper: float = 0.5,
         n_knots: int = 128,
         precision: str = "auto",
@@ -130,6 +133,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         self.clip = clip
         self.dequantize = dequantize
         self.upsampling = upsampling
+        self.directions = directions
         self.taper = taper
         self.n_knots = n_knots
         self.precision = precision
@@ -230,6 +234,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             amplifier=float(self.amplifier),
             known=known,
             upsampling=self.upsampling,
+            directions=self._directions(layout),
             clip=self.clip,
             dequantize=self.dequantize,
             start_noise=float(self.start_noise),
@@ -400,6 +405,11 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         }
         return kinds[self.transport]
 
+    def _directions(self, layout: Layout) -> str:
+        if self.directions != "auto":
+            return self.directions
+        return "cosines" if layout.shape[0] > 1 else "pixels"
+
     def _operands(self, device: torch.device) -> torch.dtype | None:
         if device.type == "cpu":
             return None
@@ -426,6 +436,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             self.upsampling,
             f"one of {sorted(UPSAMPLINGS)}",
         )
+        ways = ["auto", *DIRECTIONS]
+        need(self.directions in ways, "directions", self.directions, f"one of {ways}")
         for name in ("amplifier", "start_noise"):
             value = getattr(self, name)
             need(is_real(value, 0), name, value, "a finite number of at least 0")

@@ -42,11 +42,11 @@ from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
 from sliceflow.schedule import PictureStage, Stage
 from sliceflow.table_packing import pack_tables, unpack_tables
-from sliceflow.walk import Walk
+from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["FORMAT", "ModelFileError", "Saved", "load"]
 
-FORMAT = 1  # a new number only where an old library would misread the file
+FORMAT = 2  # a new number only where an old library would misread the file
 _BATCHED = ("particles_", "particle_conditions_")
 
 
@@ -282,6 +282,7 @@ def _pictures_packed(flow: sliceflow.ImageFlow, tensors: dict[str, Tensor]) -> d
         "seed": asdict(walk.seed),
         "amplifier": walk.amplifier,
         "upsampling": walk.upsampling,
+        "directions": walk.directions,
         "clip": walk.clip,
         "dequantize": walk.dequantize,
         "start_noise": walk.start_noise,
@@ -313,6 +314,9 @@ def _pictures_unpacked(
     seed, upsampling = restore_seed(header), header.text("upsampling")
     if upsampling not in UPSAMPLINGS:
         raise ValueError(f"upsampling is {upsampling!r}, not one of {sorted(UPSAMPLINGS)}")
+    directions = "pixels" if header.whole("format", 1) == 1 else header.text("directions")
+    if directions not in DIRECTIONS:
+        raise ValueError(f"directions is {directions!r}, not one of {DIRECTIONS}")
     rows = header.inners("schedule")
     stages = [
         PictureStage(
@@ -328,6 +332,7 @@ def _pictures_unpacked(
         amplifier=header.number("amplifier"),
         known=None if mask is None or not bool(mask.any()) else mask.to(device),
         upsampling=upsampling,
+        directions=directions,
         clip=header.flag("clip"),
         dequantize=header.flag("dequantize"),
         start_noise=header.number("start_noise"),
@@ -339,11 +344,11 @@ def _pictures_unpacked(
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
         tiles, place = Tiles(c, stage.h, stage.w, stage.patch), seed.child("level", i, "frame", 0)
 
-        def directions(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
+        def n_directions(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
             return tiles.geometry(place, k).n_directions
 
         # Every level of a walk is a flow of a single stage.
-        flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, directions, device))
+        flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_directions, device))
     if not any(flow._model):
         raise ValueError("there are no tables; the model is empty")
     flow._layout, flow._mask, flow._device = layout, mask, device

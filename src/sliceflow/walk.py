@@ -21,7 +21,9 @@ from sliceflow.pyramid import Subspace
 from sliceflow.rng import Seed
 from sliceflow.transports import Table
 
-__all__ = ["Painted", "Walk"]
+__all__ = ["DIRECTIONS", "Painted", "Walk"]
+
+DIRECTIONS = ("pixels", "cosines")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Walk:
     amplifier: float
     known: Tensor | None
     upsampling: str
+    directions: str
     clip: bool
     dequantize: bool
     start_noise: float
@@ -50,7 +53,7 @@ class Walk:
         """The flow of stage i, and the subspace it runs in."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
-        tiles = Tiles(c, level.h, level.w, level.patch)
+        tiles = Tiles(c, level.h, level.w, level.patch, self.directions == "cosines")
         last = i == len(self.stages) - 1
         stage = schedule.Stage(
             level.name,
