@@ -291,7 +291,7 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
     with safe_open(tmp_path / "m", framework="np") as file:
         text = json.loads(file.metadata()["sliceflow"])
         assert file.get_tensor("tables.0.0.knots").shape == (2, 16)
-    assert text["format"] == 1
+    assert text["format"] == FORMAT
     assert text["library"] == sliceflow.__version__
     assert text["estimator"] == "ImageFlow"
     assert [(stage["h"], stage["patch"]) for stage in text["schedule"]] == [(1, 1), (3, 2), (5, 3)]
@@ -570,8 +570,11 @@ def test_an_oversized_header_is_refused_before_it_is_read(tmp_path):
 
 def test_a_newer_format_says_which_version_is_needed(model, tmp_path):
     old = parts(model)
-    container.write(tmp_path / "m", {**old.text, "format": 2, "library": "9.1.0"}, old.tensors)
-    refuses(tmp_path / "m", "has format 2, by sliceflow 9.1.0; .* install sliceflow 9.1.0 or newer")
+    container.write(tmp_path / "m", {**old.text, "format": FORMAT + 1, "library": "9.1.0"}, old.tensors)
+    refuses(
+        tmp_path / "m",
+        f"has format {FORMAT + 1}, by sliceflow 9.1.0; .* install sliceflow 9.1.0 or newer",
+    )
     row = old.text["schedule"][0]["tables"][0]
     row["kind"] = "splines"
     container.write(tmp_path / "m", old.text, old.tensors)

@@ -66,8 +66,9 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     clip : keep particles in the range of pixels at the full resolution
     dequantize : spread integer pixels over their step, anew at every stage
     upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
-    directions : what a tile's directions are made of: "pixels", all of them, "cosines", a few at a time
-        (see `sliceflow.cosines`), or "auto": cosines for pictures in colour
+    directions : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a time
+        (see `sliceflow.cosines`); or "auto": cosines, unless the pictures are drawings, of whose
+        pixels less than a fifth are neither dark nor light
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
@@ -234,7 +235,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             amplifier=float(self.amplifier),
             known=known,
             upsampling=self.upsampling,
-            directions=self._directions(layout),
+            directions=self._directions(layout, raw),
             clip=self.clip,
             dequantize=self.dequantize,
             start_noise=float(self.start_noise),
@@ -405,10 +406,13 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         }
         return kinds[self.transport]
 
-    def _directions(self, layout: Layout) -> str:
+    def _directions(self, layout: Layout, raw: Tensor) -> str:
         if self.directions != "auto":
             return self.directions
-        return "cosines" if layout.shape[0] > 1 else "pixels"
+        some = raw[:, :: max(1, raw.shape[1] // 10_000)].float()
+        value = some / (1 if layout.levels is None else layout.levels - 1)
+        between = ((value > 0.1) & (value < 0.9)).float().mean()
+        return "pixels" if float(between) < 0.2 else "cosines"
 
     def _operands(self, device: torch.device) -> torch.dtype | None:
         if device.type == "cpu":
