@@ -286,6 +286,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             n_particles=args.particles or (1500 if small else 60_000),
             levels=world.levels,
             device=device,
+            directions="pixels",  # the fits from scratch would choose by what is there
             random_state=0,
         )
 

@@ -45,7 +45,12 @@ def vectors(**changes):
 
 def pictures(**changes):
     settings = dict(
-        schedule="1[1] 4[4,3] 8[5,1]", quality=2, n_particles=600, levels=17, random_state=0
+        schedule="1[1] 4[4,3] 8[5,1]",
+        quality=2,
+        n_particles=600,
+        levels=17,
+        random_state=0,
+        directions="pixels",
     )
     return ImageFlow(**(settings | changes))
 
@@ -68,6 +73,18 @@ def assert_same(a, b):
         assert all(torch.equal(x, y) for x, y in zip(t, u, strict=True))
     assert np.array_equal(a.particles_, b.particles_)
     assert np.array_equal(a.particle_conditions_, b.particle_conditions_)
+
+
+def stretch(flow, other):
+    """Make the bins of `flow` as wide as those of `other`, which has the same rows."""
+    for label, stages in flow._online.ledger.tallies.items():
+        for i, stage in enumerate(stages):
+            for k, tally in enumerate(stage):
+                kept = other._online.ledger.tallies[label][i][k]
+                assert bool((kept.width >= tally.width).all())
+                while bool((wider := kept.width > tally.width).any()):
+                    tally._merge(wider)
+    return flow
 
 
 # Counts
@@ -176,11 +193,12 @@ def test_ten_batches_of_vectors_are_one(labelled):
     assert_same(one, ten)
 
 
+@pytest.mark.parametrize("directions", ["pixels", "cosines"])
 @pytest.mark.parametrize("labelled", [False, True])
-def test_ten_batches_of_pictures_are_one(labelled):
+def test_ten_batches_of_pictures_are_one(labelled, directions):
     X, y = IMAGES[:300], LABELS[:300] if labelled else None
-    one = pictures().partial_fit(X, y)
-    ten = pictures()
+    one = pictures(directions=directions).partial_fit(X, y)
+    ten = pictures(directions=directions)
     for i, part in enumerate(np.array_split(np.random.default_rng(1).permutation(300), 10)):
         ten.partial_fit(X[part], None if y is None else y[part], refresh=i == 9)
     assert_same(one, ten)
@@ -213,10 +231,11 @@ def test_a_batch_far_from_the_first_is_reached():
     assert np.all((flow.particles_[:, 0] < 100) | (flow.particles_[:, 0] > 900))
 
 
+@pytest.mark.parametrize("directions", ["pixels", "cosines"])
 @pytest.mark.parametrize("labelled", [False, True])
-def test_it_is_a_fit_on_all_the_data_with_the_same_seed(labelled):
+def test_it_is_a_fit_on_all_the_data_with_the_same_seed(labelled, directions):
     y = LABELS if labelled else None
-    settings = dict(quality=6, n_particles=1797)
+    settings = dict(quality=6, n_particles=1797, directions=directions)
     fit = pictures(transport=transports.Histogram(1024), **settings).fit(IMAGES, y)
     online = pictures(**settings).partial_fit(IMAGES, y)
     assert np.array_equal(fit.particle_conditions_, online.particle_conditions_)
@@ -265,6 +284,13 @@ def test_forgotten_pictures_were_never_there():
     flow = pictures().partial_fit(X, y)
     flow.forget(X[200:][::-1], y[200:][::-1])
     assert_same(flow, pictures().partial_fit(X[:200], y[:200]))
+
+
+def test_cosines_forget_too_but_their_bins_stay_as_wide_as_they_were():
+    X, y = IMAGES[:300], LABELS[:300]
+    flow = pictures(directions="cosines").partial_fit(X, y).forget(X[200:], y[200:])
+    never = pictures(directions="cosines").partial_fit(X[:200], y[:200], refresh=False)
+    assert_same(flow, stretch(never, flow).refresh())
 
 
 def test_mirror_images_are_forgotten_with_the_pictures():
@@ -317,14 +343,7 @@ def test_whatever_came_and_went_the_model_is_that_of_the_rows_that_are_there(dat
     left = np.array(sorted(there.elements()))
     fresh = vectors(n_steps=2, standardize=False)
     # Ranges that were stretched stay so: the same rows then lie in wider bins.
-    ledger = fresh.partial_fit(X[left], y[left], refresh=False)._online.ledger
-    for label, stages in ledger.tallies.items():
-        for i, stage in enumerate(stages):
-            for k, tally in enumerate(stage):
-                kept = flow._online.ledger.tallies[label][i][k]
-                assert bool((kept.width >= tally.width).all())
-                while bool((wider := kept.width > tally.width).any()):
-                    tally._merge(wider)
+    stretch(fresh.partial_fit(X[left], y[left], refresh=False), flow)
     assert_same(flow.refresh(), fresh.refresh())
 
 

@@ -33,6 +33,7 @@ from sliceflow.transports import Counts, Fit, Histogram
 __all__ = ["Ledger", "Mixture", "Place", "Tally", "mixed"]
 
 REACH = 8.0  # how far the first bins reach, in standard deviations of an even spread of directions
+_NARROW = 2.0**10
 _WHOLE = 2.0**18
 
 
@@ -71,17 +72,19 @@ class Tally:
     def add(self, z: Tensor, sign: int = 1) -> None:
         """Count the values z (h, n); sign −1 takes them away."""
         h, n_bins = self.counts.shape
-        while True:
-            place = (z.double() / self.width[:, None]).floor_()
-            low, high = torch.aminmax(place, dim=1)
-            outside = (low < -(n_bins // 2)) | (high >= n_bins // 2)
-            if not bool(outside.any()):
-                break
+        z = z.double()
+        low, high = torch.aminmax(z, dim=1)
+        while bool((outside := self._outside(low, high)).any()):
             self._merge(outside)
+        place = (z / self.width[:, None]).floor_()
         middle = place.add_(n_bins / 2 + 0.5).float()  # of bins of width 1
         lo = torch.zeros(h, dtype=torch.float64, device=z.device)
         more = kernels.for_tensor(z).count(middle, lo, lo + n_bins, n_bins)
         self.counts.add_(more.int(), alpha=sign)
+
+    def _outside(self, low: Tensor, high: Tensor) -> Tensor:
+        half = self.counts.shape[1] // 2
+        return ((low / self.width).floor() < -half) | ((high / self.width).floor() >= half)
 
     def _merge(self, rows: Tensor) -> None:
         """Make the bins of some rows (h,) twice as wide."""
@@ -190,7 +193,8 @@ class Place:
 
         Standardised rows are of length √d and pixels in [−1, 1] of length √d at most, so that a random
         direction of unit length sees them at 0 ± 1: bins to ±8 are hardly ever left. Pictures can also
-        not be further out than the sum of a direction's coefficients.
+        not be further out than the sum of a direction's coefficients. Cosines see some frequencies
+        far out and others hardly at all: their bins begin narrow and become as wide as they have to.
         """
         h = frame.n_directions or x.shape[0]
         half = torch.full((h,), REACH, dtype=torch.float64, device=x.device)
@@ -201,6 +205,9 @@ class Place:
                 float(basis(full, small, space.upsampling).abs().sum(0).max())
                 for full, small in ((space.height, space.h), (space.width, space.w))
             )
+            kind = self.flow.schedule[self.index].frame
+            if isinstance(kind, Tiles) and kind.cosines:
+                half = half / _NARROW
             # A little more: the largest pixel must not lie on the last edge.
             half = torch.minimum(half * space.scale(), sums * (largest * 1.01))
         counts = torch.zeros((h, n_bins), dtype=torch.int32, device=x.device)

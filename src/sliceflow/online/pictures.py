@@ -26,7 +26,7 @@ __all__ = ["PicturesOnline"]
 
 _FIXED = (
     "schedule", "quality", "levels", "mirror", "device", "random_state", "observed", "transport",
-    "dequantize", "upsampling", "taper",
+    "dequantize", "upsampling", "directions", "taper",
 )  # fmt: skip
 
 
@@ -56,12 +56,13 @@ class PicturesOnline(Online):
         device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
         walk = Walk(
             layout,
-            estimator._stages(layout),
+            estimator.stages(layout.height, layout.width),
             seed.child("flow"),
             n_conditions=0,
             amplifier=0.0,
             known=None,
             upsampling=estimator.upsampling,
+            directions=estimator._directions(layout, layout.read(images)),
             clip=estimator.clip,
             dequantize=estimator.dequantize,
             start_noise=float(estimator.start_noise),
