@@ -22,7 +22,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,12 @@ class World:
     levels: int
     schedule: str
     n_first: int  # classes that a conditional flow begins with
+
+    def some(self, per_class: int) -> World:
+        """The first pictures of every class."""
+        chosen = [np.flatnonzero(self.labels == c)[:per_class] for c in range(len(self.names))]
+        rows = np.sort(np.concatenate(chosen))
+        return replace(self, images=self.images[rows], labels=self.labels[rows])
 
     def of(self, classes: Sequence[int]) -> np.ndarray:
         """Which pictures are of some classes."""
@@ -262,6 +268,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--steps", type=int, help="steps per stage; default 30, small 5")
     parser.add_argument("--particles", type=int, help="default 60,000, small 1500")
     parser.add_argument("--classes", type=int, help="only so many classes")
+    parser.add_argument("--per-class", type=int, help="only so many pictures of each class")
     parser.add_argument("--schedule", help="default: the paper's, small auto")
     parser.add_argument("--no-scratch", action="store_true", help="leave the fits from scratch out")
     parser.add_argument("--device", default="auto")
@@ -271,6 +278,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if small:
         torch.set_num_threads(1)  # threads wait for each other longer than such small steps take
     world, test = load(args.scale, args.data_root)
+    world = world if args.per_class is None else world.some(args.per_class)
     args.out.mkdir(parents=True, exist_ok=True)
     epochs = 12 if small else 4
     recogniser = Recogniser(
