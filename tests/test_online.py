@@ -496,3 +496,13 @@ def test_floats_tensors_and_colours_grow_too():
     assert flow.particles_.shape == (50, 6, 5, 3)
     X = torch.from_numpy(moons_like(50)[0]).float()
     assert vectors().partial_fit(X).particles_.dtype == torch.float32
+
+
+def test_a_loaded_flow_that_was_fitted_again_can_grow(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    SlicedWassersteinFlow(100, 3, random_state=0).fit(x).save(tmp_path / "m")
+    flow = sliceflow.load(tmp_path / "m")
+    flow.fit(x)
+    with pytest.warns(UserWarning):
+        flow.partial_fit(x)
+    assert len(flow.particles_) == 100
