@@ -15,6 +15,14 @@ from running import FEW, command, environment, inside, installed, refused
 from sliceflow.cli import evaluate
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
