@@ -129,7 +129,7 @@ def test_samples_of_all_classes_come_with_their_labels(digits_run, tmp_path):
 
 def test_info_and_evaluate_speak_json_and_report_is_rebuilt(digits_run):
     folder, _ = digits_run
-    known = json.loads(installed("info", folder, "--json").stdout)
+    known = json.loads(inside("info", folder, "--json").stdout)  # installed in test_cli_failures
     assert known["pictures"] == "8×8"
     assert known["classes"] == list("0123456789")
     before = json.loads((folder / "evaluation.json").read_text())
@@ -146,7 +146,7 @@ def test_a_run_is_measured_against_other_pictures_whatever_their_levels(digits_r
     before = (folder / "evaluation.json").read_text()
 
     def batched(against):
-        said = inside("evaluate", folder, "--against", against, "--json").stdout
+        said = inside("evaluate", folder, "--against", against, "--json", trees=20).stdout
         return {m["name"]: m["batched"] for m in json.loads(said)["measures"]}
 
     # The test split, which was held out; by another number of threads, which sum in another order.
@@ -173,10 +173,9 @@ def test_pictures_are_brought_to_the_levels_of_others(kind):
     assert np.allclose(other.rows(), digits.rows(), atol=0.005)
 
 
-def test_a_compressed_model_is_small_and_repeated_by_its_command(tmp_path):
+def test_a_compressed_model_is_small_and_repeated_by_its_command(digits_run, tmp_path):
     words = ("fit", "digits", "--conditional", *FEW, "--quiet")
-    whole, small = tmp_path / "whole", tmp_path / "small"
-    assert inside(*words, "--out", whole).returncode == 0
+    whole, small = digits_run[0], tmp_path / "small"
     assert inside(*words, "--compress", 0.2, "--out", small).returncode == 0
     size = [(run / "model.sliceflow").stat().st_size for run in (whole, small)]
     assert size[1] < size[0] / 3
@@ -282,7 +281,7 @@ def test_flags_override_the_config_file_and_a_dry_run_writes_nothing(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text('source = "digits"\nquality = 7\nparticles = 400\nseed = 3\n')
     words = ("fit", "--config", "run.toml", "--particles", 350, "--dry-run")
-    result = installed(*words, "--json", cwd=tmp_path)
+    result = inside(*words, "--json")
     assert result.returncode == 0, result.stderr
     planned = json.loads(result.stdout)
     assert (planned["steps"], planned["particles"]) == (77, 350)
@@ -296,7 +295,7 @@ def test_doctor_and_datasets_say_what_is_there(tmp_path):
     found = json.loads(installed("doctor", "--json").stdout)
     assert found["versions"]["numpy"] == np.__version__
     assert any(device.startswith("cpu") and "GiB free" in m for device, m in found["devices"].items())
-    assert found["missing"].keys() <= {"images", "demo"}
+    assert found["missing"].keys() <= {"images", "demo", "metrics"}
     listed = installed("datasets", "--data-root", tmp_path).stdout
     assert re.search(r"digits +found", listed)
     assert re.search(r"mnist +missing", listed)

@@ -148,7 +148,7 @@ def interrupted(words, when):
 
 
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_samples(tmp_path):
-    words = ["fit", "digits", "--quality", "5", "--particles", "1000"]
+    words = ["fit", "digits", "--quality", "8", "--particles", "300"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     checkpoint = stopped / "checkpoint" / "fit.checkpoint"
     refused(

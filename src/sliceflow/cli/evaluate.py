@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from sliceflow import metrics
-from sliceflow.checks import resolve_device
 from sliceflow.cli.data import Data
 from sliceflow.datasets import sets
 from sliceflow.metrics.floors import few
@@ -86,6 +85,8 @@ def measure(
 
     The floor is what rows of the training data score in the samples' place.
     """
+    from sliceflow.checks import resolve_device  # torch, which a report does without
+
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
     n = min(_MOST, len(batched), len(train.x))
