@@ -301,6 +301,7 @@ def test_doctor_and_datasets_say_what_is_there(tmp_path):
     assert re.search(r"mnist +missing", listed)
 
 
+@pytest.mark.slow  # a fit of the size that users see
 def test_demo_says_which_page_to_open(tmp_path):
     result = installed("demo", "--no-progress", "--out", tmp_path / "demo")
     assert result.returncode == 0, result.stderr
