@@ -357,3 +357,43 @@ def test_another_judge_can_be_named(tmp_path):
     (result,) = json.loads((tmp_path / "table_size.json").read_text())
     assert result["scores"] == ["off the mean"]
     assert result["rows"]["compress(0.1)"]["off the mean"] > 0
+
+
+def test_the_search_reports_the_frontier_with_another_seed(tmp_path, capsys, monkeypatch):
+    import search
+
+    class Judge:
+        """In place of a network that must be trained first."""
+
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, samples, labels):
+            return {"distance": float(samples.mean()), "accuracy": float(len(labels) == len(samples))}
+
+        def last(self, samples):
+            return {"FID-768": 1.5}
+
+    monkeypatch.setattr(search, "Judge", Judge)
+    options = ["--conditional", "--particles", "60", "--steps", "1", "2", "3", "--out", str(tmp_path)]
+    search.main(["digits", *options, "--only", "preset", "512 bins"])
+    found = json.loads((tmp_path / "search.json").read_text())
+    assert [(row["name"], row["quality"]) for row in found["tried"]] == [
+        ("preset", 1),
+        ("preset", 2),
+        ("preset", 3),
+        ("512 bins", 2),
+    ]
+    assert {row["seed"] for row in found["tried"]} == {1}
+    assert found["reported"]
+    assert {(row["seed"], row["FID-768"]) for row in found["reported"]} == {(0, 1.5)}
+    assert "the same, seed 0" in capsys.readouterr().out
+
+
+def test_the_frontier_is_what_nothing_beats():
+    from search import frontier
+
+    rows = [
+        {"seconds": s, "distance": d} for s, d in ((3, 1.0), (1, 5.0), (2, 6.0), (4, 2.0), (5, 0.5))
+    ]
+    assert [row["seconds"] for row in frontier(rows)] == [1, 3, 5]

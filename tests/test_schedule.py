@@ -81,12 +81,19 @@ def test_steps_can_be_a_rule():
     assert [level.n_steps for level in levels] == [111, 424, 423]
 
 
+def test_a_bracket_can_have_more_steps_or_fewer():
+    levels = from_string("1[1]*0.01 4[4,3]*2.5 8[3]", 8, 8, steps=10)
+    assert [level.n_steps for level in levels] == [1, 25, 25, 10]
+
+
 @pytest.mark.parametrize(
-    "word", ["8", "8[", "8[]", "[8]", "8[3,]", "8[3;5]", "8[-3]", "x[3]", "8(3)", "8[3]×2"]
+    "word",
+    ["8", "8[", "8[]", "[8]", "8[3,]", "8[3;5]", "8[-3]", "x[3]", "8(3)", "8[3]×2", "8[3]*", "8[3]*-1"],
 )
 def test_a_word_of_another_form_is_named(word):
     message = (
-        f"schedule word {word!r} is not of the form resolution[patch,patch,…], such as 28[15,13,11]"
+        f"schedule word {word!r} is not of the form resolution[patch,patch,…], "
+        "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_string(f"1[1] {word}", 8, 8)

@@ -95,7 +95,8 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
 
     Parameters
     ----------
-    text : resolutions, each with its patch sizes in brackets; a resolution is the longer side
+    text : resolutions, each with its patch sizes in brackets; a resolution is the longer side. ``*3``
+        after a bracket gives its stages three times the steps, ``*0.5`` half of them
     steps : steps per stage, or a rule (h, w, patch) -> steps
 
     Examples
@@ -104,15 +105,17 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
     ['1[1]×20', '4[4]×20', '4[3]×20', '8[5]×20']
     >>> str(from_string("4[3]", 8, 6)[0])
     '4x3[3]×100'
+    >>> [level.n_steps for level in from_string("4[4] 8[3,2]*3", 8, 8, steps=20)]
+    [20, 60, 60]
     """
     longer = max(height, width)
     levels = []
     for word in text.split():
-        match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\]", word)
+        match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?))?", word)
         if match is None:
             raise ValueError(
                 f"schedule word {word!r} is not of the form resolution[patch,patch,…], "
-                "such as 28[15,13,11]"
+                "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
             )
         resolution, patches = int(match[1]), [int(p) for p in match[2].split(",")]
         if not 1 <= resolution <= longer:
@@ -127,6 +130,7 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
                     f"schedule word {word!r} has a patch of {patch} pixels; use at least 1"
                 )
             n_steps = steps(h, w, patch) if callable(steps) else steps
+            n_steps = max(1, round(n_steps * float(match[3] or 1)))
             levels.append(PictureStage(h, w, patch, n_steps))
     if not levels:
         raise ValueError("the schedule is empty; give at least one resolution[patch]")

@@ -1,0 +1,188 @@
+"""Search the settings of a picture set for quality against seconds, with a judge that is not the last.
+
+    python benchmarks/search.py cifar10 --data-root DATA --out search
+    python benchmarks/search.py mnist --conditional --data-root DATA --out search --seconds 200
+
+Every candidate below is fitted with seed 1 and judged by the Fréchet distance of its particles in the
+features of a small classifier (`sliceflow.metrics.train_classifier`) to the test pictures. Those on the
+frontier, which nothing beats in both distance and seconds, are then reported with seed 0: the same
+distance, and by another network, that of FID, where `--fid-weights` gives it. What was chosen by one
+seed and one network is thus reported by others. Writes `search.json` after every fit.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+from report import facts, signature, table
+
+from sliceflow import ImageFlow, metrics
+from sliceflow.checks import resolve_device
+from sliceflow.datasets import Pictures, load
+from sliceflow.schedule import PRESETS
+from sliceflow.transports import Histogram
+
+_LOW = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of `ImageFlow`, and what they are called."""
+
+    name: str
+    quality: int
+    settings: dict = field(default_factory=dict)
+
+
+def candidates(preset: str, labels: bool, steps: tuple[int, ...]) -> list[Candidate]:
+    """The preset by steps, then with one thing changed at a time, at the second number of steps."""
+    out = [Candidate("preset", n, {"schedule": preset}) for n in steps]
+    n, text = steps[1], PRESETS[preset]
+    words = text.split()
+    low = " ".join(f"{w}*3" if int(w.split("[")[0]) < 12 else w for w in words)
+    fine = " ".join([*words[:-1], f"{words[-1]}*2"])
+    side = words[-1].split("[")[0]
+    changed = {
+        "low levels × 3": {"schedule": low},
+        "last level × 2": {"schedule": fine},
+        "small patches again × 3": {"schedule": f"{text} {side}[7,5,3]*3"},
+        "no large patches": {"schedule": text.replace("15,13,11,", "").replace("14,13,11,", "14,")},
+        "every second patch": {"schedule": text.replace("15,13,11,9,7,5,3", "15,11,7,5,3")},
+        "pixels at the end": {"schedule": f"{text} {side}[1]"},
+        "no taper": {"schedule": preset, "taper": 0.0},
+        "start noise 0.3": {"schedule": preset, "start_noise": 0.3},
+        "directions of pixels": {"schedule": preset, "directions": "pixels"},
+        "directions of cosines": {"schedule": preset, "directions": "cosines"},
+    }
+    for bins in (512, 1024, 2048) if labels else (64, 128, 256):
+        changed[f"{bins} bins"] = {"schedule": preset, "transport": Histogram(bins)}
+    for most in (1 << 14, 1 << 15, 1 << 16):
+        bins = 1024 if labels else 128
+        changed[f"{most} columns"] = {"schedule": preset, "transport": Histogram(bins, most)}
+    if labels:
+        changed |= {f"ξ = {xi}": {"schedule": preset, "amplifier": xi} for xi in (5.0, 20.0)}
+    return [*out, *(Candidate(name, n, settings) for name, settings in changed.items())]
+
+
+def frontier(rows: list[dict]) -> list[dict]:
+    """Those that no other is as good as in less time, from the fastest to the best."""
+    best, out = float("inf"), []
+    for row in sorted(rows, key=lambda row: row["seconds"]):
+        if row["distance"] < best:
+            best = row["distance"]
+            out.append(row)
+    return out
+
+
+class Judge:
+    """Distances of samples to test pictures, by one network and, with weights, by another."""
+
+    def __init__(self, train: Pictures, test: Pictures, device: str, weights: Path | None) -> None:
+        given = (train.images, train.labels, test.images, test.labels)
+        self.network = metrics.train_classifier(*given, levels=train.levels, device=device)
+        self.train, self.test, self.weights, self.device = train, test, weights, device
+        self.wanted = self.network.features(test.images)
+
+    def __call__(self, samples: np.ndarray, labels: np.ndarray | None) -> dict[str, float]:
+        few = samples[:10_000]
+        out = {"distance": metrics.frechet_distance(self.network.features(few), self.wanted)}
+        if labels is not None:
+            out["accuracy"] = float((self.network.predict(few) == labels[:10_000]).mean())
+        return out
+
+    def last(self, samples: np.ndarray) -> dict[str, float]:
+        """By the network of FID, which chose nothing."""
+        if self.weights is None:
+            return {}
+        options = {"weights": self.weights, "layer": 768, "device": self.device}
+        return {"FID-768": metrics.fid(samples[:50_000], self.train.images, **options).value}
+
+
+def fitted(
+    train: Pictures, labels: np.ndarray | None, candidate: Candidate, m: int, device: str, seed: int
+) -> tuple[ImageFlow, float]:
+    """A flow and its seconds, compiling aside."""
+    mirror = train.images.ndim == 4
+    settings = {"levels": train.levels, "mirror": mirror, "device": device, "n_knots": 0}
+    settings |= {"random_state": seed, **candidate.settings}
+    if resolve_device(device).type == "cuda":
+        short = ImageFlow(n_particles=min(8000, m), quality=1, **settings)
+        short.fit(train.images[:8000], None if labels is None else labels[:8000])
+    began = time.perf_counter()
+    flow = ImageFlow(n_particles=m, quality=candidate.quality, **settings).fit(train.images, labels)
+    return flow, time.perf_counter() - began
+
+
+def text(rows: list[dict], extra: list[str]) -> str:
+    """The table of some candidates."""
+    head = ["candidate", "steps", "seconds", "distance", *extra]
+    body = [
+        [row["name"], str(row["quality"]), f"{row['seconds']:.1f}", f"{row['distance']:.3f}"]
+        + [f"{row[name]:.4g}" if name in row else "" for name in extra]
+        for row in rows
+    ]
+    return table(head, body)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Search, report, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", choices=["digits", "mnist", "fashion-mnist", "cifar10"])
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--conditional", action="store_true")
+    parser.add_argument("--particles", type=int, default=60_000)
+    parser.add_argument("--steps", type=int, nargs=3, default=(12, 25, 50), help="per stage")
+    parser.add_argument("--only", nargs="+", help="names of candidates")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin no fit after so many")
+    parser.add_argument("--fid-weights", type=Path, help="of the FID network, for the last word")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("search"))
+    args = parser.parse_args(arguments)
+    args.out.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    train, test = (load(args.dataset, split, args.data_root) for split in ("train", "test"))
+    labels = train.labels if args.conditional else None
+    judge = Judge(train, test, str(resolve_device(args.device)), args.fid_weights)
+    preset = {"cifar10": "cifar10", "digits": "digits"}.get(args.dataset, "mnist")
+    if preset == "digits":
+        PRESETS["digits"] = f"{_LOW} 8[8,7,5,3]"
+    rows: list[dict] = []
+
+    def tried(candidate: Candidate, seed: int, last: bool) -> dict:
+        flow, seconds = fitted(train, labels, candidate, args.particles, args.device, seed)
+        order = np.random.default_rng(0).permutation(len(flow.particles_))
+        samples = flow.particles_[order]
+        asked = None if labels is None else flow.particle_conditions_[order]
+        row = {**asdict(candidate), "seed": seed, "seconds": seconds, **judge(samples, asked)}
+        row["settings"] = {name: repr(value) for name, value in candidate.settings.items()}
+        return row | (judge.last(samples) if last else {})
+
+    def write(reported: list[dict]) -> None:
+        about = {"machine": facts(resolve_device(args.device)), "tried": rows, "reported": reported}
+        (args.out / "search.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+    every = candidates(preset, args.conditional, tuple(args.steps))
+    chosen = [c for c in every if args.only is None or c.name in args.only]
+    for candidate in chosen:
+        if time.perf_counter() - began > args.seconds:
+            print(f"no time is left for {candidate.name!r} and what follows")
+            break
+        rows.append(tried(candidate, seed=1, last=False))
+        write([])
+        print(text(rows[-1:], ["accuracy"]).splitlines()[-1], flush=True)
+    best = frontier(rows)
+    print("\nfrontier, seed 1\n" + text(best, ["accuracy"]))
+    by_name = {(c.name, c.quality): c for c in chosen}
+    reported = []
+    for row in best:
+        reported.append(tried(by_name[row["name"], row["quality"]], seed=0, last=True))
+        write(reported)
+    print("\nthe same, seed 0\n" + text(reported, ["accuracy", "FID-768"]))
+    print(signature(facts(resolve_device(args.device)), f"python benchmarks/search.py {args.dataset}"))
+
+
+if __name__ == "__main__":
+    main()
