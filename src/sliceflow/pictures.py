@@ -6,7 +6,7 @@ Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,14 +98,29 @@ class Layout:
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 
-    def encode(self, raw: Tensor, seed: Seed, *, dequantize: bool = True) -> Tensor:
-        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise."""
+    def encode(
+        self,
+        raw: Tensor,
+        seed: Seed,
+        *,
+        dequantize: bool = True,
+        total: int | None = None,
+        runs: Sequence[slice] = (),
+    ) -> Tensor:
+        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
+
+        Where the columns are `runs` of neighbours out of `total`, they are given the noise that they
+        would have among all of those.
+        """
         x = raw.to(torch.float32)
         if self.levels is None:
             return 2 * x - 1
         if dequantize:
             # One row of numbers per pixel: their layout is the pictures' own, no transposition.
-            u = seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+            d, n = len(raw), raw.shape[1] if total is None else total
+            kind: Any = dict(dtype=torch.float32, device=raw.device)
+            parts = [seed.uniform_part(d, n, run, **kind) for run in runs or [slice(0, n)]]
+            u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             x += u.clamp_(max=1 - self.levels * 2.0**-22)  # or v + u would round up to v + 1
         else:
             x += 0.5
