@@ -190,6 +190,28 @@ class Ranks:
 
     # What a fit needs
 
+    def mean(self, rows: np.ndarray, n: int) -> np.ndarray:
+        """The mean of each column (d,) of all ranks' rows, n in all: the same bits however they are spread.
+
+        Numbers are cut in two whole ones, multiples of 2⁻³⁰ and of 2⁻⁶² of the column's largest, whose
+        sums are exact. The flow amplifies every difference in rounding: one bit here, and after some
+        dozens of steps the particles would be others.
+
+        Examples
+        --------
+        >>> Ranks().mean(np.array([[1.0, 0.1], [2.0, 0.2]]), 2)
+        array([1.5 , 0.15])
+        """
+        rows = np.asarray(rows, np.float64)
+        largest = -self.least(torch.from_numpy(-np.abs(rows).max(axis=0))).numpy()
+        power = np.frexp(largest)[1]
+        scaled = np.ldexp(rows, 30 - power)
+        upper = np.rint(scaled)
+        limbs = np.stack((upper, np.rint(np.ldexp(scaled - upper, 32)))).astype(np.int64)
+        high, low = self.sum(torch.from_numpy(limbs.sum(axis=1))).tolist()
+        means = [((h << 32) + k) / n for h, k in zip(high, low, strict=True)]  # rounded once
+        return np.where(np.isfinite(largest), np.ldexp(np.array(means), power - 62), largest)
+
     def shared(self, transport: Transport, n: int) -> Transport:
         """The transport between the clouds of all ranks, `n` particles and data in all."""
         if self.size == 1:
