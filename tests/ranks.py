@@ -1,7 +1,9 @@
 """Fits that are the same on any number of ranks; a script that torchrun starts, and what it needs.
 
-    torchrun --nproc-per-node 2 ranks.py FOLDER CASE…          fits every case, keeps all particles
-    torchrun --nproc-per-node 2 ranks.py FOLDER CASE --kill 7  and one rank kills itself after step 7
+    torchrun --nproc-per-node 2 ranks.py FOLDER CASE CASE/kill CASE/resume …
+
+A case is fitted, and all particles are kept; or the last rank kills itself after step 7; or the fit
+that was killed goes on.
 """
 
 import os
@@ -12,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-import sliceflow
 from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.distributed import Ranks, joined
 from sliceflow.transports import Histogram
@@ -33,8 +34,10 @@ pictures = dict(
 
 def stop(event):
     """End the second stage after two steps; only the last rank wants to."""
-    return event.stage_index == 1 and event.step == 1 and int(os.environ.get("RANK", 0)) + 1 == int(
-        os.environ.get("WORLD_SIZE", 1)
+    return (
+        event.stage_index == 1
+        and event.step == 1
+        and int(os.environ.get("RANK", 0)) + 1 == int(os.environ.get("WORLD_SIZE", 1))
     )
 
 
@@ -61,7 +64,7 @@ CASES = {
         (X, Y),
         {},
     ),
-    "digits": (lambda: ImageFlow(**pictures), (PICTURES,), {}),
+    "digits": (lambda: ImageFlow(**pictures), (PICTURES / 16,), {}),
     "digits by class": (lambda: ImageFlow(**pictures), (PICTURES, NAMES), {}),
     "mirror images": (lambda: ImageFlow(**pictures, mirror=True), (PICTURES, LABELS), {}),
     "inpainting": (lambda: ImageFlow(**pictures, observed="top"), (PICTURES,), {}),
@@ -76,6 +79,8 @@ CASES = {
 
 def fitted(name, ranks=None, **options):
     """The case fitted, on this rank's rows: shares that are not equal."""
+    if name == "other columns":
+        return SlicedWassersteinFlow(10, 1).fit(np.ones((5, 3 + ranks.rank)), ranks=ranks)
     make, arrays, more = CASES[name]
     if ranks is not None:
         n = len(arrays[0])
@@ -86,7 +91,7 @@ def fitted(name, ranks=None, **options):
 
 
 def result(flow, ranks=Ranks()):  # noqa: B008
-    """What must be the same: all particles, their conditions, the history, what is sampled or completed."""
+    """What must be the same: all particles, their conditions, the history, offline samples."""
     out = {"particles": ranks.gather(flow.particles_), "distance": flow.history_["distance"]}
     if flow.particle_conditions_ is not None:
         out["conditions"] = ranks.gather(flow.particle_conditions_)
@@ -98,27 +103,27 @@ def result(flow, ranks=Ranks()):  # noqa: B008
 
 
 def main():
-    folder, names, killed = Path(sys.argv[1]), sys.argv[2:], None
-    if "--kill" in names:
-        killed, names = int(names[-1]), names[:-2]
+    folder = Path(sys.argv[1])
     with joined("cpu") as ranks:
 
         def kill(event):
-            if ranks.rank == ranks.size - 1 and event.steps_done == killed:
+            if ranks.rank == ranks.size - 1 and event.steps_done == 7:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        for name in names:
-            options = {}
-            if killed is not None:
-                options = dict(checkpoint_dir=folder / "kept", checkpoint_every=0)
-                options["listeners"] = (kill,) if killed > 0 else ()
-            flow = fitted(name, ranks, **options)
+        for word in sys.argv[2:]:
+            name, _, verb = word.partition("/")
+            kept = dict(checkpoint_dir=folder / f"kept {name}", checkpoint_every=0)
+            options = {"kill": {**kept, "listeners": (kill,)}, "resume": kept}.get(verb, {})
+            try:
+                flow = fitted(name, ranks, **options)
+            except ValueError as error:
+                (folder / f"{word.replace('/', ' ')} {ranks.rank}.txt").write_text(str(error))
+                continue
             found = result(flow, ranks)
             if ranks.first:
-                np.savez(folder / f"{name} {ranks.size}.npz", **found)
-                flow.save(folder / f"{name} {ranks.size}.sliceflow")
+                np.savez(folder / f"{word.replace('/', ' ')}.npz", **found)
+                flow.save(folder / f"{name}.sliceflow")
 
 
 if __name__ == "__main__":
-    assert sliceflow.__version__
     main()

@@ -3,8 +3,8 @@
 All random numbers are drawn by their place (`rng`), so the state of a fit is what this room writes: the
 particles, where the run stands, the tables so far, and what was heard. The file is `container`'s.
 
-Ranks write their particles to a file each, and then the first of them the rest, which names those files:
-until it is written whole, the checkpoint is the one before. Any number of ranks can read it.
+Ranks write a file of particles each, and then the first of them the rest, which names those files: until
+that is written whole, the checkpoint is the one before. Any number of ranks can read it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Keeper:
         except LostRank as error:
             kept = "there is no checkpoint yet: start it again"
             if self._path.exists():
-                kept = f"the last checkpoint is {self._path}: start the same fit again, on any number of ranks"
+                kept = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             raise LostRank(f"{error}. The fit ends after {run.done} steps; {kept}") from error
         finally:
             if hears:
@@ -275,7 +275,6 @@ class Keeper:
                 f"{self._path} is damaged: {error}. Delete it to start the fit anew"
             ) from error
 
-
     def _parts(
         self, header: Fields, tensors: dict[str, Tensor], first: int, count: int
     ) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -354,4 +353,4 @@ def _mixed(v: np.ndarray) -> np.ndarray:
     """Every number sent to another one at random: the end of splitmix64 (Steele et al. 2014)."""
     v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return v ^ (v >> np.uint64(31))
+    return np.asarray(v ^ (v >> np.uint64(31)))

@@ -1,7 +1,7 @@
 """Ranks: one fit on many devices and machines. What ranks say to each other is said here.
 
-Every rank holds its own particles and its own rows of the data, draws the same frames from the seed, and
-moves its own particles. Only the maps need everybody: the ranges and then the counts of all ranks are
+Every rank holds its own particles and its own rows of the data, draws the same frames from the seed,
+and moves its own particles. Only the maps need everybody: the ranges and then the counts of all ranks are
 added up (`Shared`), two messages per step, and every rank composes the same table from them.
 
 `torchrun` starts the ranks, `joined` brings them together, ``fit(…, ranks=ranks)`` does the rest.
@@ -90,13 +90,13 @@ class Ranks:
         return rows[self.share(len(rows)).slice]
 
     def place(self, count: int, what: str = "rows") -> Place:
-        """Where this rank's `count` things are among those of all ranks; `what` must be everywhere the same."""
+        """Where this rank's `count` things are among those of all ranks, which must all have `what`."""
         all_of_them = self.told_by_all((count, what))
         for r, (n, kind) in enumerate(all_of_them):
             if kind != what:
                 raise ValueError(
-                    f"rank {r} has {kind} but rank {self.rank} has {what}; give all ranks the same kind "
-                    "of data and the same arguments"
+                    f"rank {r} has {kind} but rank {self.rank} has {what}; give all ranks the same "
+                    "kind of data and the same arguments"
                 )
             if n == 0:
                 raise ValueError(f"rank {r} of {self.size} has none of the data; use fewer ranks")
@@ -161,7 +161,7 @@ class Ranks:
         return t if self.size == 1 else torch.cat([part for _, part in self.columns(t)], dim=-1)
 
     def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
-        """Columns of all ranks' t (d, n) by their numbers; no rank holds more than another's at a time."""
+        """Columns of all ranks' t (d, n) by their numbers, which pass by one rank's after the other's."""
         if self.size == 1:
             return t[:, numbers]
         out = t.new_empty(len(t), len(numbers))
@@ -191,7 +191,7 @@ class Ranks:
     # What a fit needs
 
     def mean(self, rows: np.ndarray, n: int) -> np.ndarray:
-        """The mean of each column (d,) of all ranks' rows, n in all: the same bits however they are spread.
+        """The mean of each column of all ranks' rows, n in all: the same bits however they are spread.
 
         Numbers are cut in two whole ones, multiples of 2⁻³⁰ and of 2⁻⁶² of the column's largest, whose
         sums are exact. The flow amplifies every difference in rounding: one bit here, and after some
@@ -205,7 +205,7 @@ class Ranks:
         rows = np.asarray(rows, np.float64)
         largest = -self.least(torch.from_numpy(-np.abs(rows).max(axis=0))).numpy()
         power = np.frexp(largest)[1]
-        scaled = np.ldexp(rows, 30 - power)
+        scaled = np.ldexp(np.where(np.isfinite(largest), rows, 0.0), 30 - power)
         upper = np.rint(scaled)
         limbs = np.stack((upper, np.rint(np.ldexp(scaled - upper, 32)))).astype(np.int64)
         high, low = self.sum(torch.from_numpy(limbs.sum(axis=1))).tolist()
@@ -260,9 +260,7 @@ class Shared:
         fit = self.transport.fit(self.ranks.joint(z_p), self.ranks.joint(z_q), weights)
         return fit._replace(dz=None if fit.dz is None else fit.dz[:, place.slice])
 
-    def _by_counts(
-        self, histogram: Histogram, z_p: Tensor, z_q: Tensor, weights: Tensor | None
-    ) -> Fit:
+    def _by_counts(self, histogram: Histogram, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> Fit:
         kernel, n_bins = kernels.for_tensor(z_p), histogram.n_bins
         lo_p, hi_p = kernel.value_range(z_p)
         lo_q = hi_q = torch.full_like(lo_p, torch.inf)
@@ -356,7 +354,7 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
 
     hears = threading.current_thread() is threading.main_thread()
     before: Any = signal.signal(signal.SIGTERM, ended) if hears else None
-    yield ranks  # not in a `finally`: after an error the others are gone, and there is nobody to part from
+    yield ranks  # and no `finally`: after an error there may be nobody left to part from
     if hears:
         signal.signal(signal.SIGTERM, before)
     if ours:
@@ -372,7 +370,9 @@ def _asking(ranks: Ranks) -> Iterator[None]:
         if isinstance(error, LostRank):
             raise
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun is about to: let this be said first
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # torchrun is about to: let this be said first
         raise LostRank(
-            f"rank {ranks.rank} of {ranks.size} has lost another rank, which has died or does not answer"
+            f"rank {ranks.rank} of {ranks.size} has lost another rank, which died or does not answer"
         ) from error

@@ -248,7 +248,9 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         h = max(getattr(self._frame(), "n_directions", 0), x.shape[1])
         n_values = 2 * self.n_knots * (h * self.n_steps + x.shape[1] * self.n_axis_steps)
         gathered = m + place.total
-        _check_memory(share.count, x, self._frame(), transport, self.n_axis_steps, n_values, gathered, device)
+        _check_memory(
+            share.count, x, self._frame(), transport, self.n_axis_steps, n_values, gathered, device
+        )
         y_p, codes_p, order = None, None, None
         if condition is not None and codes is not None:
             if particle_conditions is not None:

@@ -133,9 +133,7 @@ class Seed:
         quads, first, end = -(-columns // 4), part.start // 4, -(-part.stop // 4)
         out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
         for row in range(rows):  # a run of quads out of each row
-            run = self.uniform(
-                end - first, 4, start=row * quads + first, dtype=dtype, device=device
-            )
+            run = self.uniform(end - first, 4, start=row * quads + first, dtype=dtype, device=device)
             out[row] = run.view(-1)[part.start - 4 * first : part.stop - 4 * first]
         return out
 

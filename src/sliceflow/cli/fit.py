@@ -1,11 +1,16 @@
-"""``sliceflow fit``: from data to a run folder. It reads, fits, measures and writes, in this order."""
+"""``sliceflow fit``: from data to a run folder. It reads, fits, measures and writes, in this order.
+
+Under torchrun every rank reads the data, keeps its share and fits; the first one does everything else.
+"""
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +21,14 @@ from sliceflow.cli import evaluate
 from sliceflow.cli.about import version_of
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.display import display, seconds_text
+from sliceflow.cli.failures import Failed
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import write_csv
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution
+    from sliceflow.distributed import Ranks
 
 __all__ = ["fit"]
 
@@ -40,13 +47,47 @@ def fit(
     progress: bool = True,
 ) -> None:
     """Fit what the settings describe into a run folder, and say what was written."""
+    with _ranks(settings.device) as ranks:
+        _fit(
+            settings,
+            resume=resume,
+            force=force,
+            dry_run=dry_run,
+            as_json=as_json,
+            quiet=quiet,
+            progress=progress,
+            ranks=ranks,
+        )
+
+
+def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
+    """The ranks that torchrun has started; None without it, and then torch is not imported yet."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from sliceflow.distributed import joined
+
+    return joined(device)
+
+
+def _fit(
+    settings: Settings,
+    *,
+    resume: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    progress: bool,
+    ranks: Ranks | None,
+) -> None:
+    first = ranks is None or ranks.first
 
     def say(text: str) -> None:
-        if not quiet and not as_json:
+        if first and not quiet and not as_json:
             print(text, flush=True)
 
     folder = RunFolder(settings.folder)
-    if not dry_run:
+    if first and not dry_run:
         folder.check(force=force, resume=resume)
     train, test = read(
         settings.source,
@@ -57,7 +98,7 @@ def fit(
         holdout=settings.holdout,
     )
     settings.check(train)
-    if not dry_run:
+    if first and not dry_run:
         folder.make(force=force and not resume)
     flow: Any = settings.estimator(train)  # and now torch is imported
     labels = settings.labels(train)
@@ -70,29 +111,45 @@ def fit(
     if dry_run:
         from sliceflow.cli.plan import plan
 
-        made = plan(flow, train, labels)
-        print(json.dumps(made.as_dict(), indent=2) if as_json else made)
+        if first:
+            made = plan(flow, train, labels)
+            print(json.dumps(made.as_dict(), indent=2) if as_json else made)
         return
 
     config = _config(settings, train, test)
-    folder.write_json("config.json", config)
-    evolution = _evolution(flow, train, folder) if train.pictures else None
+    if first:
+        folder.write_json("config.json", config)
+    evolution = _evolution(flow, train, folder) if first and train.pictures else None
+    mine = slice(None)
+    if ranks is not None:
+        ranks.told_by_first("the folder is ready")
+        mine = ranks.share(len(train.x)).slice
     if resume and not (folder.checkpoint / "fit.checkpoint").exists():
         say("note: there is no checkpoint yet; the fit starts anew")
     try:
         flow.fit(
-            train.x,
-            labels,
-            listeners=(*display(quiet=quiet, progress=progress), *([evolution] if evolution else [])),
+            train.x[mine],
+            None if labels is None else labels[mine],
+            listeners=(
+                *display(quiet=quiet or not first, progress=progress),
+                *([evolution] if evolution else []),
+            ),
             checkpoint_dir=folder.checkpoint,
             checkpoint_every=settings.checkpoint_every,
+            ranks=ranks,
         )
     except KeyboardInterrupt as error:
         done = str(error).split(";")[0] or "the fit was stopped"
         raise KeyboardInterrupt(f"{done}; to go on: {settings.command} --resume") from error
-    except Exception:
-        folder.clear_failed()
+    except Exception as error:
+        if first:
+            folder.clear_failed()
+        if type(error).__name__ == "LostRank":
+            raise Failed(str(error), f"torchrun … -m {settings.command} --resume") from error
         raise
+    particles = _kept_of_all(flow, ranks)
+    if not first:
+        return
     folder.drop_checkpoint()
 
     flow.save(folder / "model.sliceflow")
@@ -104,7 +161,7 @@ def fit(
     config |= {
         "finished": _now(),
         "seconds": seconds,
-        "particles": len(flow.particles_),
+        "particles": particles,
         "steps": flow.n_iter_,
         "device": str(flow._device),
         "classes": [str(c) for c in getattr(flow, "classes_", [])],
@@ -117,7 +174,7 @@ def fit(
 
     write_report(folder)
     written = [name for name in RunFolder.NAMES if (folder / name).exists()]
-    say(f"{len(flow.particles_)} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
+    say(f"{particles} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
     say(measures.text())
     say(f"wrote {folder.path}: {', '.join(written)}")
     if as_json:
@@ -127,6 +184,18 @@ def fit(
             indent=2,
         )
         print()
+
+
+def _kept_of_all(flow: Any, ranks: Ranks | None) -> int:
+    """How many particles there are. Ranks get the first ones of all, which one process would keep."""
+    if ranks is None:
+        return len(flow.particles_)
+    place = ranks.place(len(flow.particles_))
+    kept = slice(0, max(0, _KEPT - place.first))
+    flow.particles_ = ranks.gather(flow.particles_[kept])
+    if flow.particle_conditions_ is not None:
+        flow.particle_conditions_ = ranks.gather(flow.particle_conditions_[kept])
+    return place.total
 
 
 def _now() -> str:
