@@ -3,8 +3,8 @@
 All random numbers are drawn by their place (`rng`), so the state of a fit is what this room writes: the
 particles, where the run stands, the tables so far, and what was heard. The file is `container`'s.
 
-Ranks write a file of particles each, and then the first of them the rest, which names those files: until
-that is written whole, the checkpoint is the one before. Any number of ranks can read it.
+Ranks write a file of particles each, and then the first of them the rest, which names those files:
+until that is written whole, the checkpoint is the one before. Any number of ranks can read it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ranks: one fit on many devices and machines. What ranks say to each other is said here.
 
 Every rank holds its own particles and its own rows of the data, draws the same frames from the seed,
-and moves its own particles. Only the maps need everybody: the ranges and then the counts of all ranks are
-added up (`Shared`), two messages per step, and every rank composes the same table from them.
+and moves its own particles. Only the maps need everybody: ranges and then counts are added up over all
+ranks (`Shared`), two messages per step, and every rank composes the same table from them.
 
 `torchrun` starts the ranks, `joined` brings them together, ``fit(…, ranks=ranks)`` does the rest.
 """
@@ -161,7 +161,7 @@ class Ranks:
         return t if self.size == 1 else torch.cat([part for _, part in self.columns(t)], dim=-1)
 
     def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
-        """Columns of all ranks' t (d, n) by their numbers, which pass by one rank's after the other's."""
+        """Columns of all ranks' t (d, n) by their numbers. One rank's at a time pass by."""
         if self.size == 1:
             return t[:, numbers]
         out = t.new_empty(len(t), len(numbers))
@@ -370,9 +370,8 @@ def _asking(ranks: Ranks) -> Iterator[None]:
         if isinstance(error, LostRank):
             raise
         if threading.current_thread() is threading.main_thread():
-            signal.signal(
-                signal.SIGTERM, signal.SIG_IGN
-            )  # torchrun is about to: let this be said first
+            # torchrun is about to end this process, too: let it be said first.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise LostRank(
             f"rank {ranks.rank} of {ranks.size} has lost another rank, which died or does not answer"
         ) from error
