@@ -328,21 +328,26 @@ def digest(
     if array is None:
         return "None"
     place = place or Place(0, len(array), len(array))
-    if array.dtype.kind == "O":
-        words = np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
-    else:
-        rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
-        words = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+    count = max(1, (1 << 23) // max(1, array[:1].nbytes))  # rows at a time
     with np.errstate(over="ignore"):  # all modulo 2⁶⁴: sums may be taken in any order
-        total, count = np.uint64(0), max(1, (1 << 20) // max(1, words.shape[1]))
-        column = np.arange(words.shape[1], dtype=np.uint64)
-        for first in range(0, len(words), count):
-            part = _mixed(words[first : first + count] + _mixed(column + np.uint64(1)))
-            number = np.arange(len(part), dtype=np.uint64) + np.uint64(place.first + first)
-            total += _mixed(part.sum(1, dtype=np.uint64) ^ _mixed(~number)).sum(dtype=np.uint64)
+        total = np.uint64(0)
+        for first in range(0, len(array), count):
+            words = _words(array[first : first + count])
+            column = np.arange(words.shape[1], dtype=np.uint64)
+            rows = _mixed(words + _mixed(column + np.uint64(1))).sum(1, dtype=np.uint64)
+            number = np.arange(len(rows), dtype=np.uint64) + np.uint64(place.first + first)
+            total += _mixed(rows ^ _mixed(~number)).sum(dtype=np.uint64)
     whole = ranks.sum(torch.from_numpy(np.array([total]).view(np.int64)))
     shape = (place.total, *array.shape[1:])
     return f"{array.dtype} {shape} #{_hash(f'{array.dtype} {shape} {int(whole)}').hex()}"
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """Every row as 64-bit words."""
+    if array.dtype.kind == "O":
+        return np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
+    rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
 
 
 def _hash(text: str) -> bytes:

@@ -190,27 +190,39 @@ class Ranks:
 
     # What a fit needs
 
-    def mean(self, rows: np.ndarray, n: int) -> np.ndarray:
+    def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
         """The mean of each column of all ranks' rows, n in all: the same bits however they are spread.
 
-        Numbers are cut in two whole ones, multiples of 2⁻³⁰ and of 2⁻⁶² of the column's largest, whose
-        sums are exact. The flow amplifies every difference in rounding: one bit here, and after some
-        dozens of steps the particles would be others.
+        Of (rows − about)², if that is given. Numbers are cut in two whole ones, multiples of 2⁻³⁰ and
+        of 2⁻⁶² of the largest, whose sums are exact. The flow amplifies every difference in rounding: one
+        bit here, and after some dozens of steps the particles would be others.
 
         Examples
         --------
         >>> Ranks().mean(np.array([[1.0, 0.1], [2.0, 0.2]]), 2)
         array([1.5 , 0.15])
         """
-        rows = np.asarray(rows, np.float64)
-        largest = -self.least(torch.from_numpy(-np.abs(rows).max(axis=0))).numpy()
-        power = np.frexp(largest)[1]
-        scaled = np.ldexp(np.where(np.isfinite(largest), rows, 0.0), 30 - power)
-        upper = np.rint(scaled)
-        limbs = np.stack((upper, np.rint(np.ldexp(scaled - upper, 32)))).astype(np.int64)
-        high, low = self.sum(torch.from_numpy(limbs.sum(axis=1))).tolist()
-        means = [((h << 32) + k) / n for h, k in zip(high, low, strict=True)]  # rounded once
-        return np.where(np.isfinite(largest), np.ldexp(np.array(means), power - 62), largest)
+
+        def values(rows: np.ndarray) -> np.ndarray:
+            rows = np.asarray(rows, np.float64)
+            return rows if about is None else (rows - about) ** 2
+
+        ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
+        low, high = self.least(torch.from_numpy(ends)).numpy() * [[1], [-1]]
+        largest = np.maximum(np.abs(values(low)), np.abs(values(high)))
+        power, total = np.frexp(largest)[1], np.zeros((2, rows.shape[1]), np.int64)
+        chunk = max(1, (1 << 20) // max(1, rows.shape[1]))
+        for first in range(0, len(rows), chunk):
+            part = np.where(np.isfinite(largest), values(rows[first : first + chunk]), 0.0)
+            part = np.ldexp(part, 30 - power)
+            upper = np.rint(part)
+            limbs = np.stack((upper, np.rint(np.ldexp(part - upper, 32))))
+            total += limbs.astype(np.int64).sum(axis=1)
+        wholes = zip(*self.sum(torch.from_numpy(total)).tolist(), strict=True)
+        means = [((upper << 32) + lower) / n for upper, lower in wholes]  # rounded once
+        return np.asarray(
+            np.where(np.isfinite(largest), np.ldexp(np.array(means), power - 62), largest)
+        )
 
     def shared(self, transport: Transport, n: int) -> Transport:
         """The transport between the clouds of all ranks, `n` particles and data in all."""

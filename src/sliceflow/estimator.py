@@ -486,7 +486,7 @@ def _standardization(
     constant = (ends[0] == -ends[1]).numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
-        std = np.sqrt(ranks.mean((X - mean) ** 2, n))
+        std = np.sqrt(ranks.mean(X, n, about=mean))
     bad = ~constant & ~(np.isfinite(std) & (std > 0))
     if bad.any():
         column = int(np.argmax(bad))
