@@ -105,6 +105,7 @@ def result(flow, ranks=Ranks()):  # noqa: B008
 def main():
     folder = Path(sys.argv[1])
     with joined("cpu") as ranks:
+        (folder / f"pid {ranks.rank}").write_text(str(os.getpid()))
 
         def kill(event):
             if ranks.rank == ranks.size - 1 and event.steps_done == 7:

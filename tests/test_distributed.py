@@ -1,10 +1,14 @@
 """Ranks: any number of them gives what one process gives, and none of them may die unnoticed."""
 
+import json
 import math
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 
 import ranks as fits
 import sliceflow
@@ -24,23 +29,17 @@ from sliceflow.transports import Auto, Histogram, Sorted
 TOLERANCE = 1e-5
 
 
-def torchrun(n, *words):
+def torchrun(n, *words, start=subprocess.run, **options):
     """A command on n ranks of this machine."""
     source = str(Path(sliceflow.__file__).parent.parent)
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(n), *map(str, words)),
-        ],
-        capture_output=True,
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+    return start(
+        [sys.executable, *ranks, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        env={
-            **os.environ,
-            "PYTHONPATH": source,
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-        },
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        **options,
     )
 
 
@@ -138,6 +137,28 @@ def test_a_fit_of_three_ranks_goes_on_with_two_or_in_one_process(three, two, alo
     assert steps[0].steps_done == 7
     same(fits.result(flow), alone(name))
     assert not list((tmp_path / "kept").iterdir())
+
+
+@pytest.mark.slow
+def test_a_rank_killed_at_any_moment_leaves_a_checkpoint_to_go_on_from(alone, tmp_path):
+    name, pick, done = "digits by class", random.Random(0), 0
+    path = tmp_path / f"kept {name}" / "fit.checkpoint"
+    for n in (2, 3, 2, 3):
+        job = torchrun(n, fits.__file__, tmp_path, f"{name}/resume", start=subprocess.Popen)
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        while job.poll() is None and not (path.exists() and path.stat().st_mtime_ns > before):
+            time.sleep(0.01)
+        time.sleep(pick.uniform(0, 0.3))  # writing takes most of a step
+        if job.poll() is None:
+            os.kill(int((tmp_path / f"pid {pick.randrange(n)}").read_text()), signal.SIGKILL)
+        job.communicate(timeout=120)
+        if job.returncode == 0:
+            break
+        now = json.loads(safe_open(path, "pt").metadata()["sliceflow"])["done"]
+        assert now > done
+        done = now
+    assert done > 0
+    same(fits.result(fits.fitted(name, checkpoint_dir=path.parent)), alone(name))
 
 
 def test_a_fit_of_one_process_goes_on_with_two_ranks(two, alone):

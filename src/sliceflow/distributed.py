@@ -194,7 +194,7 @@ class Ranks:
         """The mean of each column of all ranks' rows, n in all: the same bits however they are spread.
 
         Of (rows − about)², if that is given. Numbers are cut in two whole ones, multiples of 2⁻³⁰ and
-        of 2⁻⁶² of the largest, whose sums are exact. The flow amplifies every difference in rounding: one
+        of 2⁻⁶² of the largest, whose sums are exact. The flow amplifies differences in rounding: one
         bit here, and after some dozens of steps the particles would be others.
 
         Examples

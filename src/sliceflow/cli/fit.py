@@ -139,6 +139,8 @@ def _fit(
             ranks=ranks,
         )
     except KeyboardInterrupt as error:
+        if not first:
+            sys.exit(1)
         done = str(error).split(";")[0] or "the fit was stopped"
         raise KeyboardInterrupt(f"{done}; to go on: {settings.command} --resume") from error
     except Exception as error:
