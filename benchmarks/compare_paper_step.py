@@ -23,10 +23,10 @@ from typing import Any
 
 import made_up
 import numpy as np
-import paper
 import torch
 from gpu_growth import stage_seconds
 from judge import Judge
+from paper import algorithm1
 from report import facts, seconds_text, signature, table
 from timing import wait
 from torch import Tensor
@@ -113,12 +113,12 @@ def one_step(
     x, data = made_up.cloud(shape, m, device, 1), made_up.cloud(shape, n, device, 2)
     generator = torch.Generator(device).manual_seed(0)
     x += 0.3 * torch.randn(x.shape, generator=generator, device=device)  # halfway through a flow
-    theta = paper.random_patches(n_directions, shape, patch, generator)
+    theta = algorithm1.random_patches(n_directions, shape, patch, generator)
 
     def theirs(precision: str, search: bool = True) -> Callable[[], Tensor]:
         def work() -> Tensor:
             with products_in(precision):
-                return paper.displacement(x, data, theta, chunk, search=search)
+                return algorithm1.displacement(x, data, theta, chunk, search=search)
 
         return work
 
@@ -215,10 +215,10 @@ def paper_flow(
         now = before.clone()
         shape = (layout.shape[0], stage.h, stage.w)
         for _ in range(n_steps):
-            theta = paper.random_patches(n_directions, shape, stage.patch, generator)
+            theta = algorithm1.random_patches(n_directions, shape, stage.patch, generator)
             wait(device)
             began = time.perf_counter()
-            now += paper.displacement(now, target, theta, chunk)
+            now += algorithm1.displacement(now, target, theta, chunk)
             wait(device)
             seconds += time.perf_counter() - began
         x = x + level.up(now - before)

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        from sliceflow.kernels import gpu, gpu_tiles
+        from sliceflow.kernels import gpu, gpu_values
     except ImportError as error:
         print(f"the GPU's kernels need Triton, which cannot be imported: {error}", file=sys.stderr)
         return 2
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         plot = (args.out or Path(__file__)).with_suffix(".png")
         options = {"quick": args.quick, "labels": args.labels}
-        parts = speed(gpu, gpu_tiles._pack, args.particles, device, plot, **options)
+        parts = speed(gpu, gpu_values.pack, args.particles, device, plot, **options)
     numbers: dict[str, object] = {}
     sections = []
     for title, values, text in parts:

@@ -69,7 +69,7 @@ def table_cases(
         compose = partial(k.compose, counts, lo, hi, counts, lo, hi)
         yield Case("compose", size, floors.compose(h, bins), compose)
         if pack is not None:
-            yield Case("_pack", size, floors.pack(h, bins), partial(pack, *_maps(k, z, bins)))
+            yield Case("pack", size, floors.pack(h, bins), partial(pack, *_maps(k, z, bins)))
 
 
 def tile_cases(

@@ -4,11 +4,13 @@
 
 writes `amplifier.png`. Each row was asked for one class. At ξ = 0 the flow does not see the classes;
 the larger ξ, the further apart they are held. The number over each grid is the share of samples that a
-support vector machine, trained on real pictures, recognises as the class asked for.
+classifier, trained on real pictures, recognises as the class asked for.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from grids import BLUE, Panel, by_class, sheet
 from runs import arguments, class_names, fit, name, read, rows, settings
 from sklearn.svm import SVC
@@ -18,12 +20,24 @@ from sliceflow.datasets import Pictures
 AMPLIFIERS = (0, 2, 5, 10)
 
 
-def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
-    """Fit four flows, let a classifier judge them, draw them."""
+def machine(train: Pictures) -> Callable[[np.ndarray], np.ndarray]:
+    """A support vector machine that knows real pictures: it makes classes of images."""
     judge = SVC().fit(rows(train.images[:10_000], train.levels), train.labels[:10_000])
+    return lambda images: judge.predict(rows(images, train.levels))
 
-    def recognised(images, labels) -> float:
-        return judge.score(rows(images[:1000], train.levels), labels[:1000])
+
+def draw(
+    path: Path,
+    train: Pictures,
+    test: Pictures,
+    settings: dict,
+    judge: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> dict:
+    """Fit four flows, let a classifier (`machine`, unless another is given) judge them, draw them."""
+    judge = judge or machine(train)
+
+    def recognised(images: np.ndarray, labels: np.ndarray) -> float:
+        return float(np.mean(judge(images[:1000]) == labels[:1000]))
 
     panels, costs, shares = [], [], {}
     for amplifier in AMPLIFIERS:

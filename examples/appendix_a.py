@@ -90,13 +90,8 @@ def conditional(amplifier: float) -> list[np.ndarray]:
     return [np.stack((z[0], y)) for z in kept]
 
 
-def main() -> None:
-    """Run the five flows and draw them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
-    out = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-
+def draw(path: Path) -> dict[str, float]:
+    """Run the five flows and draw them; the share of particles that arrive, by flow."""
     rows = [
         ("(a) joint flow, x and y move", NEAR, joint(NEAR)),
         ("(b) ideal, one flow for each component", NEAR, ideal()),
@@ -108,14 +103,15 @@ def main() -> None:
     heights[-1] += 0.8  # and for the names of the axes
     fig = plt.figure(figsize=(11, 0.32 * sum(heights)), layout="constrained")
     panels = fig.subfigures(5, 1, height_ratios=heights)
+    shares = {}
     for panel, (title, height, moments) in zip(panels, rows, strict=True):
         axes = panel.subplots(1, 5, sharey=True)
         for ax, time, xy in zip(axes, TIMES, moments, strict=True):
-            draw(ax, height, xy)
+            draw_moment(ax, height, xy)
             ax.set_title(f"t = {time:g}", fontsize=10)
         axes[0].set_ylabel("y (condition)")
-        arrived = np.mean(np.sign(moments[-1][0]) == np.repeat([1, -1], N // 2))
-        title += f": {arrived:.0%} reach the target at their own height"
+        shares[title] = float(np.mean(np.sign(moments[-1][0]) == np.repeat([1, -1], N // 2)))
+        title += f": {shares[title]:.0%} reach the target at their own height"
         panel.suptitle(title, x=0.01, ha="left", weight="bold")
     for ax in axes:
         ax.set_xlabel("x (generated)")
@@ -124,11 +120,12 @@ def main() -> None:
     ]
     legend = [Patch(color="#3182bd", label="target"), *legend]
     panels[2].axes[2].legend(handles=legend, loc="center")  # where there is room
-    fig.savefig(out / "appendix_a.png", dpi=90, bbox_inches="tight")
-    print("wrote", out / "appendix_a.png")
+    fig.savefig(path, dpi=90, bbox_inches="tight")
+    plt.close(fig)
+    return shares
 
 
-def draw(ax: plt.Axes, height: float, xy: np.ndarray) -> None:
+def draw_moment(ax: plt.Axes, height: float, xy: np.ndarray) -> None:
     """One panel: the target's density in blue, the particles over it."""
     right, top = SIDE + MARGIN, height + MARGIN
     gx, gy = np.meshgrid(np.linspace(-right, right, 120), np.linspace(-top, top, 160))
@@ -140,6 +137,16 @@ def draw(ax: plt.Axes, height: float, xy: np.ndarray) -> None:
         ax.scatter(*half, s=2, c=colour, linewidths=0)
     ax.set_xticks((-2, 0, 2))
     ax.set(aspect="equal", xlim=(-right, right), ylim=(-top, top))
+
+
+def main() -> None:
+    """Run the five flows and draw them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("examples-out"), help="folder to write to")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    draw(out / "appendix_a.png")
+    print("wrote", out / "appendix_a.png")
 
 
 if __name__ == "__main__":

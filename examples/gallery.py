@@ -14,6 +14,7 @@ import datetime
 import json
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,7 @@ import torch
 from grids import Panel, by_class, completions, sheet
 from runs import class_names, fit, name, samples
 
-from sliceflow import __version__
+from sliceflow import ImageFlow, __version__
 from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
 from sliceflow.pictures import MASKS
@@ -47,16 +48,30 @@ def unconditional(
     return {"fits": [cost]}
 
 
-def conditional(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
-    """Samples by class, a row of each."""
+def conditional(
+    path: Path,
+    train: Pictures,
+    test: Pictures,
+    settings: dict,
+    measure: Callable[[np.ndarray, np.ndarray], dict] | None = None,
+) -> dict:
+    """Samples by class, a row of each; `measure` takes all of them and their classes."""
     flow, cost = fit(train, train.labels, n_knots=0, **settings)
     grid = by_class(flow.particles_, flow.particle_conditions_, 12)
     panel = Panel(grid, row_names=class_names(train))
     sheet(path, [panel], train.levels, f"{name(train)} by class: {cost}")
-    return {"fits": [cost]}
+    numbers = measure(flow.particles_, flow.particle_conditions_) if measure else {}
+    return {"fits": [cost], **numbers}
 
 
-def inpainting(path: Path, train: Pictures, test: Pictures, settings: dict, given: str) -> dict:
+def inpainting(
+    path: Path,
+    train: Pictures,
+    test: Pictures,
+    settings: dict,
+    given: str,
+    measure: Callable[[ImageFlow], dict] | None = None,
+) -> dict:
     """Test pictures, one of each class, of which a part is given; six completions of each."""
     flow, cost = fit(train, observed=given, n_knots=64, **settings)
     chosen = range(10) if test.labels is None else np.unique(test.labels, return_index=True)[1]
@@ -66,7 +81,7 @@ def inpainting(path: Path, train: Pictures, test: Pictures, settings: dict, give
     names = [] if test.labels is None else class_names(test)
     title = f"{name(train)}, test pictures of which {GIVEN[given]} is given: {cost}"
     sheet(path, completions(pictures, completed, known, names), train.levels, title)
-    return {"fits": [cost]}
+    return {"fits": [cost], **(measure(flow) if measure else {})}
 
 
 PICTURES = {  # which set, and who draws it

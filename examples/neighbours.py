@@ -10,14 +10,13 @@ copies if they look more like their neighbours than the test pictures look like 
 from pathlib import Path
 
 import numpy as np
-import torch
 from grids import BLUE, INK, Panel, sheet
 from runs import arguments, mirrored, name, read, samples, settings
 
-from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures
+from sliceflow.metrics import nearest_pictures
 
-N_ROWS, N_NEAREST, BLOCK = 10, 5, 4096
+N_ROWS, N_NEAREST = 10, 5
 
 
 def nearest(
@@ -26,38 +25,15 @@ def nearest(
     """The k training pictures (n, k, h, w[, c]) nearest to each image, and their distances (n, k).
 
     Pixels are numbers in [-1, 1], as in the metrics. Where the flow was fitted to mirror images too, a
-    training picture is turned if that brings it nearer. Memory: one block of them as floats.
+    training picture is turned if that brings it nearer.
     """
-    where = resolve_device(device)
-
-    def rows(pictures: np.ndarray) -> torch.Tensor:
-        # Small whole numbers: exact in TF32 too.
-        values = torch.from_numpy(pictures.reshape(len(pictures), -1)).to(where).float()
-        return values - train.levels // 2
-
-    views = [rows(images), rows(images[:, :, ::-1])][: 1 + mirrored(train)]
-    best = torch.empty(len(images), 0, device=where)
-    index = best.long()
-    for first in range(0, len(train.images), BLOCK):
-        theirs = rows(train.images[first : first + BLOCK])
-        products = torch.stack([ours @ theirs.T for ours in views]).amax(0)
-        squares = theirs.square().sum(1) - 2 * products  # less |ours|², the same for all
-        number = torch.arange(first, first + len(theirs), device=where).expand_as(squares)
-        best, kept = torch.cat((best, squares), 1).topk(min(k, first + len(theirs)), largest=False)
-        index = torch.cat((index, number), 1).gather(1, kept)
-    found = train.images[index.cpu().numpy()]
-    distances = np.empty(found.shape[:2])
-    for j in range(found.shape[1]):
-        theirs = rows(found[:, j])
-        nearer = torch.stack([(ours - theirs).norm(dim=1) for ours in views]).min(0)
-        distances[:, j] = nearer.values.cpu() * 2 / (train.levels - 1)
-        turned = nearer.indices.cpu().numpy() == 1
-        found[turned, j] = found[turned, j][:, :, ::-1]
-    return found, distances
+    mirror = mirrored(train)
+    found, distances = nearest_pictures(images, train.images, k, mirror=mirror, device=device)
+    return found, distances * 2 / (train.levels - 1)
 
 
 def nn_ratio(images: np.ndarray, train: Pictures, test: Pictures, device: str = "auto") -> float:
-    """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, on the device: quick on large sets."""
+    """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, mirror images counted as near."""
     ours, theirs = (
         np.median(nearest(part[:2000], train, 1, device)[1]) for part in (images, test.images)
     )

@@ -1,10 +1,11 @@
-"""Shared by all tests: hypothesis' profile, and Triton's interpreter where there is no GPU.
+"""Shared by all tests: hypothesis' profile, Triton's interpreter where there is no GPU, two fixtures.
 
 No deadlines, because numba compiles on first use; the same examples every time.
 """
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -13,3 +14,32 @@ if not torch.cuda.is_available():
 
 settings.register_profile("sliceflow", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("sliceflow")
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory):
+    """A finished run on digits by class, made by the installed command, and what that said."""
+    pytest.importorskip("typer")
+    from running import FEW, installed
+
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    result = installed("fit", "digits", "--conditional", *FEW, "--out", folder)
+    assert result.returncode == 0, result.stderr
+    return folder, result
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder with one subfolder per class, 120 pictures of one size."""
+    import numpy as np
+    from PIL import Image
+
+    from sliceflow.datasets import load
+
+    digits = load("digits")
+    for label in (0, 1):
+        folder = tmp_path / "photos" / f"class-{label}"
+        folder.mkdir(parents=True)
+        for i, image in enumerate(digits.images[digits.labels == label][:60]):
+            Image.fromarray((image * 15).astype(np.uint8)).save(folder / f"{i:03d}.png")
+    return tmp_path / "photos"

@@ -22,6 +22,8 @@ DIGITS = load_digits()
 PICTURES, LABELS = DIGITS.images[:900].astype(np.uint8), DIGITS.target[:900]
 NAMES = np.array([f"digit {c}" for c in LABELS])
 RNG = np.random.default_rng(0)
+# Black and white on the first ranks, grey on the last: what directions they are for, all must agree on.
+MIXED = np.concatenate((16 * (PICTURES[:600] > 8), RNG.integers(4, 12, (300, 8, 8)))).astype(np.uint8)
 X = RNG.normal(size=(1500, 5)) + RNG.integers(0, 3, (1500, 1))
 Y = np.sort(RNG.integers(0, 4, 1500))  # in order: ranks have different classes
 FEW = RNG.normal(size=(80, 3))
@@ -67,6 +69,7 @@ CASES = {
     "digits": (lambda: ImageFlow(**pictures), (PICTURES / 16,), {}),
     "digits by class": (lambda: ImageFlow(**pictures), (PICTURES, NAMES), {}),
     "mirror images": (lambda: ImageFlow(**pictures, mirror=True), (PICTURES, LABELS), {}),
+    "some drawings, some not": (lambda: ImageFlow(**pictures), (MIXED,), {}),
     "inpainting": (lambda: ImageFlow(**pictures, observed="top"), (PICTURES,), {}),
     "mirrored inpainting": (
         lambda: ImageFlow(**pictures, observed="left", mirror=True, transport=Histogram(64)),

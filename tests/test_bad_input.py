@@ -1,5 +1,6 @@
 """Bad input: a message that names the value and the way out, or a documented behaviour."""
 
+import pickle
 import re
 
 import numpy as np
@@ -214,3 +215,10 @@ def test_a_failed_fit_leaves_the_old_model_usable():
     with pytest.raises(ValueError, match="contains NaN"):
         flow.fit(with_value(np.nan))
     assert np.array_equal(flow.sample(3, random_state=0), before)
+
+
+def test_errors_keep_what_was_wrong_also_from_another_process():
+    with pytest.raises(ValueError, match="device='toaster' is not a torch device; try 'cpu'") as told:
+        fit(device="toaster")
+    error = pickle.loads(pickle.dumps(told.value))  # as joblib sends it
+    assert (error.name, error.value, str(error)) == ("device", "toaster", str(told.value))

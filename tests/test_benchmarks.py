@@ -12,13 +12,14 @@ import gpu_kernels
 import gpu_stages
 import made_up
 import numpy as np
-import paper
 import pytest
 import report
+import table_size
 import timing
 import torch
 import trade_offs
 from judge import Judge
+from paper import algorithm1
 from presets import CIFAR10, MNIST, Preset
 
 from sliceflow import datasets, kernels, metrics
@@ -131,7 +132,7 @@ def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     """In Triton's interpreter, if need be: composing tables is slow there, so that others make them."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from sliceflow.kernels import gpu as triton_kernels
-    from sliceflow.kernels import gpu_tiles, reference
+    from sliceflow.kernels import gpu_values, reference
 
     maps = gpu_kernels._maps
     monkeypatch.setattr(
@@ -141,7 +142,7 @@ def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     small = Preset("small", "5[3]", (1, 5, 5), 0)
     cases = gpu_kernels.kernel_cases(
-        triton_kernels, gpu_tiles._pack, 16, device, presets=(small,), heights=(1,)
+        triton_kernels, gpu_values.pack, 16, device, presets=(small,), heights=(1,)
     )
     seen = set()
     for case in cases:
@@ -241,7 +242,7 @@ def test_trade_offs_are_tabled():
 
 def test_the_papers_directions_are_unit_patches_at_random_places():
     generator = torch.Generator().manual_seed(0)
-    theta = paper.random_patches(2000, (2, 9, 7), 3, generator)
+    theta = algorithm1.random_patches(2000, (2, 9, 7), 3, generator)
     assert theta.shape == (2000, 2 * 9 * 7)
     assert torch.allclose(theta.norm(dim=1), torch.ones(2000))
     seen = theta.view(2000, 2, 9, 7) != 0
@@ -256,26 +257,26 @@ def test_the_papers_directions_are_unit_patches_at_random_places():
 def test_the_papers_cdf_and_its_inverse_are_as_printed():
     knots = torch.tensor([[0.0, 1.0, 1.0, 4.0]])
     z = torch.tensor([[-9.0, 0.0, 0.5, 1.0, 2.5, 4.0, 9.0]])
-    assert paper.cdf(z, knots).tolist() == [[0.0, 0.0, 0.125, 0.5, 0.625, 0.75, 0.75]]
+    assert algorithm1.cdf(z, knots).tolist() == [[0.0, 0.0, 0.125, 0.5, 0.625, 0.75, 0.75]]
     a = torch.tensor([[0.0, 0.125, 0.5, 0.625, 0.75, 1.0]])
-    assert paper.inverse_cdf(a, knots).tolist() == [[0.0, 0.5, 1.0, 2.5, 4.0, 4.0]]
+    assert algorithm1.inverse_cdf(a, knots).tolist() == [[0.0, 0.5, 1.0, 2.5, 4.0, 4.0]]
 
 
 def test_as_many_particles_as_data_are_sent_to_the_data_by_one_direction():
     x, data = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[30.0, 10.0, 20.0]])
     for search in (True, False):
-        dx = paper.displacement(x, data, torch.ones(1, 1), 1, search=search)
+        dx = algorithm1.displacement(x, data, torch.ones(1, 1), 1, search=search)
         assert torch.equal(x + dx, data)
 
 
 def test_ranks_are_the_search_and_histograms_come_near_whatever_the_chunk():
     x, data = made_up.cloud((1, 8, 8), 2000, CPU, 1), made_up.cloud((1, 8, 8), 1500, CPU, 2)
-    theta = paper.random_patches(100, (1, 8, 8), 3, torch.Generator().manual_seed(0))
-    printed = paper.displacement(x, data, theta, 100)
+    theta = algorithm1.random_patches(100, (1, 8, 8), 3, torch.Generator().manual_seed(0))
+    printed = algorithm1.displacement(x, data, theta, 100)
     others = {
         1e-3: [
-            paper.displacement(x, data, theta, 33),
-            paper.displacement(x, data, theta, 100, search=False),
+            algorithm1.displacement(x, data, theta, 33),
+            algorithm1.displacement(x, data, theta, 100, search=False),
         ],
         0.15: [
             compare_paper_step.our_displacement(x, data, theta, chunk, 256, dtype)
@@ -320,3 +321,39 @@ def test_equal_quality_is_read_off():
         assert 0 < row["FD-PCA32"] < 20
     assert text.count("| Algorithm 1 ") == 2
     json.dumps(numbers)
+
+
+def test_every_way_to_keep_maps_is_measured(tmp_path, capsys):
+    size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1"]
+    few = ["--errors", "0.1", "--on-cpu", "20", "--device", "cpu", "--keep", str(tmp_path / "kept")]
+    table_size.main(["digits", *size, *few, "--out", str(tmp_path)])
+    (result,) = json.loads((tmp_path / "table_size.json").read_text())
+    rows = result["rows"]
+    assert rows["64 even knots"]["bytes per map"] == 4 * 65 + 16
+    assert rows["compress(0.1)"]["bytes per map"] < 400
+    assert rows["compress(0.1)"]["apart from a CPU"] == 0
+    assert all(row["FD-PCA32"] > 0 for row in rows.values())
+    assert (tmp_path / "table_size.png").stat().st_size > 0
+    assert "| batched samples" in capsys.readouterr().out
+    kept = {path.stem: np.load(path) for path in (tmp_path / "kept" / "digits").glob("*.npy")}
+    assert kept["batched"].shape == kept["compress(0.1)"].shape == (200, 8, 8)
+    assert kept["labels"].shape == (200,)
+
+
+class Mean:
+    """A judge from outside."""
+
+    def __init__(self, images, held_out, levels):
+        self.mean = held_out.mean(0)
+
+    def score(self, samples):
+        return {"off the mean": float(np.abs(samples.mean(0) - self.mean).mean())}
+
+
+def test_another_judge_can_be_named(tmp_path):
+    size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1"]
+    few = ["--errors", "0.1", "--judge", f"{__name__}:Mean", "--device", "cpu"]
+    table_size.main(["digits", *size, *few, "--out", str(tmp_path)])
+    (result,) = json.loads((tmp_path / "table_size.json").read_text())
+    assert result["scores"] == ["off the mean"]
+    assert result["rows"]["compress(0.1)"]["off the mean"] > 0

@@ -244,3 +244,14 @@ def test_cpu_and_gpu_agree():
             .fit(x, y)
             .particles_,
         )
+
+
+def test_stages_and_labels_of_samples_are_told():
+    X, y = make_moons(60, random_state=0)
+    flow = SlicedWassersteinFlow(n_particles=60, n_steps=3, random_state=0)
+    assert [(stage.name, stage.n_steps) for stage in flow.stages()] == [("flow", 3), ("axis", 2)]
+    names = np.array(["up", "down"])[y]
+    labels = flow.fit(X, names).sampled_labels(30, random_state=1)
+    assert sorted(labels) == ["down"] * 15 + ["up"] * 15
+    assert np.array_equal(flow.sample(30, y=labels, random_state=1), flow.sample(30, random_state=1))
+    assert flow.fit(X).sampled_labels(30, random_state=1) is None

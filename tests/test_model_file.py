@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from sklearn.datasets import load_digits
 
 import sliceflow
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
 from sliceflow.frames import Orthogonal, Random
+from sliceflow.model_file import FORMAT
 from sliceflow.transports import Auto, Histogram, Sorted
 
 DATA = Path(__file__).parent / "data"
@@ -79,9 +82,19 @@ def same(a, b):
     amplifier=st.sampled_from([0.0, 10.0]),
     standardize=st.booleans(),
     particles=st.booleans(),
+    compressed=st.booleans(),
 )
 def test_vectors_sample_the_same_bits_after_saving(
-    tmp_path_factory, frame, transport, condition, dtype, entropy, amplifier, standardize, particles
+    tmp_path_factory,
+    frame,
+    transport,
+    condition,
+    dtype,
+    entropy,
+    amplifier,
+    standardize,
+    particles,
+    compressed,
 ):
     y = {"none": None, "labels": LABELS["ints"], "columns": X[:, :2] * 3 + 1}[condition]
     flow = SlicedWassersteinFlow(
@@ -92,6 +105,8 @@ def test_vectors_sample_the_same_bits_after_saving(
         amplifier=amplifier,
         standardize=standardize,
     ).fit(X.astype(dtype), y)
+    if compressed:
+        flow.compress()
     loaded = again(flow, tmp_path_factory.getbasetemp() / "vectors.sliceflow", particles=particles)
     assert loaded.get_params() == flow.get_params()
     same(loaded.sample(70, random_state=1), flow.sample(70, random_state=1))
@@ -113,9 +128,10 @@ def test_vectors_sample_the_same_bits_after_saving(
     upsampling=st.sampled_from(["lanczos", "bilinear", "nearest"]),
     clip=st.booleans(),
     mirror=st.booleans(),
+    compressed=st.booleans(),
 )
 def test_pictures_sample_the_same_bits_after_saving(
-    tmp_path_factory, condition, transport, layout, upsampling, clip, mirror
+    tmp_path_factory, condition, transport, layout, upsampling, clip, mirror, compressed
 ):
     pictures = {
         "grey": PICTURES,
@@ -129,6 +145,8 @@ def test_pictures_sample_the_same_bits_after_saving(
     flow = ImageFlow(
         **small, transport=transport, upsampling=upsampling, clip=clip, mirror=mirror, observed=observed
     ).fit(pictures, labels)
+    if compressed:
+        flow.compress()
     loaded = again(flow, tmp_path_factory.getbasetemp() / "pictures.sliceflow", particles=True)
     if condition != "nothing observed" and observed is not None:
         same(
@@ -273,7 +291,7 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
     with safe_open(tmp_path / "m", framework="np") as file:
         text = json.loads(file.metadata()["sliceflow"])
         assert file.get_tensor("tables.0.0.knots").shape == (2, 16)
-    assert text["format"] == 1
+    assert text["format"] == FORMAT
     assert text["library"] == sliceflow.__version__
     assert text["estimator"] == "ImageFlow"
     assert [(stage["h"], stage["patch"]) for stage in text["schedule"]] == [(1, 1), (3, 2), (5, 3)]
@@ -321,6 +339,45 @@ def test_another_process_samples_the_same(tmp_path):
     assert ran.stdout.strip() == flow.sample(5, "dog", random_state=0).tobytes().hex()
 
 
+# Everything that `pip install sliceflow` does not bring.
+ALONE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {others}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refuse())
+import sliceflow
+flow = sliceflow.load(sys.argv[1], device="cpu")
+assert sliceflow.__file__.startswith(sys.argv[2]), sliceflow.__file__
+sys.stdout.write(flow.sample(20, 7, random_state=0).tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path, compressed):
+    """As the wheel has it: the package's folder alone, away from this repository."""
+    digits = load_digits()
+    flow = ImageFlow(quality=2, n_particles=1000, levels=17, random_state=0, transport="histogram")
+    flow.set_params(device="cpu").fit(digits.images.astype(np.uint8), digits.target)
+    if compressed:
+        flow.compress()
+    flow.save(tmp_path / "digits.sliceflow")
+    site = tmp_path / "site"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(sliceflow.__file__).parent, site / "sliceflow", ignore=skip)
+    others = {"PIL", "matplotlib", "tqdm", "rich", "typer", "pandas", "pytest", "hypothesis", "ot"}
+    ran = subprocess.run(
+        [sys.executable, "-c", ALONE.format(others=others), tmp_path / "digits.sliceflow", site],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == flow.sample(20, 7, random_state=0).tobytes().hex()
+
+
 # Files of earlier formats
 
 
@@ -341,9 +398,10 @@ def test_files_of_every_format_still_sample_what_they_did(path):
     assert path.stat().st_size < 60_000
 
 
-def test_there_is_a_file_of_every_format_for_every_estimator():
+def test_there_is_a_file_of_every_format_for_every_kind_of_model():
     names = {path.name for path in DATA.glob("*.sliceflow")}
-    assert {"vectors-1.sliceflow", "pictures-1.sliceflow", "inpainting-1.sliceflow"} <= names
+    kinds = ("vectors", "pictures", "compact", "inpainting")
+    assert names == {f"{kind}-{n}.sliceflow" for kind in kinds for n in range(1, FORMAT + 1)}
 
 
 # Writing
@@ -414,12 +472,13 @@ def test_a_saved_file_has_the_rights_of_any_new_file_and_links_are_followed(tmp_
 # Bad files
 
 
-@pytest.fixture(scope="module", params=["vectors", "pictures", "inpainting"])
+@pytest.fixture(scope="module", params=["vectors", "pictures", "compact", "inpainting"])
 def model(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / f"{request.param}.sliceflow"
     flow = {
         "vectors": lambda: SlicedWassersteinFlow(**quick).fit(X, LABELS["tuples"]),
         "pictures": lambda: ImageFlow(**small).fit(PICTURES, np.arange(50) % 2),
+        "compact": lambda: ImageFlow(**small, transport="histogram").fit(PICTURES).compress(),
         "inpainting": lambda: ImageFlow(**small, observed="top").fit(PICTURES),
     }[request.param]()
     flow.save(path, particles=True)
@@ -511,8 +570,11 @@ def test_an_oversized_header_is_refused_before_it_is_read(tmp_path):
 
 def test_a_newer_format_says_which_version_is_needed(model, tmp_path):
     old = parts(model)
-    container.write(tmp_path / "m", {**old.text, "format": 2, "library": "9.1.0"}, old.tensors)
-    refuses(tmp_path / "m", "has format 2, by sliceflow 9.1.0; .* install sliceflow 9.1.0 or newer")
+    container.write(tmp_path / "m", {**old.text, "format": FORMAT + 1, "library": "9.1.0"}, old.tensors)
+    refuses(
+        tmp_path / "m",
+        f"has format {FORMAT + 1}, by sliceflow 9.1.0; .* install sliceflow 9.1.0 or newer",
+    )
     row = old.text["schedule"][0]["tables"][0]
     row["kind"] = "splines"
     container.write(tmp_path / "m", old.text, old.tensors)

@@ -32,19 +32,21 @@ from sliceflow.container import Fields, ModelFileError, read, write
 from sliceflow.distributed import LostRank, Place, Ranks
 from sliceflow.events import HeldOut, History, now
 from sliceflow.flow import Cloud, Run
-from sliceflow.packing import (
-    check_tensor,
-    pack_history,
-    pack_tables,
-    restore_seed,
-    unpack_history,
-    unpack_tables,
-)
+from sliceflow.packing import check_tensor, pack_history, restore_seed, unpack_history
 from sliceflow.rng import Seed
+from sliceflow.table_packing import pack_tables, unpack_tables
 
-__all__ = ["Keeper", "digest", "identity"]
+__all__ = ["Keeper", "OtherFitError", "digest", "identity"]
 
 _NAME = "fit.checkpoint"
+
+
+class OtherFitError(ValueError):
+    """A checkpoint is of another fit; `fact` is the message without its advice."""
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}. {advice}" if advice else fact)
+        self.fact = fact
 
 
 class Keeper:
@@ -92,9 +94,9 @@ class Keeper:
             if was.get(name) != self._of.get(name)
         ]
         if differs:
-            raise ValueError(
-                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}. Fit the same to "
-                "go on with it, or give another checkpoint_dir"
+            raise OtherFitError(
+                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
+                "Fit the same to go on with it, or give another checkpoint_dir",
             )
         return header, tensors
 
@@ -224,7 +226,7 @@ class Keeper:
             "spared": run.spared,
             "seconds": run.seconds,
             "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors, weights=True)],
             "history": pack_history(history.as_columns()),
             "held_out": None
             if rule is None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 
 __all__ = [
+    "NotEnoughMemoryError",
+    "ParameterError",
     "columns_looked_at",
     "default_particles",
     "free_memory",
@@ -22,10 +25,29 @@ __all__ = [
 ]
 
 
+class ParameterError(ValueError):
+    """A parameter that cannot be used: its `name` and `value`, the `fact` against it, and `advice`."""
+
+    def __init__(self, name: str, value: object, fact: str, advice: str = "") -> None:
+        super().__init__(f"{name}={value!r} {fact}{advice and '; '}{advice}")
+        self.name, self.value, self.fact, self.advice = name, value, fact, advice
+
+    def __reduce__(self) -> Any:  # joblib sends errors from one process to another
+        return type(self), (self.name, self.value, self.fact, self.advice)
+
+
+class NotEnoughMemoryError(MemoryError):
+    """What was asked for could never be allocated; `fact` is the message without its advice."""
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}{advice and '; '}{advice}")
+        self.fact = fact
+
+
 def need(ok: bool, name: str, value: object, what: str) -> None:
-    """Raise a ValueError that names the parameter, its value and what it must be, unless `ok`."""
+    """Raise a `ParameterError` that names the parameter, its value and what it must be, unless `ok`."""
     if not ok:
-        raise ValueError(f"{name}={value!r} must be {what}")
+        raise ParameterError(name, value, f"must be {what}")
 
 
 def is_int(value: object, least: int) -> bool:
@@ -45,9 +67,11 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device={device!r} is not a torch device; try 'cpu' or 'cuda'") from error
+        raise ParameterError(
+            "device", device, "is not a torch device", "try 'cpu' or 'cuda'"
+        ) from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} but torch sees no CUDA device; pass device='cpu'")
+        raise ParameterError("device", device, "but torch sees no CUDA device", "pass device='cpu'")
     return resolved
 
 
@@ -64,9 +88,9 @@ def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> No
     """Refuse at once what could never be allocated, instead of dying in the middle."""
     free = free_memory(device)
     if free is not None and wanted > free:
-        raise MemoryError(
-            f"{what} about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free; "
-            f"{advice}"
+        raise NotEnoughMemoryError(
+            f"{what} about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free",
+            advice,
         )
 
 

@@ -34,7 +34,7 @@ from sliceflow.distributed import Ranks, weighed
 from sliceflow.flow import Cloud, Flow, Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
 from sliceflow.rng import Seed
-from sliceflow.schedule import flat
+from sliceflow.schedule import Stage, flat
 
 __all__ = ["SlicedWassersteinFlow"]
 
@@ -267,7 +267,7 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         particles = _cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
         noise.child("start").fill(particles.x)
         flow = Flow(
-            flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper),
+            self.stages(),
             seed.child("flow"),
             0 if condition is None else condition.width,
             float(self.amplifier),
@@ -340,8 +340,21 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(chunk.x)
             replay(self._flow, self._model, chunk, noise)
-            out.append(chunk.x)
-        return self._give_back(torch.cat(out, dim=1))
+            out.append(self._give_back(chunk.x))
+        return np.concatenate(out) if self._given_device is None else torch.cat(out)
+
+    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
+        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
+        check_is_fitted(self, "history_")
+        if not isinstance(self._condition, conditions.Labels) or self._codes is None:
+            return None
+        seed = Seed.of(random_state).child("conditions")
+        codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
+        return np.asarray(self._condition.classes[codes.numpy()])
+
+    def stages(self) -> list[Stage]:
+        """The stages of a fit; nothing needs to be fitted."""
+        return flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper)
 
     def _codes_for_sampling(self, n: int, y: Any, seed: Seed) -> Tensor | None:
         condition = self._condition

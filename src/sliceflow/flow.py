@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sliceflow.compact import CompactTable
 from sliceflow.conditions import Offset
 from sliceflow.events import Event, Listener, now, tell
 from sliceflow.frames import AnyFrame, Axis
@@ -234,7 +235,8 @@ def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) ->
     """Move fresh particles, in place, by the steps of a model: no data, no fitting."""
     for step in model:
         frame = flow.frame(step.stage, step.step, particles.x)
-        flow.move(particles, frame, step.table, None, step.stage, step.step, noise)
+        table = step.table.grid() if isinstance(step.table, CompactTable) else step.table
+        flow.move(particles, frame, table, None, step.stage, step.step, noise)
 
 
 def batches_for(flow: Flow, particles: Cloud, data: Cloud, transport: Transport) -> MiniBatches:

@@ -12,7 +12,6 @@ rounded, so that a model replays anywhere. `Tiles`, for pictures, is in `local`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.rng import Seed
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def independent(
     return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
 
 
-def _uniform_rotations(normal: Tensor) -> Tensor:
+def uniform_rotations(normal: Tensor) -> Tensor:
     """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
     q, r = torch.linalg.qr(normal)
     # The signs make them uniform (Mezzadri 2007) and independent of LAPACK's choice.
@@ -150,7 +150,7 @@ def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all of a seed's tree shares."""
     pool = Seed(entropy).child("pool", d)
     normal = torch.stack([pool.child(k).normal(d, d, device=device) for k in range(_POOL)])
-    return _uniform_rotations(normal)
+    return uniform_rotations(normal)
 
 
 @lru_cache(maxsize=16)
@@ -167,15 +167,15 @@ def _rotation_block(
     first = block * steps
     if d <= _FRESH:
         normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
-        return _filled(_uniform_rotations(normal).to(device, dtype), side)
+        return filled(uniform_rotations(normal).to(device, dtype), side)
     pool = _rotation_pool(seed.entropy, d, device)
     pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
     signs = torch.sign(seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5)
     turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
-    return _filled(turned.to(dtype), side)
+    return filled(turned.to(dtype), side)
 
 
-def _filled(rotations: Tensor, side: int) -> Tensor:
+def filled(rotations: Tensor, side: int) -> Tensor:
     """Filled up with zeros to (…, side, side)."""
     more = side - rotations.shape[-1]
     return torch.nn.functional.pad(rotations, (0, more, 0, more)) if more else rotations
@@ -209,9 +209,9 @@ def condition_directions(
     """
     if n_conditions == 0:
         return None
-    u = seed.child("y").uniform(h, n_conditions, device=device) - 0.5
-    laplace = torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * n_conditions)
-    return laplace.to(torch.float32 if dtype.itemsize < 4 else dtype)
+    k = kernels.for_device(device)
+    theta: Tensor = k.laplace(h, n_conditions, seed.child("y").key, device)
+    return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
 
 
 @dataclass(frozen=True)

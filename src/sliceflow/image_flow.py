@@ -36,7 +36,7 @@ from sliceflow.model_file import Saved
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
-from sliceflow.walk import Walk
+from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["ImageFlow"]
 
@@ -61,12 +61,15 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     random_state : int, RandomState, Generator or None
     observed : None, or what is known of every picture: an (h, w) mask of booleans, or one of "top",
         "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
-    transport : "auto" (histograms of 256 bins, 1024 with labels; sorted for small clouds), or any of
+    transport : "auto" (histograms of 128 bins, 1024 with labels; sorted for small clouds), or any of
         `sliceflow.transports`
     start_noise : standard deviation of the particles' starting pixels
     clip : keep particles in the range of pixels at the full resolution
     dequantize : spread integer pixels over their step, anew at every stage
     upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
+    directions : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a time
+        (see `sliceflow.cosines`); or "auto": cosines, unless the pictures are drawings, of whose
+        pixels less than a fifth are neither dark nor light
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
@@ -81,6 +84,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
     particle_conditions_ : their labels, or None
     classes_ : the class labels, if there were any
     schedule_ : the stages that were run
+    layout_ : what the fitted pictures look like, a `sliceflow.pictures.Layout`
+    observed_ : (h, w) booleans, True where a pixel is known; None without `observed`
     history_ : dict of lists: stage, step, sliced distance, seconds
 
     Examples
@@ -110,6 +115,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         clip: bool = True,
         dequantize: bool = True,
         upsampling: str = "lanczos",
+        directions: str = "auto",
         taper: float = 0.5,
         n_knots: int = 128,
         precision: str = "auto",
@@ -129,6 +135,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         self.clip = clip
         self.dequantize = dequantize
         self.upsampling = upsampling
+        self.directions = directions
         self.taper = taper
         self.n_knots = n_knots
         self.precision = precision
@@ -204,7 +211,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         mask = None if self.observed is None else mask_of(self.observed, layout)
         # Nothing observed: the unconditional flow.
         known = None if mask is None or not bool(mask.any()) else mask.to(device)
-        stages = self._stages(layout)
+        stages = self.stages(layout.height, layout.width)
         transport = self._transport(condition is not None and self.amplifier > 0)
         directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
         most = columns_looked_at(transport.most, max(directions), device) if ranks is None else None
@@ -248,6 +255,7 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             amplifier=float(self.amplifier),
             known=known,
             upsampling=self.upsampling,
+            directions=self._directions(layout, raw, here, n, together),
             clip=self.clip,
             dequantize=self.dequantize,
             start_noise=float(self.start_noise),
@@ -330,12 +338,12 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
                     f"labels have {len(codes)} rows but n_samples={n_samples}; "
                     "pass one label, or one per sample"
                 )
-        out = []
-        for first in range(0, n_samples, _CHUNK):
-            count = min(_CHUNK, n_samples - first)
+        out, chunk = [], self._chunk()
+        for first in range(0, n_samples, chunk):
+            count = min(chunk, n_samples - first)
             y = None if codes is None else codes[first : first + count].to(self._device)
-            out.append(self._moved(seed, first, count, y, None))
-        return self._layout.write(torch.cat(out, dim=1))
+            out.append(self._layout.write(self._moved(seed, first, count, y, None)))
+        return _joined(out)
 
     def inpaint(self, pictures: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """Complete pictures of which only the `observed` pixels are known.
@@ -355,22 +363,52 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         layout, seed = self._layout, Seed.of(random_state)
         raw = layout.read(pictures, self._device)
-        repeated = raw.repeat_interleave(n_samples, dim=1)
-        out = []
-        for first in range(0, repeated.shape[1], _CHUNK):
-            part = repeated[:, first : first + _CHUNK]
+        n, out = raw.shape[1] * n_samples, []
+        for first in range(0, n, _CHUNK):
+            columns = torch.arange(first, min(first + _CHUNK, n), device=raw.device) // n_samples
             values = layout.encode(
-                part, seed.child("observed", first), dequantize=self._walk.dequantize
+                raw[:, columns], seed.child("observed", first), dequantize=self._walk.dequantize
             )
-            out.append(self._moved(seed, first, part.shape[1], None, values))
-        done = layout.write(torch.cat(out, dim=1))
+            out.append(layout.write(self._moved(seed, first, len(columns), None, values)))
+        done = _joined(out)
         # The values came back through rounding; the given ones are exact.
         given: Any = np.asarray(pictures).repeat(n_samples, 0).astype(layout.dtype)
         given = torch.from_numpy(given) if layout.tensor else given
-        where = self._mask.view(*layout.shape).permute(1, 2, 0).numpy()
-        where = where if layout.channels else where[..., 0]
+        where = self.observed_
         done[:, where] = given[:, where]
         return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
+
+    def _chunk(self) -> int:
+        """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""
+        if self._device.type == "cpu":
+            return _CHUNK
+        return max(_CHUNK, min(1 << 16, (1 << 26) // self._layout.dimension))
+
+    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
+        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
+        check_is_fitted(self, "history_")
+        if self._condition is None or self._codes is None:
+            return None
+        seed = Seed.of(random_state).child("conditions")
+        codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
+        return np.asarray(self._condition.classes[codes.numpy()])
+
+    def stages(self, height: int, width: int) -> list[schedule.PictureStage]:
+        """The stages that pictures of this size go through; nothing needs to be fitted."""
+        text = self.schedule
+        if text == "auto":
+            text = schedule.auto(height, width)
+        steps = QUALITY[self.quality] if isinstance(self.quality, str) else int(self.quality)
+        return schedule.from_string(schedule.PRESETS.get(text, text), height, width, steps)
+
+    @property
+    def layout_(self) -> Layout:
+        return self._layout
+
+    @property
+    def observed_(self) -> np.ndarray | None:
+        # Known in one channel, known in all.
+        return None if self._mask is None else self._mask.view(*self._layout.shape)[0].numpy()
 
     def _moved(
         self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None
@@ -385,25 +423,25 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         self._walk.replay(cloud, self._model, noise)
         return cloud.x
 
-    def _stages(self, layout: Layout) -> list[schedule.PictureStage]:
-        text = self.schedule
-        if text == "auto":
-            text = schedule.auto(layout.height, layout.width)
-        steps = QUALITY[self.quality] if isinstance(self.quality, str) else int(self.quality)
-        return schedule.from_string(
-            schedule.PRESETS.get(text, text), layout.height, layout.width, steps
-        )
-
     def _transport(self, labelled: bool) -> transports.Transport:
         if not isinstance(self.transport, str):
             return self.transport
-        n_bins = 1024 if labelled else 256
+        n_bins = 1024 if labelled else 128
         kinds: dict[str, transports.Transport] = {
             "auto": transports.Auto(n_bins=n_bins),
             "sorted": transports.Sorted(),
             "histogram": transports.Histogram(n_bins),
         }
         return kinds[self.transport]
+
+    def _directions(self, layout: Layout, raw: Tensor, here: Tensor, n: int, ranks: Ranks) -> str:
+        if self.directions != "auto":
+            return self.directions
+        some = raw[:, here % max(1, n // 10_000) == 0].float()
+        value = some / (1 if layout.levels is None else layout.levels - 1)
+        between = ((value > 0.1) & (value < 0.9)).sum()
+        few, all_of_them = ranks.sum(torch.tensor([int(between), some.numel()])).tolist()
+        return "pixels" if few / all_of_them < 0.2 else "cosines"
 
     def _operands(self, device: torch.device) -> torch.dtype | None:
         if device.type == "cpu":
@@ -431,6 +469,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
             self.upsampling,
             f"one of {sorted(UPSAMPLINGS)}",
         )
+        ways = ["auto", *DIRECTIONS]
+        need(self.directions in ways, "directions", self.directions, f"one of {ways}")
         for name in ("amplifier", "start_noise"):
             value = getattr(self, name)
             need(is_real(value, 0), name, value, "a finite number of at least 0")
@@ -454,6 +494,13 @@ def _picked(raw: Tensor, numbers: Tensor, ranks: Ranks, mirrored: bool) -> Tenso
     return torch.where(numbers < n, straight, flipped)
 
 
+def _joined(chunks: list[Any]) -> Any:
+    """Pictures of all chunks, arrays or tensors as they are."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)
+
+
 def _check_memory(
     m: int, raw: Tensor, looked_at: int, directions: list[int], n_values: int, device: torch.device
 ) -> None:
@@ -461,7 +508,7 @@ def _check_memory(
     d, n = raw.shape
     clouds = 4 * d * (4 * m + 3 * n) + raw.nbytes
     need_memory(
-        clouds + 4 * max(directions) * looked_at + 4 * n_values,
+        clouds + 4 * max(directions) * looked_at + 5 * n_values,  # values, and a byte of weight
         device,
         f"n_particles={m}, {n} pictures of {d} values and a model of {n_values} numbers need",
         "lower n_particles, quality or n_knots (0 keeps no model)",

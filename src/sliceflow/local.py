@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.cosines import cosine_rotation
 from sliceflow.frames import Frame, condition_directions, independent, rotation, step_uniform
 from sliceflow.kernels.reference import Geometry, lift_tiles
 from sliceflow.rng import Seed
@@ -71,12 +72,14 @@ class Tiles:
     ----------
     channels, height, width : shape of the pictures (or of a pyramid level's coefficients)
     patch : S; tiles are cut down to the picture where S is larger
+    cosines : turn a few of a tile's cosines at a time, for photographs; else all of its pixels
     """
 
     channels: int
     height: int
     width: int
     patch: int
+    cosines: bool = False
 
     @property
     def most_directions(self) -> int:
@@ -104,7 +107,11 @@ class Tiles:
     ) -> TileFrame:
         geometry = self.geometry(seed, step)
         side = kernels.for_device(device).lanes(geometry.side)
-        theta = rotation(seed, step, geometry.side, device, dtype, side)
+        if self.cosines:
+            tile = (self.channels, *geometry.size)
+            theta = cosine_rotation(seed, step, tile, device, dtype, side)
+        else:
+            theta = rotation(seed, step, geometry.side, device, dtype, side)
         theta_y = condition_directions(
             seed.child(step), geometry.n_directions, n_conditions, device, dtype
         )

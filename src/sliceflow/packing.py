@@ -1,12 +1,11 @@
-"""The pieces of a model as JSON and tensors, and back: tables, frames, transports, seeds, conditions.
+"""The small pieces of a model as JSON and tensors, and back: parameters, seeds, conditions, and so on.
 
-What comes back has been checked: whatever a file says, its tensors and its frames fit together.
+What comes back has been checked. Tables, which are most of a model, are `table_packing`'s.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, cast
 
@@ -14,10 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import sliceflow
 from sliceflow import conditions, frames, transports
 from sliceflow.container import Fields
-from sliceflow.flow import Step
 from sliceflow.pictures import Layout
 from sliceflow.rng import Seed
 
@@ -29,128 +26,18 @@ __all__ = [
     "describe_frame",
     "pack_condition",
     "pack_history",
-    "pack_tables",
+    "parameters_of",
     "restore",
     "restore_layout",
+    "restore_parameters",
     "restore_seed",
     "unpack_condition",
     "unpack_history",
-    "unpack_tables",
 ]
 
 FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
 TRANSPORTS = (transports.Sorted, transports.Histogram, transports.Auto)
-_TABLES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "grid": (transports.GridTable, ("lo", "hi", "values")),
-    "knots": (transports.KnotTable, ("knots", "values")),
-}
 _MOST = 1 << 28  # bytes of class labels, and values of a picture
-
-
-# Tables
-
-
-def pack_tables(
-    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor]
-) -> list[list[dict[str, Any]]]:
-    """Put the tables of every stage into `tensors`; what `unpack_tables` must be told of them.
-
-    Steps whose tables are alike (kind, number of knots, type) lie one after the other along the
-    directions, of which every step may have another number.
-    """
-    out = []
-    for i, steps in enumerate(model):
-        alike: dict[tuple[str, int, torch.dtype], list[Step]] = {}
-        for step in steps:
-            kind = next((name for name, (t, _) in _TABLES.items() if type(step.table) is t), None)
-            if kind is None:
-                raise ValueError(
-                    f"a {type(step.table).__name__} cannot be saved; transports whose models are saved "
-                    "return GridTable or KnotTable"
-                )
-            values = cast(Any, step.table).values
-            alike.setdefault((kind, values.shape[1], values.dtype), []).append(step)
-        groups = []
-        for j, ((kind, _, _), some) in enumerate(alike.items()):
-            parts = {}
-            for name in _TABLES[kind][1]:
-                whole = torch.cat([getattr(step.table, name).cpu() for step in some])
-                parts[name] = tensors[f"tables.{i}.{j}.{name}"] = whole
-            _check_maps(f"tables.{i}.{j}", parts)
-            sizes = [len(cast(Any, step.table).values) for step in some]
-            groups.append({"kind": kind, "steps": [s.step for s in some], "directions": sizes})
-        out.append(groups)
-    return out
-
-
-def unpack_tables(
-    row: Fields,
-    i: int,
-    stage: int,
-    tensors: dict[str, Tensor],
-    n_steps: int | None,
-    directions: Callable[[int], int] | None,
-    device: torch.device,
-) -> list[Step]:
-    """The steps that `pack_tables` wrote for entry i of the schedule, `row`.
-
-    Parameters
-    ----------
-    stage : the number that the steps are to bear
-    n_steps, directions : of the stage, and how many directions the frame of a step has; None where the
-        file can only be our own
-    """
-    out: dict[int, Step] = {}
-    for j, group in enumerate(row.inners("tables")):
-        kind, steps, sizes = group.text("kind"), group.wholes("steps", 0), group.wholes("directions", 1)
-        if kind not in _TABLES:
-            raise ValueError(
-                f"it has tables of kind {kind!r}; sliceflow {sliceflow.__version__} knows "
-                f"{list(_TABLES)}: install a newer one"
-            )
-        if len(steps) != len(sizes):
-            raise ValueError(f"tables.{i}.{j} has {len(steps)} steps but {len(sizes)} sizes")
-        parts = {}
-        table, names = _TABLES[kind]
-        for name in names:
-            shape = (sum(sizes),) if name in ("lo", "hi") else (sum(sizes), None)
-            parts[name] = check_tensor(tensors, f"tables.{i}.{j}.{name}", None, shape)
-        _check_maps(f"tables.{i}.{j}", parts)
-        parts = {name: t.to(device) for name, t in parts.items()}
-        first = 0
-        for k, h in zip(steps, sizes, strict=True):
-            if k in out or (n_steps is not None and k >= n_steps):
-                raise ValueError(
-                    f"tables.{i}.{j} has step {k}, which is twice there or beyond {n_steps}"
-                )
-            if directions is not None and h != directions(k):
-                raise ValueError(
-                    f"step {k} of stage {i} has {h} maps but its frame has {directions(k)} directions"
-                )
-            part = slice(first, first := first + h)
-            out[k] = Step(stage, k, table(**{name: t[part] for name, t in parts.items()}))
-    return [out[k] for k in sorted(out)]
-
-
-def _check_maps(name: str, parts: dict[str, Tensor]) -> None:
-    """Refuse maps that are not finite or not ascending, and tensors that do not belong together."""
-    exact, pair = {torch.float32, torch.float64}, ("lo", "hi") if "lo" in parts else ("knots", "values")
-    if not {t.dtype for t in parts.values()} <= exact or parts[pair[0]].dtype != parts[pair[1]].dtype:
-        raise ValueError(f"{name} mixes types of numbers, or they are neither float32 nor float64")
-    shape = parts["values"].shape
-    if shape[1] < (1 if "knots" in parts else 2) or parts.get("knots", parts["values"]).shape != shape:
-        raise ValueError(f"{name} has maps of {shape[1]} values, or other numbers of knots")
-    for field, t in parts.items():
-        if not bool(torch.isfinite(t).all()):
-            raise ValueError(f"{name}.{field} holds NaN or infinity: the flow did not stay finite")
-    falls = parts["lo"] - parts["hi"] if "lo" in parts else -parts["knots"].diff(dim=1)
-    # Averages of equal numbers may differ in the last digit.
-    slack = 1e-5 * parts["knots" if "knots" in parts else "hi"].abs().amax() if falls.numel() else 0.0
-    if bool((falls > slack).any()):
-        raise ValueError(f"{name} holds maps whose knots do not ascend")
-
-
-# Small pieces
 
 
 def pack_history(history: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -209,6 +96,43 @@ def restore(row: Fields, known: tuple[type[Any], ...]) -> Any:
         else:
             values[field.name] = row.whole(field.name, 1)
     return kind(**values)
+
+
+def parameters_of(estimator: Any) -> dict[str, Any]:
+    """The constructor's parameters as JSON; the device is the reader's own choice."""
+    out = {}
+    for name, value in estimator.get_params(deep=False).items():
+        value = value.item() if isinstance(value, np.generic) else value
+        if name == "random_state":
+            value = value if isinstance(value, int) else None
+        elif name == "transport" and not isinstance(value, str):
+            value = describe(value, TRANSPORTS)
+        elif name == "frame" and not isinstance(value, str):
+            value = describe_frame(value)
+        elif name == "observed" and value is not None and not isinstance(value, str):
+            value = {"kind": "mask"}
+        if name != "device":
+            out[name] = value
+    return out
+
+
+def restore_parameters(header: Fields, kind: type[Any]) -> dict[str, Any]:
+    """Parameters for the constructor; those that the file does not name have their defaults."""
+    row, out = header.inner("parameters"), {}
+    defaults = kind().get_params(deep=False)
+    for name, value in row.value.items():
+        if name not in defaults:
+            raise ValueError(f"parameters.{name} is not a parameter of {kind.__name__}")
+        if isinstance(defaults[name], bool):
+            value = row.flag(name)
+        elif name == "transport" and not isinstance(value, str):
+            value = "auto" if value is None else restore(row.inner(name), TRANSPORTS)
+        elif name == "frame" and not isinstance(value, str):
+            value = restore(row.inner(name), FRAMES)
+        elif isinstance(value, (dict, list)) and value != {"kind": "mask"}:
+            raise ValueError(f"parameters.{name} is a {type(value).__name__}")
+        out[name] = value
+    return out
 
 
 def restore_seed(header: Fields) -> Seed:

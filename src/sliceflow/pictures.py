@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.checks import ParameterError
 from sliceflow.rng import Seed
 
 __all__ = ["MASKS", "Layout", "mask_of"]
@@ -189,7 +190,7 @@ def mask_of(observed: Any, layout: Layout) -> Tensor:
     h, w = layout.height, layout.width
     if isinstance(observed, str):
         if observed not in MASKS:
-            raise ValueError(f"observed={observed!r} is not one of {sorted(MASKS)}, nor a mask")
+            raise ParameterError("observed", observed, f"is not one of {sorted(MASKS)}, nor a mask")
         mask = MASKS[observed](h, w)
     else:
         mask = np.asarray(observed)

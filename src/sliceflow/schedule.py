@@ -68,6 +68,11 @@ class PictureStage:
     patch: int
     n_steps: int
 
+    @property
+    def name(self) -> str:
+        """What events call it, such as "8×8[5]"."""
+        return f"{self.h}×{self.w}[{self.patch}]"
+
     def __str__(self) -> str:
         size = f"{self.h}" if self.h == self.w else f"{self.h}x{self.w}"
         return f"{size}[{self.patch}]×{self.n_steps}"

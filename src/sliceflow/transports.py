@@ -110,13 +110,16 @@ class KnotTable:
 class GridTable:
     """Maps on a uniform grid: edge b of [lo, hi] (h,) goes to values[:, b], (h, B + 1).
 
-    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted.
+    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted. What is left
+    of them in a thinned table are `weights`, a byte per bin: square roots of half a particle more than
+    were counted, the largest being 255.
     """
 
     lo: Tensor
     hi: Tensor
     values: Tensor
     counts: Tensor | None = None
+    weights: Tensor | None = None
 
     def displace(self, z: Tensor) -> Tensor:
         out: Tensor = kernels.for_tensor(z).displace_grid(z, self.lo, self.hi, self.values)
@@ -127,11 +130,14 @@ class GridTable:
 
         Inside, histograms are smooth already.
         """
-        values, n_bins = self.values, self.values.shape[1] - 1
+        values, n_bins, weights = self.values, self.values.shape[1] - 1, None
+        stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
         if self.counts is not None:
             values = steady(self.lo, self.hi, values, self.counts)
-        stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
-        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous())
+            count = self.counts.view(len(values), -1, stride).sum(2, dtype=torch.float64)
+            root = (count + 0.5).sqrt()  # where nobody was, others may come
+            weights = (root * (255 / root.amax(1, keepdim=True))).ceil().clamp(max=255).to(torch.uint8)
+        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous(), weights=weights)
 
 
 def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ from sliceflow.pyramid import Subspace
 from sliceflow.rng import Seed
 from sliceflow.transports import Table
 
-__all__ = ["Painted", "Walk"]
+__all__ = ["DIRECTIONS", "Painted", "Walk"]
+
+DIRECTIONS = ("pixels", "cosines")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Walk:
     amplifier: float
     known: Tensor | None
     upsampling: str
+    directions: str
     clip: bool
     dequantize: bool
     start_noise: float
@@ -50,10 +53,10 @@ class Walk:
         """The flow of stage i, and the subspace it runs in."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
-        tiles = Tiles(c, level.h, level.w, level.patch)
+        tiles = Tiles(c, level.h, level.w, level.patch, self.directions == "cosines")
         last = i == len(self.stages) - 1
         stage = schedule.Stage(
-            f"{level.h}×{level.w}[{level.patch}]",
+            level.name,
             tiles if self.known is None else Painted(subspace, tiles, self.known),
             level.n_steps,
             taper=self.taper if last else 0.0,
@@ -140,6 +143,7 @@ class Walk:
                 batches=batches.after(before),
                 run=inside,
             )
+            inside.after = Run().after  # its own holds the level's particles, and itself: never freed
             run.stage, run.step, run.level = i + 1, 0, None
         return run.model
 

@@ -30,6 +30,10 @@ def main() -> None:
     samples = [pictures.sample(4, y, random_state=0).tolist() for y in ys]
     keep("pictures", pictures, {"y": ys, "samples": samples})
 
+    pictures.compress()
+    samples = [pictures.sample(4, y, random_state=0).tolist() for y in ys]
+    keep("compact", pictures, {"y": ys, "samples": samples})
+
     inpainting = ImageFlow(**options, observed="top").fit(images)
     completed = inpainting.inpaint(images[:3], 2, random_state=0).tolist()
     keep("inpainting", inpainting, {"pictures": images[:3].tolist(), "inpaint": completed})

@@ -230,6 +230,14 @@ def test_the_random_bits_are_the_references():
         assert torch.equal(ours, reference.philox(first, n, key, DEVICE))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 3), (50, 4), (300, 10)])
+def test_laplace_numbers_agree(rows, columns):
+    ours = gpu.laplace(rows, columns, (3, 2**32 - 1), DEVICE)
+    expected = reference.laplace(rows, columns, (3, 2**32 - 1), DEVICE)
+    assert ours.shape == (rows, columns)
+    assert float((ours - expected).abs().max()) <= 1e-6
+
+
 CUTS = [  # channels, height, width, patch, offset
     (1, 1, 1, 1, (0, 0)),
     (1, 6, 6, 6, (0, 0)),

@@ -4,27 +4,36 @@ Nothing in the library imports this package. Each command imports what it needs 
 """
 
 import sys
+from typing import NoReturn
 
 __all__ = ["main"]
+
+_CURE = 'pip install "sliceflow[cli]"'
 
 
 def main() -> None:
     """Run the command that ``sys.argv`` names, and exit: 0 good, 1 it failed, 2 wrong usage."""
     try:
         from sliceflow.cli.commands import app
+
+        code = app(standalone_mode=False)
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print(f"error: the command line needs {error.name}, which is not installed", file=sys.stderr)
-        print('hint: pip install "sliceflow[cli]"', file=sys.stderr)
-        sys.exit(1)
-    try:
-        app(standalone_mode=False)
+        _fail(f"the command line needs {error.name}, which is not installed", _CURE, 1)
+    except KeyboardInterrupt:
+        code = 130
     except Exception as error:  # flags that cannot be read; everything else is `guarded`
         said = getattr(error, "format_message", None)
         if said is None:
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", "sliceflow")
-        print("error:", " ".join(said().split()), file=sys.stderr)
-        print(f"hint: {command} --help", file=sys.stderr)
-        sys.exit(2)
+        _fail(said(), f"{command} --help", 2)
+    if code == 130:  # Ctrl-C before the command itself has begun
+        _fail("interrupted", "nothing was done; run it again", 1)
+
+
+def _fail(message: str, hint: str, code: int) -> NoReturn:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    print("hint:", hint, file=sys.stderr)
+    sys.exit(code)

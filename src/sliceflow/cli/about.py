@@ -43,7 +43,7 @@ def info(run: Path) -> dict[str, Any]:
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
     }
     if hasattr(flow, "schedule_"):
-        layout = flow._layout
+        layout = flow.layout_
         colour = "" if layout.shape[0] == 1 else " in colour"
         out["pictures"] = f"{layout.height}×{layout.width}{colour}"
         out["stages"] = [str(stage) for stage in flow.schedule_]

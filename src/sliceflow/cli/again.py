@@ -8,50 +8,74 @@ from typing import Any
 import numpy as np
 
 from sliceflow.cli.data import Data, read
-from sliceflow.cli.evaluate import Measures, measure
+from sliceflow.cli.evaluate import Measures, draw_neighbours, measure
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
+from sliceflow.datasets import available, sets
 
 __all__ = ["evaluate"]
 
 
 def evaluate(run: Path, against: str | None, root: Path | None, device: str) -> Measures:
-    """Measure the run in a folder and keep the result there.
+    """Measure the run in a folder.
 
-    `against` are data to be measured with in place of the run's own held-out ones.
+    `against` are data to be measured with in place of the run's own held-out ones: a set, a path, or
+    the folder that holds the run's own set. Without it the result is kept in the run folder.
     """
-    if not run.is_dir():
-        raise WrongUsage(f"{run} is not a run folder", "name the folder that sliceflow fit made")
     folder = RunFolder(run)
-    settings = Settings(**folder.read_json("config.json")["settings"])
-    flow: Any = RunFolder.model(run, device)
-    train, test = _read(settings, settings.source, root)
+    folder.check_finished()
+    settings = Settings.of(folder)
+    train, test = _own(settings, root)
     if against is not None:
-        whole, held = _read(settings, against, root)
-        test = whole if held is None else held
-    if test is not None and test.x.shape[1:] != train.x.shape[1:]:
-        raise WrongUsage(
-            f"--against {against} is of shape {test.x.shape[1:]}, the run of {train.x.shape[1:]}",
-            "pass data like those that were fitted",
-        )
+        test = _other(settings, against, root, train)
+    flow: Any = RunFolder.model(run, device)
     with np.load(folder / "samples.npz") as kept:
         batched = kept["images" if train.pictures else "x"]
-    measures = measure(flow, train, test, batched=batched)
+        labels = kept.get("labels")
+    measures = measure(flow, train, test, batched=batched, labels=labels)
     if against is None:
         folder.write_json("evaluation.json", measures.as_dict())
+        draw_neighbours(batched, train, folder / "neighbours.png")
     return measures
 
 
-def _read(settings: Settings, source: str, root: Path | None) -> tuple[Data, Data | None]:
+def _own(settings: Settings, root: Path | None) -> tuple[Data, Data | None]:
+    """The data of the run."""
     try:
         return read(
-            source,
+            settings.source,
             root=root or (None if settings.data_root is None else Path(settings.data_root)),
             size=settings.size,
             target=settings.target,
             skip_broken=settings.skip_broken,
             holdout=settings.holdout,
         )
-    except WrongUsage as error:
-        raise Failed(str(error), "the data must be where they were when the run was made") from error
+    except Failed as error:
+        raise Failed(
+            f"the data of the run cannot be read again: {error}",
+            "run this where the run was made, with its data in place (--data-root for a named set)",
+        ) from error
+
+
+def _other(settings: Settings, against: str, root: Path | None, train: Data) -> Data:
+    """Data to measure with: the test split of a set, all of anything else."""
+    folder = Path(against).expanduser()
+    if settings.source in sets.SETS and folder.is_dir() and available(folder)[settings.source]:
+        against, root = settings.source, folder
+    sized = folder.is_dir() or against == "celeba"
+    whole, held = read(
+        against,
+        root=root,
+        size=settings.size if sized else None,
+        columns=train.columns,
+        skip_broken=settings.skip_broken,
+        holdout=0,
+    )
+    test = whole if held is None else held
+    if test.x.shape[1:] != train.x.shape[1:]:
+        raise WrongUsage(
+            f"--against {against} has {test.what}, the run {train.what}",
+            "pass data like those that were fitted",
+        )
+    return test

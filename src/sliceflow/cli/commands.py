@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sliceflow import __version__
-from sliceflow.cli.failures import WrongUsage, guarded
+from sliceflow.cli.failures import guarded
 
 __all__ = ["app"]
 
@@ -42,6 +43,37 @@ def _from_toml(context: typer.Context, path: Path | None) -> Path | None:
         raise typer.BadParameter(f"{path} has {unknown[0]!r}, which is none of {allowed}")
     context.default_map = {**(context.default_map or {}), **values}
     return path
+
+
+class Observed(Enum):
+    """What is known of pictures that are completed: the masks of `sliceflow.pictures`."""
+
+    TOP = "top"
+    BOTTOM = "bottom"
+    LEFT = "left"
+    RIGHT = "right"
+    BORDER = "border"
+    CENTER = "center"
+
+
+SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "celeba")  # nothing is imported to list them
+
+
+def _complete_source(incomplete: str) -> list[str]:
+    """Named sets, and paths."""
+    folder, _, start = incomplete.rpartition("/")
+    try:
+        paths = sorted(Path(folder + "/" if folder else ".").iterdir())
+    except OSError:
+        paths = []
+    shown = [f"{folder}/{path.name}" if folder else path.name for path in paths]
+    hidden = start.startswith(".")
+    named = [name for name in SETS if name.startswith(incomplete)]
+    return named + [
+        text + ("/" if path.is_dir() else "")
+        for text, path in zip(shown, paths, strict=True)
+        if path.name.startswith(start) and (hidden or not path.name.startswith("."))
+    ]
 
 
 def _say_version(asked: bool) -> None:
@@ -84,6 +116,7 @@ def fit(
             help="digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are "
             "classes); a .npy, .npz or .csv file.",
             show_default=False,
+            autocompletion=_complete_source,
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Run folder; else runs/NAME.")] = None,
@@ -97,7 +130,7 @@ def fit(
         int | None, typer.Option(min=1, help="Crop the middle square and resize it to this side.")
     ] = None,
     observed: Annotated[
-        str | None,
+        Observed | None,
         typer.Option(
             help="What is known when pictures are completed: top, bottom, left, right, border, center."
         ),
@@ -146,7 +179,7 @@ def fit(
         size,
         target,
         conditional,
-        observed,
+        None if observed is None else observed.value,
         quality,
         particles,
         schedule,
@@ -229,7 +262,7 @@ def evaluate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Measure a run's samples, each number with its floor; kept as evaluation.json."""
+    """Measure a run's samples, each number with its floor; kept there, unless --against."""
     from sliceflow.cli.again import evaluate as again
 
     measures = again(run, against, data_root, device)
@@ -243,8 +276,6 @@ def report(run: Run, json: Json = False, quiet: Quiet = False, debug: Debug = Fa
     from sliceflow.cli.report import write_report
     from sliceflow.cli.run_folder import RunFolder
 
-    if not run.is_dir():
-        raise WrongUsage(f"{run} is not a run folder", "name the folder that sliceflow fit made")
     path = write_report(RunFolder(run))
     _tell({"report": str(path)}, f"wrote {path}", json, quiet)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,9 +10,18 @@ import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.table import read_csv
-from sliceflow.datasets import load, sets
+from sliceflow.datasets import (
+    BrokenPictureError,
+    DatasetError,
+    MissingSetError,
+    MixedSizesError,
+    load,
+    sets,
+)
 
-__all__ = ["Data", "read"]
+__all__ = ["NAMES", "Data", "read"]
+
+NAMES = ("digits", *sets.SETS)
 
 _LEAST_TO_HOLD_OUT = 100  # rows; of fewer, all are fitted
 _TABLES = (".csv", ".tsv")
@@ -44,11 +54,14 @@ class Data:
         colour = "" if self.x.ndim == 3 else " in colour"
         return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
 
-    def rows(self, x: np.ndarray | None = None) -> np.ndarray:
-        """Rows as the metrics want them: pixels in [-1, 1], columns in units of the data's spread."""
+    def rows(self, x: np.ndarray | None = None, levels: int | None = None) -> np.ndarray:
+        """Rows as the metrics want them: pixels in [-1, 1], columns in units of the data's spread.
+
+        `levels` are those of other pictures `x`, if they have their own.
+        """
         x = self.x if x is None else x
         if self.pictures:
-            top = 1.0 if x.dtype.kind == "f" else self.levels - 1.0
+            top = 1.0 if x.dtype.kind == "f" else (levels or self.levels) - 1.0
             return np.asarray(x.reshape(len(x), -1) / (top / 2) - 1)
         spread = self.x.std(axis=0)
         return np.asarray((x - self.x.mean(axis=0)) / np.where(spread > 0, spread, 1))
@@ -64,35 +77,58 @@ def read(
     root: Path | None = None,
     size: int | None = None,
     target: str | None = None,
+    columns: list[str] | None = None,
     skip_broken: bool = False,
     holdout: float = 0.1,
 ) -> tuple[Data, Data | None]:
     """The data to fit, and those to measure with: a set's test split, else a held-out share.
 
-    Which rows are held out depends on nothing but their number.
+    Which rows are held out depends on nothing but their number. Of a table all columns of numbers are
+    read, or exactly `columns`.
     """
-    path, named = Path(source).expanduser(), source in ("digits", *sets.SETS)
-    if not named and not path.exists():
+    path, named = Path(source).expanduser(), source in NAMES
+    if not source.strip() or not (named or path.exists()):
         raise WrongUsage(
             f"{source!r} is neither a known set nor an existing path",
-            f"pass one of {', '.join(('digits', *sets.SETS))}, a folder, or a .npy, .npz or .csv file",
+            f"pass one of {', '.join(NAMES)}, a folder, or a .npy, .npz or .csv file",
         )
     if path.suffix.lower() in _TABLES and not named:
         if size is not None:
             raise WrongUsage(f"--size is for pictures; {source} is a table", "leave it out")
-        x, labels, columns, notes = read_csv(path, target)
-        return _held_out(Data(path.stem, x, labels, columns=columns, notes=tuple(notes)), holdout)
+        x, labels, names, notes = read_csv(path, target, columns)
+        return _held_out(Data(path.stem, x, labels, columns=names, notes=tuple(notes)), holdout)
     if target is not None:
         raise WrongUsage("--target is for tables", "use --conditional for pictures with labels")
-    found = load(source, root=root, size=size, skip_broken=skip_broken)
-    train = Data(found.name, found.images, found.labels, found.levels)
+    if size is not None and (source != "celeba" if named else path.is_file()):
+        raise WrongUsage(f"--size is for folders and celeba, not for {source}", "leave it out")
+    train = _pictures(source, "train", root, size, skip_broken)
     if not named:
         return _held_out(train, holdout)
     try:
-        test = load(source, "test", root, size=size, skip_broken=skip_broken)
-    except (ValueError, FileNotFoundError):  # CelebA without its list of splits, a missing file
+        return train, _pictures(source, "test", root, size, skip_broken)
+    except Failed:  # CelebA without its list of splits, a missing file
         return _held_out(train, holdout)
-    return train, Data(test.name, test.images, test.labels, test.levels)
+
+
+def _pictures(source: str, split: str, root: Path | None, size: int | None, skip_broken: bool) -> Data:
+    """Pictures by name or path; what was skipped is noted, what is wrong comes with the flag for it."""
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            found = load(source, split, root, size=size, skip_broken=skip_broken)
+    except BrokenPictureError as error:
+        raise Failed(error.fact, "mend or remove that file, or pass --skip-broken") from error
+    except MixedSizesError as error:
+        cure = "pass --size 32, or any other: it crops the middle square and resizes it"
+        raise Failed(error.fact, cure) from error
+    except MissingSetError as error:
+        cure = "name the folder that holds the set with --data-root, or set SLICEFLOW_DATA"
+        raise Failed(error.fact, cure) from error
+    except DatasetError as error:
+        cure = "pass a folder of pictures, or a .npy, .npz or .csv file"
+        raise Failed(error.fact, cure) from error
+    notes = tuple(str(warning.message) for warning in heard)
+    return Data(found.name, found.images, found.labels, found.levels, notes=notes)
 
 
 def _held_out(data: Data, share: float) -> tuple[Data, Data | None]:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sliceflow.cli.data import Data
     from sliceflow.events import Event
 
 __all__ = ["Lines", "Panel", "display", "memory", "seconds_text", "sparkline"]
@@ -62,23 +63,28 @@ def memory(event: Event) -> int | None:
 
 
 class _Pace:
-    """How fast it goes, from where this process began: a run that goes on had a head start."""
+    """How fast it goes, after the first step of this process: that one compiles."""
 
     def __init__(self) -> None:
-        self.began, self.first = time.monotonic(), -1
+        self._began, self._first = 0.0, -1
 
-    def left(self, event: Event) -> float:
-        """Seconds to the end, as the steps so far were. Later ones see more pixels and take longer."""
-        if self.first < 0:
-            self.first = event.steps_done - 1
-        per_step = (time.monotonic() - self.began) / (event.steps_done - self.first)
-        return per_step * (event.steps_total - event.steps_done)
+    def hear(self, event: Event) -> None:
+        """Begin to count at the first event."""
+        if self._first < 0:
+            self._began, self._first = time.monotonic(), event.steps_done
+
+    def left(self, event: Event) -> str:
+        """How long to the end, as the steps so far were. Later ones see more pixels and take longer."""
+        steps = event.steps_done - self._first
+        if steps <= 0:
+            return "?"
+        per_step = (time.monotonic() - self._began) / steps
+        return seconds_text(per_step * (event.steps_total - event.steps_done))
 
     def rate(self, event: Event) -> float:
         """Particles moved per second."""
-        steps = event.steps_done - max(self.first, 0)
-        passed = max(time.monotonic() - self.began, 1e-9)
-        return float(event.particles.shape[1]) * steps / passed
+        passed = max(time.monotonic() - self._began, 1e-9)
+        return float(event.particles.shape[1]) * (event.steps_done - self._first) / passed
 
 
 class Lines:
@@ -88,37 +94,42 @@ class Lines:
         self._pace, self._said = _Pace(), 0
 
     def __call__(self, event: Event) -> None:
-        left = self._pace.left(event)
+        self._pace.hear(event)
         tenth = event.steps_done * 10 // event.steps_total
         if tenth > self._said:
             self._said = tenth
             print(
                 f"step {event.steps_done}/{event.steps_total}, stage {event.stage}, "
-                f"sliced distance {float(event.distance):.4g}, {seconds_text(left)} left",
+                f"sliced distance {float(event.distance):.4g}, {self._pace.left(event)} left",
                 file=sys.stderr,
                 flush=True,
             )
 
 
 class Panel:
-    """A live panel: stage, step, sliced distance, pace, time left, memory."""
+    """A live panel: stage, step, sliced distance, pace, time left, memory.
 
-    def __init__(self, console: Any) -> None:
+    Parameters
+    ----------
+    console : rich's
+    stages : of every stage what it is in words, and its steps
+    """
+
+    def __init__(self, console: Any, stages: list[tuple[str, int]]) -> None:
         from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._pace, self._drawn = _Pace(), 0.0
+        self._pace, self._drawn, self._stages, self._console = _Pace(), 0.0, stages, console
         self._distances: list[float] = []
         self._heights: list[float] = []
-        self._bar = Progress(
-            TextColumn("step"), BarColumn(None), TextColumn("{task.completed}/{task.total}")
-        )
+        self._bar = Progress(BarColumn(None), TextColumn("{task.completed}/{task.total}"))
         self._task = self._bar.add_task("steps", total=None)
         self._live = Live(console=console, refresh_per_second=8, transient=True)
         self._live.start()
 
     def __call__(self, event: Event) -> None:
-        left, now = self._pace.left(event), time.monotonic()
+        self._pace.hear(event)
+        now = time.monotonic()
         # Reading the distance waits for the device, so not at every step.
         if now - self._drawn < 0.12 and event.steps_done < event.steps_total:
             return
@@ -128,18 +139,23 @@ class Panel:
         if distance > 0:  # it falls by orders of magnitude: the sparkline is logarithmic
             self._heights.append(math.log10(max(distance, 1e-4 * max(self._distances))))
         self._bar.update(self._task, completed=event.steps_done, total=event.steps_total)
-        self._live.update(self._table(event, left))
+        self._live.update(self._table(event))
 
-    def _table(self, event: Event, left: float) -> Any:
+    def _table(self, event: Event) -> Any:
         from rich.console import Group
         from rich.table import Table
 
+        what, steps = self._stages[event.stage_index]
         held = memory(event)
+        line = sparkline(self._heights, max(4, min(48, self._console.width - 23)))
         table = Table.grid(padding=(0, 2))
-        table.add_row("stage", f"{event.stage_index + 1}: {event.stage}, step {event.step + 1}")
-        table.add_row("sliced distance", f"{self._distances[-1]:<9.4g} {sparkline(self._heights)}")
-        table.add_row("pace", f"{self._pace.rate(event):,.0f} particles per second")
-        table.add_row("left", f"about {seconds_text(left)}")
+        table.add_column(no_wrap=True, min_width=len("distance"))
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {what}")
+        table.add_row("step", f"{event.step + 1} of {steps}")
+        table.add_row("distance", f"{self._distances[-1]:<9.3g}  {line}")
+        table.add_row("pace", f"{self._pace.rate(event):,.0f} particles/s")
+        table.add_row("left", self._pace.left(event))
         if held is not None:
             table.add_row("memory", f"{held / 2**20:,.0f} MiB")
         return Group(self._bar, table)
@@ -149,12 +165,20 @@ class Panel:
         self._live.stop()
 
 
-def display(*, quiet: bool, progress: bool) -> list[Any]:
-    """The listeners that show a run, as the terminal allows."""
+def display(flow: Any, data: Data, *, quiet: bool, progress: bool) -> list[Any]:
+    """The listeners that show a fit of the data, as the terminal allows."""
     if quiet or not progress:
         return []
-    if sys.stderr.isatty():
-        from rich.console import Console
+    from rich.console import Console
 
-        return [Panel(Console(stderr=True))]
-    return [Lines()]
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        return [Lines()]
+    if data.pictures:
+        stages = [
+            (f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}", s.n_steps)
+            for s in flow.stages(*data.x.shape[1:3])
+        ]
+    else:
+        stages = [(f"{s.name} steps", s.n_steps) for s in flow.stages()]
+    return [Panel(console, stages)]

@@ -10,11 +10,15 @@ import numpy as np
 
 from sliceflow import metrics
 from sliceflow.cli.data import Data
+from sliceflow.datasets import sets
 
 __all__ = ["Measure", "Measures", "draw_neighbours", "measure", "nearest"]
 
 _MOST = 2000  # rows of each kind
-_WORK = 1e10  # rows times data times columns, for distances between all pairs
+_LEAST = 10  # of fewer nothing can be said
+_WORK = 1e11  # rows times data times columns, for distances between all pairs
+_LEARNT = 5000  # rows that the classifier of `accuracy` learns from, without a GPU
+_TREES = 20  # of the two-sample test
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Measure:
     """One number of batched and of offline samples, what real rows score, and what would be best."""
 
     name: str
-    batched: float
+    batched: float | None
     offline: float | None
     floor: float | None
     ideal: str
@@ -68,73 +72,105 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def measure(flow: Any, train: Data, test: Data | None, *, batched: np.ndarray) -> Measures:
-    """Batched samples and new ones against rows that were not fitted.
+def measure(
+    flow: Any,
+    train: Data,
+    test: Data | None,
+    *,
+    batched: np.ndarray,
+    labels: np.ndarray | None = None,
+) -> Measures:
+    """Batched samples and new ones against rows that were not fitted; `labels` are the batched ones'.
 
     The floor is what rows of the training data score in the samples' place.
     """
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
     n = min(_MOST, len(batched), len(train.x))
-    completes = getattr(flow, "observed", None) is not None
-    real, unseen = train.rows(_some(train.x, _MOST)), train.rows(_some(test.x, _MOST))
-    kinds: list[np.ndarray | None] = [train.rows(_some(batched, n))]
-    kinds.append(None if completes else train.rows(np.asarray(flow.sample(n, random_state=1))))
-    kinds.append(train.rows(_some(train.x, n)))
-
-    def each(score: Any) -> list[float | None]:
-        return [None if rows is None else float(score(rows)) for rows in kinds]
-
-    distances = each(lambda rows: metrics.sliced_wasserstein(rows, unseen))
-    frechet = each(lambda rows: metrics.frechet_distance_pca(rows, unseen, real))
+    if min(n, len(test.x)) < _LEAST:
+        return Measures(
+            [], f"not measured: {n} samples and {len(test.x)} held-out rows; {_LEAST} are needed"
+        )
+    device = str(getattr(flow, "_device", "auto"))
+    by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
+    predict, said = _recogniser(train, test, device) if by_class else (None, "")
     whole = train.rows()
-    few = int(np.clip(_WORK // whole.size, 50, _MOST))
-    try:
-        ratio = each(lambda rows: metrics.nn_ratio(rows[:few], whole, unseen[:few]))
-    except ValueError:  # more than half of the held-out rows are in the training data
-        ratio = [None, None, None]
-    out = [
-        _measure(
-            "sliced distance", distances, "floor", "sliced 2-Wasserstein distance to held-out rows"
-        ),
-        _measure("FD-PCA32", frechet, "floor", "Fréchet distance to held-out rows, 32 components"),
-    ]
-    if ratio[0] is not None:
-        ratio[2] = 1.0  # a training row is its own neighbour: here the floor are held-out rows
-        what = "distance to the nearest training row, over a held-out row's; near 0 is copying"
-        out.append(_measure("NN ratio", ratio, "1", what))
-    note = (
-        f"{n} samples and {len(unseen)} held-out rows; floor: {n} training rows in the samples' place"
+    battery = metrics.Battery(
+        whole,
+        train.rows(test.x, test.levels),
+        predict=predict,
+        test_labels=test.labels,
+        n_trees=_TREES,
+        most=n,
+        neighbours_of=int(np.clip(_WORK // whole.size, 50, _MOST)),
+        device=device,
     )
-    return Measures(out, note)
+    kept = None if labels is None else _some(labels, n)
+    scores = [battery.score(train.rows(_some(batched, n)), kept)]
+    if getattr(flow, "observed", None) is not None:
+        scores.append({})  # such a flow completes pictures; it makes none
+    else:
+        asked = _some(train.labels, n) if by_class and train.labels is not None else None
+        given = {} if asked is None else {"labels" if train.pictures else "y": asked}
+        scores.append(
+            battery.score(train.rows(np.asarray(flow.sample(n, random_state=1, **given))), asked)
+        )
+    out = [
+        Measure(name, scores[0].get(name), scores[1].get(name), battery.floors.get(name), ideal, what)
+        for name, (ideal, what) in metrics.MEANING.items()
+        if any(name in score for score in scores)
+    ]
+    unseen = battery.as_dict()["held-out rows"]
+    note = f"{n} samples and {unseen} held-out rows; floor: {n} training rows in the samples' place"
+    return Measures(out, note + said)
 
 
-def _measure(name: str, values: list[float | None], ideal: str, what: str) -> Measure:
-    batched, offline, floor = values
-    return Measure(name, batched or 0.0, offline, floor, ideal, what)
+def _recogniser(train: Data, test: Data, device: str) -> tuple[Any, str]:
+    """What tells the classes of rows apart, trained on the data, and a word on it.
+
+    On a GPU a network for pictures, kept in the cache; else a support vector machine.
+    """
+    if train.pictures and device.startswith("cuda") and train.x.dtype.kind in "iu":
+        cache = sets.root_folder(None) / "classifiers"
+        given = (train.x, train.labels, test.x, test.labels)
+        network = metrics.train_classifier(*given, levels=train.levels, device=device, cache=cache)
+        shape, top = train.x.shape[1:], train.levels - 1
+
+        def predict(rows: np.ndarray) -> np.ndarray:
+            pixels = ((rows + 1) * (top / 2)).round().astype(np.uint8)
+            return network.predict(pixels.reshape(-1, *shape))
+
+        return predict, f"; accuracy by a network that learnt from {len(train.x)} pictures"
+    from sklearn.svm import SVC
+
+    few = train.part(np.random.default_rng(0).permutation(len(train.x))[:_LEARNT])
+    machine = SVC(C=10).fit(train.rows(few.x), few.labels)
+    return machine.predict, f"; accuracy by a support vector machine of {len(few.x)} rows"
 
 
 def _some(x: np.ndarray, n: int) -> np.ndarray:
-    """At most n rows, evenly taken."""
-    return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(int)]
+    """At most n rows, at random: sets come in an order. Of arrays of one length, the same ones."""
+    return x if len(x) <= n else x[np.random.default_rng(0).permutation(len(x))[:n]]
 
 
 def nearest(samples: np.ndarray, train: Data, k: int) -> np.ndarray:
     """(n, k) numbers of the training rows nearest to each sample."""
-    from sklearn.neighbors import NearestNeighbors
-
-    finder = NearestNeighbors(n_neighbors=min(k, len(train.x)), algorithm="brute")
-    finder.fit(train.rows().astype(np.float32))
-    return np.asarray(finder.kneighbors(train.rows(samples).astype(np.float32), return_distance=False))
+    return metrics.nearest(train.rows(samples), train.rows(), min(k, len(train.x)))[1]
 
 
 def draw_neighbours(samples: np.ndarray, train: Data, path: Path, n: int = 8, k: int = 5) -> None:
-    """A row for each sample: itself, then its nearest training pictures. Tables have none."""
+    """A row for each sample: itself, then apart its nearest training pictures. Tables have none."""
     if not train.pictures:
         return
+    from PIL import Image
+
     from sliceflow.cli.grid import as_bytes, grid
 
     first = samples[:n]
     found = train.x[nearest(first, train, k)]
-    rows = np.concatenate((first[:, None], found), axis=1)
-    grid(as_bytes(rows, train.levels)).save(path, optimize=True)
+    ours = grid(as_bytes(first[:, None], train.levels), ground=None)
+    theirs = grid(as_bytes(found, train.levels), ground=None)
+    page = Image.new(ours.mode, (ours.width * 3 // 2 + theirs.width, ours.height))
+    page.paste(ours, (0, 0))
+    page.paste(theirs, (ours.width * 3 // 2, 0))
+    page.save(path, optimize=True)

@@ -1,17 +1,27 @@
-"""How a command fails: one line and a hint on stderr, and an exit code. No command lives here."""
+"""How a command fails: one line and a hint on stderr, and an exit code. No command lives here.
+
+Commands raise `Failed` and `WrongUsage` where they know what to do about an error; what nobody foresaw
+is told as it is.
+"""
 
 from __future__ import annotations
 
 import functools
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Failed", "WrongUsage", "guarded"]
+if TYPE_CHECKING:
+    from sliceflow.checks import ParameterError
+
+__all__ = ["Failed", "Unbroken", "WrongUsage", "guarded", "in_flags"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
 
 
 class Failed(Exception):
@@ -19,7 +29,7 @@ class Failed(Exception):
 
     code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
 
@@ -30,15 +40,11 @@ class WrongUsage(Failed):
     code = 2
 
 
-# What messages of the library call by the names of Python's arguments, and the flags for it.
-_FLAGS = {
-    "size=": "pass --size, which crops the middle square and resizes it",
-    "skip_broken=True": "mend or remove that file, or pass --skip-broken",
-    "n_particles": "pass another --particles",
-    "levels=": "pass whole numbers 0 to 255 or floats in [0, 1]",
-    "root=": "name the folder that holds the set with --data-root",
-    "device=": "pass --device cpu",
-}
+def in_flags(error: ParameterError) -> WrongUsage:
+    """What the library says of a parameter, said of the flag that set it."""
+    flag = "--" + _FLAGS.get(error.name, error.name).replace("_", "-")
+    hint = "pass --device cpu" if error.name == "device" else "--help shows what each flag takes"
+    return WrongUsage(f"{flag} {error.value} {error.fact}", hint)
 
 
 def guarded(command: F) -> F:
@@ -47,34 +53,76 @@ def guarded(command: F) -> F:
     @functools.wraps(command)
     def inner(*args: Any, **kwargs: Any) -> Any:
         debug = kwargs.get("debug", False)
-        warnings.showwarning = _say_warning
+        warnings.showwarning = _no_warning if kwargs.get("quiet", False) else _say_warning
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt as error:
-            _say(error, str(error) or "interrupted", "", debug)
+            _say(error, "interrupted", "nothing was finished; run it again", debug)
             sys.exit(1)
         except Failed as error:
             _say(error, str(error), error.hint, debug)
             sys.exit(error.code)
         except BrokenPipeError:
             sys.exit(1)
+        except OSError as error:
+            if error.filename is None:
+                message, hint = str(error), "--debug shows where it happened"
+            else:
+                message, hint = f"{error.filename}: {error.strerror}", "check that path"
+            _say(error, message, hint, debug)
+            sys.exit(1)
         except Exception as error:
-            known = isinstance(error, (ValueError, OSError, MemoryError, ImportError, RuntimeError))
+            known = isinstance(error, (ValueError, MemoryError, ImportError, RuntimeError))
             message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
-            hint = next((flag for word, flag in _FLAGS.items() if word in message), "")
-            _say(error, message, hint or "--debug shows where it happened", debug)
+            _say(error, message, "--debug shows where it happened", debug)
             sys.exit(1)
 
     return inner  # type: ignore[return-value]
+
+
+class Unbroken:
+    """From the end of a fit until its files are written Ctrl-C waits; a second one does not.
+
+    It is a listener of the fit, whose `close` marks that end.
+    """
+
+    def __init__(self) -> None:
+        self._asked, self._before = False, signal.getsignal(signal.SIGINT)
+
+    def __call__(self, _: object) -> None:
+        pass
+
+    def close(self) -> None:
+        """Begin to wait. Only the main thread hears Ctrl-C."""
+        if threading.current_thread() is threading.main_thread() and callable(self._before):
+            signal.signal(signal.SIGINT, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self._asked = True
+        self.release()
+
+    def release(self) -> None:
+        """Stop waiting."""
+        if callable(self._before) and signal.getsignal(signal.SIGINT) == self._ask:
+            signal.signal(signal.SIGINT, self._before)
+
+    def check(self) -> None:
+        """Stop waiting, and do now what was asked for in the meantime."""
+        self.release()
+        if self._asked:
+            raise KeyboardInterrupt
 
 
 def _say(error: BaseException, message: str, hint: str, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     print("error:", " ".join(message.split()), file=sys.stderr)
-    if hint:
-        print("hint:", hint, file=sys.stderr, flush=True)
+    print("hint:", " ".join(hint.split()), file=sys.stderr, flush=True)
 
 
 def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print("warning:", " ".join(str(message).split()), file=sys.stderr)
+
+
+def _no_warning(*_: Any, **__: Any) -> None:
+    pass

@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from sliceflow.cli import evaluate
 from sliceflow.cli.about import version_of
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.display import display, seconds_text
-from sliceflow.cli.failures import Failed
+from sliceflow.cli.failures import Failed, Unbroken, in_flags
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import write_csv
@@ -89,6 +90,8 @@ def _fit(
     folder = RunFolder(settings.folder)
     if first and not dry_run:
         folder.check(force=force, resume=resume)
+        if resume:
+            settings.check_same(folder)
     train, test = read(
         settings.source,
         root=None if settings.data_root is None else Path(settings.data_root).expanduser(),
@@ -98,8 +101,6 @@ def _fit(
         holdout=settings.holdout,
     )
     settings.check(train)
-    if first and not dry_run:
-        folder.make(force=force and not resume)
     flow: Any = settings.estimator(train)  # and now torch is imported
     labels = settings.labels(train)
     measured = "none" if test is None else str(len(test.x))
@@ -118,65 +119,58 @@ def _fit(
 
     config = _config(settings, train, test)
     if first:
+        folder.make(force=force and not resume)
         folder.write_json("config.json", config)
-    evolution = _evolution(flow, train, folder) if first and train.pictures else None
     mine = slice(None)
     if ranks is not None:
         ranks.told_by_first("the folder is ready")
         mine = ranks.share(len(train.x)).slice
     if resume and not (folder.checkpoint / "fit.checkpoint").exists():
         say("note: there is no checkpoint yet; the fit starts anew")
+    unbroken = Unbroken()
     try:
+        evolution = _evolution(flow, train, folder) if first and train.pictures else None
+        shown = display(flow, train, quiet=quiet or not first, progress=progress)
         flow.fit(
             train.x[mine],
             None if labels is None else labels[mine],
-            listeners=(
-                *display(quiet=quiet or not first, progress=progress),
-                *([evolution] if evolution else []),
-            ),
+            listeners=(*shown, *([evolution] if evolution else []), unbroken),
             checkpoint_dir=folder.checkpoint,
             checkpoint_every=settings.checkpoint_every,
             ranks=ranks,
         )
-    except KeyboardInterrupt as error:
+        config["particles"] = _kept_of_all(flow, ranks)
         if not first:
-            sys.exit(1)
-        done = str(error).split(";")[0] or "the fit was stopped"
-        raise KeyboardInterrupt(f"{done}; to go on: {settings.command} --resume") from error
-    except Exception as error:
+            unbroken.release()
+            return
+        _write_fit(flow, train, evolution, config, folder)
+    except BaseException as error:
+        unbroken.release()
         if first:
             folder.clear_failed()
-        if type(error).__name__ == "LostRank":
-            raise Failed(str(error), f"torchrun … -m {settings.command} --resume") from error
-        raise
-    particles = _kept_of_all(flow, ranks)
-    if not first:
-        return
-    folder.drop_checkpoint()
+        elif isinstance(error, KeyboardInterrupt):  # the first rank says so
+            sys.exit(1)
+        told = _told(error, settings, folder)
+        if told is error:
+            raise
+        raise told from error
+    try:
+        unbroken.check()
+        of = None if flow.particle_conditions_ is None else flow.particle_conditions_[:_KEPT]
+        measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT], labels=of)
+        folder.write_json("evaluation.json", measures.as_dict())
+        evaluate.draw_neighbours(flow.particles_, train, folder / "neighbours.png")
+        from sliceflow.cli.report import write_report
 
-    flow.save(folder / "model.sliceflow")
-    _write_history(flow.history_, folder)
-    _write_samples(flow, train, folder)
-    if evolution is not None:
-        _write_evolution(evolution, train, folder)
-    seconds = flow.history_["seconds"][-1]
-    config |= {
-        "finished": _now(),
-        "seconds": seconds,
-        "particles": particles,
-        "steps": flow.n_iter_,
-        "device": str(flow._device),
-        "classes": [str(c) for c in getattr(flow, "classes_", [])],
-    }
-    folder.write_json("config.json", config)
-    measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT])
-    folder.write_json("evaluation.json", measures.as_dict())
-    evaluate.draw_neighbours(flow.particles_, train, folder / "neighbours.png")
-    from sliceflow.cli.report import write_report
-
-    write_report(folder)
+        write_report(folder)
+    except KeyboardInterrupt as error:
+        again = shlex.join(("sliceflow", "evaluate", str(folder.path)))
+        raise Failed(
+            "interrupted; the fit itself is done and saved", f"to measure it: {again}"
+        ) from error
+    seconds = config["seconds"]
     written = [name for name in RunFolder.NAMES if (folder / name).exists()]
-    say(f"{particles} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
+    say(f"{config['particles']} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
     say(measures.text())
     say(f"wrote {folder.path}: {', '.join(written)}")
     if as_json:
@@ -198,6 +192,50 @@ def _kept_of_all(flow: Any, ranks: Ranks | None) -> int:
     if flow.particle_conditions_ is not None:
         flow.particle_conditions_ = ranks.gather(flow.particle_conditions_[kept])
     return place.total
+
+
+def _told(error: BaseException, settings: Settings, folder: RunFolder) -> BaseException:
+    """What ended a fit, with what to do about it."""
+    from sliceflow.checkpoints import OtherFitError
+    from sliceflow.checks import NotEnoughMemoryError, ParameterError
+    from sliceflow.distributed import LostRank
+
+    if isinstance(error, LostRank):
+        return Failed(str(error), f"torchrun … -m {settings.command} --resume")
+    if isinstance(error, KeyboardInterrupt):
+        if not (folder.checkpoint / "fit.checkpoint").exists():
+            return Failed("the fit was stopped before its first step", "run it again")
+        done = str(error).split(";")[0] or "the fit was stopped"
+        return Failed(done, f"to go on: {settings.command} --resume")
+    if isinstance(error, ParameterError):
+        return in_flags(error)
+    if isinstance(error, NotEnoughMemoryError):
+        return Failed(error.fact, "lower --particles or --quality; --dry-run estimates what they take")
+    if isinstance(error, OtherFitError):
+        return Failed(error.fact, "--force fits anew, without the checkpoint")
+    return error
+
+
+def _write_fit(
+    flow: Any, train: Data, evolution: Evolution | None, config: dict[str, Any], folder: RunFolder
+) -> None:
+    """What cannot be made again: the model, its samples, how it went."""
+    from sliceflow.checks import resolve_device
+
+    flow.save(folder / "model.sliceflow")
+    folder.drop_checkpoint()
+    write_csv(folder / "history.csv", flow.history_)
+    _write_samples(flow, train, folder)
+    if evolution is not None:
+        _write_evolution(evolution, train, folder)
+    config |= {
+        "finished": _now(),
+        "seconds": flow.history_["seconds"][-1],
+        "steps": flow.n_iter_,
+        "device": str(resolve_device(flow.device)),
+        "classes": [str(c) for c in getattr(flow, "classes_", [])],
+    }
+    folder.write_json("config.json", config)
 
 
 def _now() -> str:
@@ -234,15 +272,11 @@ def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
     layout = Layout.of(train.x, flow.levels)
     return Evolution(
         layout,
-        [(stage.h, stage.w) for stage in flow._stages(layout)],
+        [(stage.h, stage.w) for stage in flow.stages(layout.height, layout.width)],
         start_noise=flow.start_noise,
         upsampling=flow.upsampling,
         keep=folder.checkpoint / "evolution.npz",
     )
-
-
-def _write_history(history: dict[str, list[Any]], folder: RunFolder) -> None:
-    write_csv(folder / "history.csv", history)
 
 
 def _write_samples(flow: Any, train: Data, folder: RunFolder) -> None:
@@ -267,5 +301,6 @@ def _write_samples(flow: Any, train: Data, folder: RunFolder) -> None:
 def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> None:
     from sliceflow.cli.grid import animation, as_bytes, by_class, grid
 
-    frames = [grid(by_class(as_bytes(p, train.levels), None, 8)[0], 32) for p in evolution.pictures()]
+    shown = (by_class(as_bytes(p, train.levels), None, 8)[0] for p in evolution.pictures())
+    frames = [grid(p, 32, ground=128) for p in shown]  # a .gif has no page's colour: grey
     animation(folder / "evolution.gif", frames)

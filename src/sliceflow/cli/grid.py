@@ -26,13 +26,20 @@ def single(image: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(squeezed))
 
 
-def grid(images: np.ndarray, shown: int = _SHOWN) -> Image.Image:
-    """Bytes (rows, columns, h, w[, c]) as one picture on white, each about `shown` pixels high."""
+def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -> Image.Image:
+    """Bytes (rows, columns, h, w[, c]) as one picture, each about `shown` pixels high.
+
+    `ground` is the grey between them; None is transparent, for pages that are light or dark.
+    """
     n_rows, n_columns, h, w = images.shape[:4]
     colour = images if images.ndim == 5 else images[..., None]
+    if ground is None and colour.shape[-1] in (1, 3):
+        opaque = np.full((*colour.shape[:4], 1), 255, np.uint8)
+        colour = np.concatenate((colour.repeat(3 // colour.shape[-1], axis=4), opaque), axis=4)
+        ground = 0
     c = colour.shape[-1]
     gap = max(1, h // 12)
-    out = np.full((n_rows, h + gap, n_columns, w + gap, c), 255, np.uint8)
+    out = np.full((n_rows, h + gap, n_columns, w + gap, c), 255 if ground is None else ground, np.uint8)
     out[:, :h, :, :w] = colour.transpose(0, 2, 1, 3, 4)
     picture = single(out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)[:-gap, :-gap])
     zoom = max(1, round(shown / h))

@@ -70,18 +70,14 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
 def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
     """Name and steps of every stage, and the directions of each step."""
     if not data.pictures:
-        from sliceflow.schedule import flat
-
-        d = data.x.shape[1]
-        stages = flat(flow._frame(), flow.n_steps, n_axis_steps=flow.n_axis_steps, taper=flow.taper)
-        return [(stage.name, stage.n_steps) for stage in stages], [2 * d for _ in stages]
+        stages = flow.stages()
+        return [(stage.name, stage.n_steps) for stage in stages], [2 * data.x.shape[1]] * len(stages)
     from sliceflow.local import Tiles
-    from sliceflow.pictures import Layout
 
-    layout = Layout.of(data.x, flow.levels)
-    levels = flow._stages(layout)
-    names = [(f"{v.h}×{v.w}[{v.patch}]", v.n_steps) for v in levels]
-    return names, [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in levels]
+    channels = data.x.shape[3] if data.x.ndim == 4 else 1
+    levels = flow.stages(*data.x.shape[1:3])
+    directions = [Tiles(channels, v.h, v.w, v.patch).most_directions for v in levels]
+    return [(v.name, v.n_steps) for v in levels], directions
 
 
 def _seconds(flow: Any, data: Data, labels: Any, m: int, steps: dict[str, int]) -> float:

@@ -18,6 +18,8 @@ from sliceflow.cli.run_folder import RunFolder
 __all__ = ["write_report"]
 
 _MOST_CLASSES, _STILLS = 20, 6
+# Browsers hold the page to its promise: no scripts, and nothing from elsewhere.
+_ALONE = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1e23;--soft:#5c6470;--page:#fff;--box:#f3f5f8;--rule:#d9dee6;
 --line:#0060a8;--dot:#b34700}
@@ -36,19 +38,22 @@ svg text{fill:var(--ink)}svg .small{font-size:11px;fill:var(--soft)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid var(--rule)}
-td.n,th.n{text-align:right}.say{min-width:12rem}
+td.n,th.n{text-align:right}tr.of td{border:0;padding-bottom:0}
+tr.say td{color:var(--soft);font-size:.9rem;padding-top:0}
 figure{margin:0}.classes{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.3rem .8rem;
 align-items:center}
 .stills{display:grid;grid-template-columns:repeat(auto-fill,minmax(7rem,1fr));gap:.6rem;
-margin-top:.8rem}
-.stills img{image-rendering:auto}figcaption{color:var(--soft);font-size:.85rem}
-pre{background:var(--box);padding:.8rem;overflow-x:auto;border-radius:.4rem}
+margin-top:.8rem}.stills img{width:100%}
+figcaption{color:var(--soft);font-size:.85rem}
+pre{background:var(--box);padding:.8rem;white-space:pre-wrap;overflow-wrap:anywhere;
+border-radius:.4rem}
 @media(max-width:36rem){svg{font-size:20px}svg .small{display:none}}
 """
 
 
 def write_report(folder: RunFolder) -> Path:
     """Write the page of a finished run into its folder."""
+    folder.check_finished()
     config = folder.read_json("config.json")
     measures = folder.read_json("evaluation.json") if (folder / "evaluation.json").exists() else None
     data = config["data"]
@@ -66,6 +71,7 @@ def write_report(folder: RunFolder) -> Path:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<link rel="icon" href="data:,">'  # or a browser asks for favicon.ico
+        f'<meta http-equiv="Content-Security-Policy" content="{_ALONE}">'
         f"<style>{_STYLE}</style></head>\n<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
     path = folder / "report.html"
@@ -97,11 +103,13 @@ def _samples(folder: RunFolder, config: dict[str, Any]) -> str:
     shown, names = by_class(images, labels)
     note = "Batched samples: the particles at the end of the fit. The first ones, not the best."
     if not names:
-        picture = _image(png(grid(shown)), f"A grid of {shown.shape[0]} by {shown.shape[1]} samples")
+        picture = _image(
+            png(grid(shown, ground=None)), f"A grid of {shown.shape[0]} by {shown.shape[1]} samples"
+        )
         return f'<h2>Samples</h2><figure>{picture}</figure><p class="note">{note}</p>\n'
     cells = [
         f"<div>{escape(name)}</div>"
-        f"{_image(png(grid(row[None])), f'{len(row)} samples of class {name}')}"
+        f"{_image(png(grid(row[None], ground=None)), f'{len(row)} samples of class {name}')}"
         for name, row in list(zip(names, shown, strict=True))[:_MOST_CLASSES]
     ]
     if len(names) > _MOST_CLASSES:
@@ -145,7 +153,8 @@ def _evolution(folder: RunFolder) -> str:
     stills = []
     for i in chosen:
         way = f"{i / max(len(frames) - 1, 1):.0%} of the way"
-        picture = _image(png(frames[i]), f"The particles at {way}")
+        part = frames[i].crop((0, 0, frames[i].width // 2, frames[i].height // 2))  # 16 of the 64
+        picture = _image(png(part), f"Some of the particles at {way}")
         stills.append(f"<figure>{picture}<figcaption>{way}</figcaption></figure>")
     # Whoever wants no motion sees its end.
     still = base64.b64encode(png(frames[-1])).decode()
@@ -186,14 +195,15 @@ def _measures(value: dict[str, Any] | None) -> str:
         return f"<h2>Measures</h2><p>{escape(measures.note)}.</p>\n"
     head = "".join(f'<th class="n">{name}</th>' for name in ("batched", "offline", "floor", "ideal"))
     rows = "".join(
-        f'<tr><td>{escape(m.name)}</td><td class="n">{number(m.batched)}</td>'
+        f'<tr class="of"><td>{escape(m.name)}</td><td class="n">{number(m.batched)}</td>'
         f'<td class="n">{number(m.offline)}</td><td class="n">{number(m.floor)}</td>'
-        f'<td class="n">{escape(m.ideal)}</td><td>{escape(m.what)}</td></tr>'
+        f'<td class="n">{escape(m.ideal)}</td></tr>'
+        f'<tr class="say"><td colspan="5">{escape(m.what)}</td></tr>'
         for m in measures.measures
     )
     return (
         '<h2>Measures</h2><div class="wide"><table>'
-        f'<tr><th>measure</th>{head}<th class="say">what it says</th></tr>'
+        f"<tr><th>measure</th>{head}</tr>"
         f'{rows}</table></div><p class="note">{escape(measures.note)}. Offline samples are new noise '
         "moved by the saved model.</p>\n"
     )

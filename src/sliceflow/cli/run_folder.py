@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.failures import Failed, WrongUsage, in_flags
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -82,7 +82,7 @@ class RunFolder:
 
     def clear_failed(self) -> None:
         """Leave nothing of a fit that failed before its first checkpoint."""
-        if (self.checkpoint / "fit.checkpoint").exists():
+        if (self.checkpoint / "fit.checkpoint").exists() or (self / "model.sliceflow").exists():
             return
         for name in ("config.json", "checkpoint/evolution.npz"):
             (self / name).unlink(missing_ok=True)
@@ -114,24 +114,38 @@ class RunFolder:
         """The rows of history.csv."""
         with (self / "history.csv").open(newline="", encoding="utf-8") as stream:
             return [
-                {
-                    "stage": row["stage"],
-                    "step": int(row["step"]),
-                    "distance": float(row["distance"]),
-                    "seconds": float(row["seconds"]),
-                }
+                {"stage": row["stage"], "distance": float(row["distance"])}
                 for row in csv.DictReader(stream)
             ]
+
+    def check_finished(self) -> None:
+        """Refuse what is no run folder, and a run that has not ended."""
+        if not self.path.is_dir():
+            raise WrongUsage(f"{self.path} is not a run folder", "name the folder sliceflow fit made")
+        command = self.read_json("config.json").get("command")
+        for name in ("model.sliceflow", "samples.npz", "history.csv"):
+            if not (self / name).exists():
+                raise WrongUsage(
+                    f"{self.path} has no {name}: the run has not ended", f"to go on: {command} --resume"
+                )
 
     @staticmethod
     def model(run: Path, device: str = "auto") -> ImageFlow | SlicedWassersteinFlow:
         """The model in a run folder, or in a .sliceflow file itself."""
-        import sliceflow
-
         path = run / "model.sliceflow" if run.is_dir() else run
         if not path.exists():
+            if (run / "config.json").exists():
+                RunFolder(run).check_finished()
             raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
-        return sliceflow.load(path, device=device)
+        import sliceflow
+        from sliceflow.checks import ParameterError
+
+        try:
+            return sliceflow.load(path, device=device)
+        except ParameterError as error:
+            raise in_flags(error) from error
+        except sliceflow.ModelFileError as error:
+            raise Failed(str(error), "name a file that sliceflow wrote, or fit it anew") from error
 
 
 def new_file(path: Path, *, force: bool) -> Path:

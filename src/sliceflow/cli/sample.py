@@ -26,12 +26,14 @@ def sample(
     pictures = hasattr(flow, "schedule_")
     path = _target(out, pictures, force)
     y = _label(flow, label, run)
+    _check_memory(flow, n)
+    labels = flow.sampled_labels(n, seed) if y is None else np.full(n, y)
     if pictures:
-        x = np.asarray(flow.sample(n, labels=y, random_state=seed))
-        _write_pictures(path, x, flow.levels, None if y is None else np.full(n, y))
+        x = np.asarray(flow.sample(n, labels=labels, random_state=seed))
+        _write_pictures(path, x, flow.levels, labels)
     else:
-        x = np.asarray(flow.sample(n, y=y, random_state=seed))
-        _write_rows(path, x, _columns(run, x.shape[1]), y)
+        x = np.asarray(flow.sample(n, y=labels, random_state=seed))
+        _write_rows(path, x, *_columns(run, x.shape[1]), labels)
     return {"out": str(path), "n": n, "label": label, "seed": seed}
 
 
@@ -54,17 +56,33 @@ def inpaint(
             f"{run} does not complete pictures", "fit with --observed top (or left, border, …)"
         )
     pictures = _read_pictures(given, flow, resize)
+    _check_memory(flow, n * len(pictures))
     done = np.asarray(flow.inpaint(pictures, n, random_state=seed))
     # In a grid the given picture stands first, in a folder or an array there are only completions.
     if path.suffix.lower() == ".png":
         from sliceflow.cli.grid import as_bytes, grid
 
-        hidden = np.where(_mask(flow, pictures), pictures, _grey(flow))[:, None]
-        shown = np.concatenate((hidden.astype(done.dtype), done), axis=1)
+        hidden = pictures.astype(done.dtype)  # a copy
+        levels = flow.layout_.levels
+        hidden[:, ~flow.observed_] = 0.5 if levels is None else levels // 2
+        shown = np.concatenate((hidden[:, None], done), axis=1)
         grid(as_bytes(shown, flow.levels)).save(path, optimize=True)
     else:
         _write_pictures(path, done.reshape(-1, *done.shape[2:]), flow.levels, None)
     return {"out": str(path), "pictures": len(pictures), "n": n, "seed": seed}
+
+
+def _check_memory(flow: Any, n: int) -> None:
+    """Refuse at once more samples than could ever be held."""
+    from sliceflow.checks import NotEnoughMemoryError, need_memory, resolve_device
+
+    d = flow.layout_.dimension if hasattr(flow, "schedule_") else flow.n_features_in_
+    try:
+        need_memory(12 * n * d, resolve_device(flow.device), f"{n} samples need", "")
+    except NotEnoughMemoryError as error:
+        raise Failed(
+            error.fact, "pass a smaller --n, and more than once with another --seed"
+        ) from error
 
 
 def _label(flow: Any, label: str | None, run: Path) -> Any:
@@ -92,9 +110,8 @@ def _target(out: Path, pictures: bool, force: bool) -> Path:
 def _write_pictures(path: Path, x: np.ndarray, levels: int, labels: np.ndarray | None) -> None:
     from sliceflow.cli.grid import as_bytes, grid, single
 
-    if path.suffix == ".npz":
-        given: dict[str, Any] = {} if labels is None else {"labels": labels}
-        np.savez_compressed(path, images=x, **given)
+    if path.suffix.lower() == ".npz":
+        _write_arrays(path, {"images": x} | ({} if labels is None else {"labels": labels}))
         return
     shown = as_bytes(x, levels)
     if path.suffix.lower() == ".png":
@@ -104,39 +121,55 @@ def _write_pictures(path: Path, x: np.ndarray, levels: int, labels: np.ndarray |
         grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
         return
     path.mkdir(exist_ok=True)
+    for old in path.glob("*.png"):  # with --force: fewer samples leave none of the old ones
+        if old.stem.isdigit():
+            old.unlink()
     for i, picture in enumerate(shown):
         single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
 
 
-def _write_rows(path: Path, x: np.ndarray, columns: list[str], y: Any) -> None:
-    if path.suffix == ".npz":
-        np.savez_compressed(path, x=x, columns=np.array(columns))
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with path.open("wb") as stream:  # by its name alone numpy would add .npz to .NPZ
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+
+
+def _write_rows(
+    path: Path, x: np.ndarray, columns: list[str], target: str, labels: np.ndarray | None
+) -> None:
+    if path.suffix.lower() == ".npz":
+        given = {} if labels is None else {"labels": labels}
+        _write_arrays(path, {"x": x, "columns": np.array(columns)} | given)
         return
     from sliceflow.cli.table import write_csv
 
     table: dict[str, list[object]] = {name: x[:, i].tolist() for i, name in enumerate(columns)}
-    write_csv(path, table if y is None else table | {"label": [y] * len(x)})
+    write_csv(path, table if labels is None else table | {target: labels.tolist()})
 
 
-def _columns(run: Path, d: int) -> list[str]:
+def _columns(run: Path, d: int) -> tuple[list[str], str]:
+    """The names of a table's columns and of its column of labels, as far as they are known."""
     if run.is_dir() and (run / "config.json").exists():
-        names = RunFolder(run).read_json("config.json")["data"]["columns"]
+        config = RunFolder(run).read_json("config.json")
+        names = config["data"]["columns"]
         if names is not None and len(names) == d:
-            return [str(name) for name in names]
-    return [f"column {i + 1}" for i in range(d)]
+            return [str(name) for name in names], config["settings"]["target"] or "label"
+    return [f"column {i + 1}" for i in range(d)], "label"
 
 
 def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
     """Pictures like those of the model: its size, its colours, its kind of pixels."""
     from PIL import Image, UnidentifiedImageError
 
-    from sliceflow.datasets import load
+    from sliceflow.datasets import DatasetError, load
 
-    layout = flow._layout
+    layout = flow.layout_
     if not given.exists():
         raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
-    if given.suffix in (".npy", ".npz"):
-        return load(given).images
+    if given.suffix.lower() in (".npy", ".npz"):
+        try:
+            return load(given).images
+        except DatasetError as error:
+            raise Failed(error.fact, "pass pictures like those that were fitted") from error
     files = (
         sorted(f for f in given.iterdir() if f.suffix.lower() in _ENDINGS)
         if given.is_dir()
@@ -168,13 +201,3 @@ def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
 
 
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-
-
-def _mask(flow: Any, pictures: np.ndarray) -> np.ndarray:
-    """The known pixels, as wide as the pictures."""
-    known: np.ndarray = flow._mask.view(*flow._layout.shape).permute(1, 2, 0).numpy()
-    return known if pictures.ndim == 4 else known[..., 0]
-
-
-def _grey(flow: Any) -> float:
-    return 0.5 if flow._layout.levels is None else flow._layout.levels // 2

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sliceflow.cli.data import Data
-from sliceflow.cli.failures import WrongUsage
-from sliceflow.cli.run_folder import command_of
+from sliceflow.cli.failures import Failed, WrongUsage, in_flags
+from sliceflow.cli.run_folder import RunFolder, command_of
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -42,6 +44,30 @@ class Settings:
     skip_broken: bool = False
     checkpoint_every: float = 60.0
 
+    @classmethod
+    def of(cls, folder: RunFolder) -> Settings:
+        """Those of the run in a folder."""
+        try:
+            return cls(**folder.read_json("config.json")["settings"])
+        except (KeyError, TypeError) as error:
+            raise Failed(
+                f"{folder / 'config.json'} has no settings of this version: {error}", "fit the run anew"
+            ) from error
+
+    def check_same(self, folder: RunFolder) -> None:
+        """Refuse to go on with a run that other settings began."""
+        if not (folder / "config.json").exists():
+            return
+        was = Settings.of(folder)
+        for field in fields(self):
+            old, new = getattr(was, field.name), getattr(self, field.name)
+            if old != new and field.name not in ("out", "data_root", "checkpoint_every"):
+                flag = "--" + field.name.replace("_", "-")
+                raise WrongUsage(
+                    f"{flag} is {new}, and was {old} when the run in {folder.path} began",
+                    f"to go on: {was.command} --resume",
+                )
+
     def check(self, data: Data) -> None:
         """Refuse flags that do not go with the data or with each other."""
         if not data.pictures:
@@ -60,9 +86,32 @@ class Settings:
                 f"--conditional needs labels and {data.name} has none",
                 "put the pictures into one subfolder per class, or leave --conditional out",
             )
+        labels = self.labels(data)
+        classes = 0 if labels is None else len(np.unique(labels))
+        if self.particles is not None and self.particles < classes:
+            raise WrongUsage(
+                f"--particles {self.particles} is fewer than the {classes} classes",
+                f"pass {classes} or more",
+            )
 
     def estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
-        """The estimator for these data."""
+        """The estimator for these data, with a device and a schedule that it can use."""
+        from sliceflow.checks import ParameterError, resolve_device
+
+        try:
+            resolve_device(self.device)
+        except ParameterError as error:
+            raise in_flags(error) from error
+        flow: Any = self._estimator(data)
+        if data.pictures:
+            try:
+                flow.stages(*data.x.shape[1:3])
+            except ValueError as error:
+                cure = "pass --schedule auto, mnist, cifar10 or celeba"
+                raise WrongUsage(f"--schedule {self.schedule!r}: {error}", cure) from error
+        return flow  # type: ignore[no-any-return]
+
+    def _estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
         from sliceflow import ImageFlow, SlicedWassersteinFlow
 
         if not data.pictures:

@@ -17,12 +17,19 @@ _MOST_CLASSES = 200
 
 
 def read_csv(
-    path: Path, target: str | None = None
+    path: Path, target: str | None = None, wanted: list[str] | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, list[str], list[str]]:
-    """Numbers (n, d), labels of the target or None, the columns' names, and what was left out."""
+    """Numbers (n, d), labels of the target or None, the columns' names, and what was left out.
+
+    All columns of numbers are taken, or exactly those `wanted`, in that order.
+    """
     header, rows = _cells(path)
-    if target is not None and target not in header:
-        raise WrongUsage(f"{path} has no column {target!r}", f"it has {', '.join(header)}")
+    for name in (wanted or []) + ([] if target is None else [target]):
+        if name not in header:
+            raise WrongUsage(f"{path} has no column {name!r}", f"it has {', '.join(header)}")
+    if wanted is not None:
+        rows = [[row[header.index(name)] for name in wanted] for row in rows]
+        header = wanted
     names, columns, notes = [], [], []
     for i, name in enumerate(header):
         if name == target:
@@ -37,8 +44,10 @@ def read_csv(
         else:
             names.append(name)
             columns.append(np.array(numbers, dtype=np.float64))
+    if wanted is not None and names != wanted:
+        raise Failed(f"{path}: {notes[0]}", f"its columns {', '.join(wanted)} must be numbers")
     if not columns:
-        raise Failed(f"{path} has no column of numbers", "; ".join(notes))
+        raise Failed(f"{path} has no column of numbers", f"add one; {'; '.join(notes)}")
     x = np.stack(columns, axis=1)
     keep = np.asarray(np.isfinite(x).all(axis=1))
     labels = None

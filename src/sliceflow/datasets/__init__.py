@@ -14,9 +14,18 @@ from pathlib import Path
 import numpy as np
 
 from sliceflow.datasets import arrays, celeba, cifar, folders, idx, sets
-from sliceflow.datasets.distrust import DatasetError
+from sliceflow.datasets.distrust import BrokenPictureError, DatasetError, MixedSizesError
+from sliceflow.datasets.sets import MissingSetError
 
-__all__ = ["DatasetError", "Pictures", "available", "load"]
+__all__ = [
+    "BrokenPictureError",
+    "DatasetError",
+    "MissingSetError",
+    "MixedSizesError",
+    "Pictures",
+    "available",
+    "load",
+]
 
 
 @dataclass(frozen=True, eq=False)

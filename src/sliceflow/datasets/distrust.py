@@ -6,15 +6,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["MOST_INFLATION", "DatasetError", "naming"]
+__all__ = ["MOST_INFLATION", "BrokenPictureError", "DatasetError", "MixedSizesError", "naming"]
 
 MOST_INFLATION = 1032  # deflate packs no tighter, so no zip or gz holds more
 
 
 class DatasetError(ValueError):
-    """A file does not hold what its name or its header says; the message names it."""
+    """A file does not hold what its name or its header says; the message names it.
+
+    `fact` is the message without its advice.
+    """
 
     __module__ = "sliceflow.datasets"  # where users find it, and what tracebacks show
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}{advice and '; '}{advice}")
+        self.fact = fact
+
+
+class BrokenPictureError(DatasetError):
+    """A picture of a folder cannot be read."""
+
+    __module__ = "sliceflow.datasets"
+
+
+class MixedSizesError(DatasetError):
+    """The pictures of a folder are not of one size."""
+
+    __module__ = "sliceflow.datasets"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.datasets.distrust import DatasetError, naming
+from sliceflow.datasets.distrust import BrokenPictureError, DatasetError, MixedSizesError, naming
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,22 +57,24 @@ def decode_all(
             picture = _decode(file, fit)
         except DatasetError as error:
             if not skip_broken:
-                raise DatasetError(f"{error} (skip_broken=True leaves such files out)") from error
+                raise BrokenPictureError(
+                    str(error), "skip_broken=True leaves such files out"
+                ) from error
             broken.append(str(error))
             continue
         if not kept:
             images = np.empty((len(files), *picture.shape), np.uint8)
         if picture.shape[:2] != images.shape[1:3]:
             first, this = ("{1}x{0}".format(*shape) for shape in (images.shape[1:], picture.shape))
-            raise DatasetError(
-                f"{files[kept[0]]} is {first} but {file} is {this}; pass size= to make them one size"
+            raise MixedSizesError(
+                f"{files[kept[0]]} is {first} but {file} is {this}", "pass size= to make them one size"
             )
         if picture.ndim == images.ndim:  # the first in colour: those before it were grey
             images = np.repeat(images[..., None], 3, axis=-1)
         images[len(kept)] = picture if picture.ndim == images.ndim - 1 else picture[..., None]
         kept.append(i)
     if not kept:
-        raise DatasetError(f"none of {len(files)} pictures can be read; the first: {broken[0]}")
+        raise BrokenPictureError(f"none of {len(files)} pictures can be read; the first: {broken[0]}")
     if broken:
         shown = "; ".join(broken[:3]) + ("; …" if len(broken) > 3 else "")
         warnings.warn(f"skipped {len(broken)} of {len(files)} pictures: {shown}", stacklevel=4)

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["SETS", "NamedSet", "fetch", "find", "root_folder"]
+__all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "find", "root_folder"]
+
+
+class MissingSetError(FileNotFoundError):
+    """The files of a named set are not where they are looked for; `fact` is that without advice."""
+
+    __module__ = "sliceflow.datasets"
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}{advice and '; '}{advice}")
+        self.fact = fact
 
 
 class NamedSet(NamedTuple):
@@ -50,11 +60,12 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
         if all(found.values()):
             return [path for paths in found.values() for path in paths]
         missing = min(missing, [f for f in wanted if not found[f]], key=len)
-    raise FileNotFoundError(
+    raise MissingSetError(
         f"{name}: no {missing[0]}{f' or {missing[0]}{ending}' if ending else ''} in "
-        f"{', '.join(map(str, places))}; put the published files there, name the folder above with "
-        "root= or the environment variable SLICEFLOW_DATA, or pass download=True, which needs "
-        "torchvision (pip install torchvision)"
+        f"{', '.join(map(str, places))}",
+        "put the published files there, name the folder above with root= or the environment "
+        "variable SLICEFLOW_DATA, or pass download=True, which needs torchvision "
+        "(pip install torchvision)",
     )
 
 

@@ -8,6 +8,7 @@ Every function takes projections as (h, n) tensors, one row per direction. A mod
 
 - ``philox(first, n, key, device)``: the random bits of a counter range;
 - ``box_muller(words)``: normal numbers from them;
+- ``laplace(rows, columns, key, device)``: Laplace numbers, from bits of their own;
 - ``sort_rows(z)``, ``argsort_rows(z)``: each row in ascending order;
 - ``add_class_offsets(z, offsets, codes)``: every column shifted by its class;
 - ``match(z_p, z_q, w_q)``: values of F_q⁻¹∘F_p at sorted particles, from sorted data;

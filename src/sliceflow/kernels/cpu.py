@@ -24,6 +24,7 @@ from sliceflow.kernels.reference import (
     LEVEL_EPSILON,
     Geometry,
     lanes,
+    laplace_of,
     lift_tiles,
 )
 from sliceflow.kernels.reference import project_tiles as _projected
@@ -38,6 +39,7 @@ __all__ = [
     "displace_knots",
     "histogram",
     "lanes",
+    "laplace",
     "match",
     "move_tiles",
     "philox",
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
-# Not parallel=True: that takes numba ten times as long to compile; `_over_rows` threads instead.
+# Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
 
@@ -62,7 +64,7 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sliceflow")
 
 
-def _over_rows(kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any) -> None:
+def over_rows(kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any) -> None:
     """`kernel` on blocks of rows of `arrays`, in as many threads as torch uses; `shared` goes whole."""
     rows, size = len(arrays[0]), max(a.size for a in arrays)
     threads = min(torch.get_num_threads(), rows) if size >= 1 << 15 else 1
@@ -114,6 +116,10 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     return torch.from_numpy(out)
 
 
+def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    return laplace_of(philox(0, rows * -(-columns // 4), key, device).view(rows, -1), columns)
+
+
 @_jit
 def _box_muller(words, out):
     for i in range(words.shape[0]):
@@ -127,7 +133,7 @@ def _box_muller(words, out):
 def box_muller(words: Tensor) -> Tensor:
     # Not torch's functions: waking their threads takes longer than a few thousand numbers do.
     out = torch.empty(words.shape, dtype=torch.float64)
-    _over_rows(_box_muller, [_array(words), out.numpy()])
+    over_rows(_box_muller, [_array(words), out.numpy()])
     return out
 
 
@@ -142,7 +148,7 @@ def _argsort(rows: np.ndarray, order: np.ndarray) -> None:
 def sort_rows(z: Tensor) -> Tensor:
     # numpy's vectorised sort is about ten times as fast as torch's or numba's.
     array = _array(z).copy()
-    _over_rows(_sort, [array])
+    over_rows(_sort, [array])
     return torch.from_numpy(array)
 
 
@@ -168,12 +174,12 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     array = _array(z)
     if array.dtype != np.float32:
         order = np.empty(array.shape, np.int64)
-        _over_rows(_argsort, [array, order])
+        over_rows(_argsort, [array, order])
         return torch.from_numpy(np.take_along_axis(array, order, 1)), torch.from_numpy(order)
     keys, values = np.empty(array.shape, np.int64), np.empty_like(array)
-    _over_rows(_pack, [array.view(np.int32), keys])
-    _over_rows(_sort, [keys])
-    _over_rows(_unpack, [array, keys, values])
+    over_rows(_pack, [array.view(np.int32), keys])
+    over_rows(_sort, [keys])
+    over_rows(_unpack, [array, keys, values])
     return torch.from_numpy(values), torch.from_numpy(keys)
 
 
@@ -186,7 +192,7 @@ def _add_class_offsets(z, offsets, out, codes):
 
 def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    _over_rows(_add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes))
+    over_rows(_add_class_offsets, [_array(z), _array(offsets), out.numpy()], _array(codes))
     return out
 
 
@@ -241,7 +247,7 @@ def _match(z_p, z_q, w_q, out, ratio):
 def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     out = torch.empty_like(z_p)
     w = np.empty((z_q.shape[0], 0)) if w_q is None else _array(w_q.double())
-    _over_rows(_match, [_array(z_p), _array(z_q), w, out.numpy()], GAP_RATIO)
+    over_rows(_match, [_array(z_p), _array(z_q), w, out.numpy()], GAP_RATIO)
     return out
 
 
@@ -290,7 +296,7 @@ def _displace_knots(z, knots, values, out):
 
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    _over_rows(_displace_knots, [_array(z), _array(knots), _array(values), out.numpy()])
+    over_rows(_displace_knots, [_array(z), _array(knots), _array(values), out.numpy()])
     return out
 
 
@@ -321,7 +327,7 @@ def _range(z, lo, hi):
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
     lo = torch.empty(z.shape[0], dtype=torch.float64)
     hi = torch.empty_like(lo)
-    _over_rows(_range, [_array(z), lo.numpy(), hi.numpy()])
+    over_rows(_range, [_array(z), lo.numpy(), hi.numpy()])
     return lo, hi
 
 
@@ -352,7 +358,7 @@ def _count(z, lo, hi, counts, weights):
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.float64)
     w = np.empty(0) if weights is None else _array(weights.double())
-    _over_rows(_count, [_array(z), lo.numpy(), hi.numpy(), counts.numpy()], w)
+    over_rows(_count, [_array(z), lo.numpy(), hi.numpy(), counts.numpy()], w)
     return counts
 
 
@@ -407,7 +413,7 @@ def compose(
     values = torch.empty((counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64)
     cost = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
-    _over_rows(_compose, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON)
+    over_rows(_compose, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON)
     return values, cost
 
 
@@ -435,7 +441,7 @@ def _displace_grid(z, lo, hi, values, out):
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     out = torch.empty_like(z)
-    _over_rows(_displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()])
+    over_rows(_displace_grid, [_array(z), _array(lo), _array(hi), _array(values), out.numpy()])
     return out
 
 

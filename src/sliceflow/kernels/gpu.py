@@ -6,6 +6,7 @@ no rounding can carry mass across a gap. Each function is tested against its nam
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
+from sliceflow.kernels.gpu_values import add_class_offsets, bins_per_unit, displace_grid
 from sliceflow.kernels.reference import (
     argsort_rows,
     box_muller,
@@ -33,6 +35,7 @@ __all__ = [
     "displace_knots",
     "histogram",
     "lanes",
+    "laplace",
     "match",
     "move_tiles",
     "philox",
@@ -44,10 +47,9 @@ __all__ = [
 _BLOCK = 4096  # values of one direction looked at together
 
 
-@triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
-def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    counter = first + at
+@triton.jit
+def _words(counter, key0, key1):
+    """The four words of every counter."""
     mask = 0xFFFFFFFF
     c0, c1 = counter & mask, (counter >> 32) & mask
     c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
@@ -59,11 +61,45 @@ def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
         c2 = ((p0 >> 32) & mask) ^ c3 ^ k1
         c3 = p0 & mask
         k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
+    return c0, c1, c2, c3
+
+
+@triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
+def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c0, c1, c2, c3 = _words(first + at, key0, key1)
     here, valid = out + 4 * at, at < n
     tl.store(here, c0, mask=valid)
     tl.store(here + 1, c1, mask=valid)
     tl.store(here + 2, c2, mask=valid)
     tl.store(here + 3, c3, mask=valid)
+
+
+@triton.jit
+def _laplace_of(word, scale):
+    u = (word.to(tl.float64) + 0.5) / 4294967296.0 - 0.5
+    size = -scale * tl.log(1.0 - 2.0 * tl.abs(u))  # 1 − 2|u| is exact
+    return tl.where(u < 0, -size, size)
+
+
+@triton.jit(do_not_specialize=["n", "key0", "key1"])
+def _laplace_kernel(out, n, columns, quads, key0, key1, scale, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c0, c1, c2, c3 = _words(at, key0, key1)
+    column = at % quads * 4
+    here, left = out + at // quads * columns + column, tl.where(at < n, columns - column, 0)
+    tl.store(here, _laplace_of(c0, scale), mask=left > 0)
+    tl.store(here + 1, _laplace_of(c1, scale), mask=left > 1)
+    tl.store(here + 2, _laplace_of(c2, scale), mask=left > 2)
+    tl.store(here + 3, _laplace_of(c3, scale), mask=left > 3)
+
+
+def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    quads, scale = -(-columns // 4), 1 / math.sqrt(2 * columns)
+    out = torch.empty((rows, columns), dtype=torch.float32, device=device)
+    grid: Any = (triton.cdiv(rows * quads, 256),)
+    _laplace_kernel[grid](out, rows * quads, columns, quads, *key, scale, BLOCK=256)
+    return out
 
 
 def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
@@ -76,13 +112,6 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
     lo, hi = torch.aminmax(z, dim=1)
     return lo, hi
-
-
-@triton.jit
-def _rate(lo, hi, n_bins):
-    width = hi - lo
-    rate = n_bins / tl.where(width > 0, width, 1.0)
-    return tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
 
 
 @triton.jit
@@ -104,7 +133,7 @@ def _count_kernel(
         tl.store(hi + row, end)
     else:
         start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
-    rate = _rate(start, end, BINS)
+    rate = bins_per_unit(start, end, BINS)
     total = tl.zeros([BINS], tl.int32)
     for at in range(0, n, BLOCK):
         column = at + tl.arange(0, BLOCK)
@@ -122,7 +151,7 @@ def _add_counts_kernel(z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: 
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     start = tl.load(lo + row).to(tl.float32)
-    rate = _rate(start, tl.load(hi + row).to(tl.float32), BINS)
+    rate = bins_per_unit(start, tl.load(hi + row).to(tl.float32), BINS)
     v = tl.load(z + row * stride + column, mask=column < n, other=0.0)
     b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
     tl.atomic_add(counts + row * BINS + b, 1, mask=column < n, sem="relaxed")
@@ -259,58 +288,3 @@ def compose(
         BINS_P=bins_p, BINS_Q=bins_q, STEPS=bins_q.bit_length(),
     )  # fmt: skip
     return values, cost
-
-
-@triton.jit
-def _add_kernel(z, offsets, codes, out, n, stride, n_classes, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = column < n
-    code = tl.load(codes + column, mask=valid, other=0)
-    v = tl.load(z + row * stride + column, mask=valid, other=0.0)
-    shift = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
-    tl.store(out + row * n + column, v + shift, mask=valid)
-
-
-def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    h, n = z.shape
-    if z.stride(1) != 1:
-        z = z.contiguous()
-    out = torch.empty((h, n), dtype=z.dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, 4096))
-    _add_kernel[grid](z, offsets.contiguous(), codes, out, n, z.stride(0), offsets.shape[1], BLOCK=4096)
-    return out
-
-
-@triton.jit
-def _displace_kernel(z, lo, hi, values, out, n, stride, n_bins, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = column < n
-    start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
-    table = values + row * (n_bins + 1)
-    low_end, high_end = tl.load(table), tl.load(table + n_bins)
-    slope = tl.where((end > start) & (high_end > low_end), 1.0, 0.0)
-    v = tl.load(z + row * stride + column, mask=valid, other=0.0)
-    position = (v - start) * _rate(start, end, n_bins)
-    b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
-    left = tl.load(table + b, mask=valid, other=0.0)
-    right = tl.load(table + b + 1, mask=valid, other=0.0)
-    image = left + (position - b.to(tl.float32)) * (right - left)
-    image = tl.where(position <= 0, low_end + slope * (v - start), image)
-    image = tl.where(position >= n_bins, high_end + slope * (v - end), image)
-    tl.store(out + row * n + column, image - v, mask=valid)
-
-
-def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
-    if z.dtype != torch.float32 or values.dtype != torch.float32:
-        return reference.displace_grid(z, lo, hi, values)
-    h, n = z.shape
-    if z.stride(1) != 1:
-        z = z.contiguous()
-    out = torch.empty((h, n), dtype=z.dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, 4096))
-    _displace_kernel[grid](
-        z, lo, hi, values.contiguous(), out, n, z.stride(0), values.shape[1] - 1, BLOCK=4096
-    )
-    return out

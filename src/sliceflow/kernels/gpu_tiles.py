@@ -4,6 +4,8 @@ A program owns one tile and a block of columns. Pixels are gathered from x (d, n
 themselves; the products take operands in the type of the rotation (16 bits: tensor cores) and add in
 float32; x stays float32. Rotations are filled up with zeros to `lanes` rows and columns, so that no
 load of them needs a mask. What each function does is written in `reference`, under the same name.
+
+Tiles too large for a chip (`gpu_large_tiles`) are written out, and their products left to cuBLAS.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sliceflow.kernels import gpu_large_tiles as large
 from sliceflow.kernels import reference
+from sliceflow.kernels.gpu_values import pack
 from sliceflow.kernels.reference import Geometry
 
 __all__ = ["lanes", "move_tiles", "project_tiles"]
@@ -28,7 +32,7 @@ _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
 
 def lanes(k: int) -> int:
     """Rows and columns of a rotation of k directions as the tensor cores take them."""
-    return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 128) * 128
+    return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 16) * 16
 
 
 @cache
@@ -54,34 +58,6 @@ def _place(pixels, pixel, down, across, height, width, s, t, top, left):
     column = across * t - left + (where & 0xFFFF)
     valid = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     return (far + (down * s - top) * width + across * t - left).to(tl.int64), valid
-
-
-@triton.jit
-def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
-    """A direction's table as the kernels below read it: where bins lie, and one word for each bin.
-
-    The word is the displacement at the bin's left edge and how much it grows to the right one, in half
-    precision each: a displacement is small where it matters.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
-    values += row * (n_bins + 1)
-    width = (end - start) / n_bins
-    rate = 1.0 / tl.where(width > 0, width, 1.0)
-    rate = tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
-    # Beyond its ends a map is a rigid shift, or the one point that all of it leads to.
-    rigid = tl.load(values + n_bins) > tl.load(values)
-    tl.store(rows + 4 * row, start)
-    tl.store(rows + 4 * row + 1, rate)
-    tl.store(rows + 4 * row + 2, tl.where(rigid, 0.0, -3.0e38))
-    tl.store(rows + 4 * row + 3, tl.where(rigid, n_bins, 3.0e38))
-    b = tl.arange(0, BINS)
-    valid = b < n_bins
-    left = tl.load(values + b, mask=valid, other=0.0) - (start + width * b)
-    right = tl.load(values + b + 1, mask=valid, other=0.0) - (start + width * (b + 1))
-    low = left.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    high = (right - left).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16
-    tl.store(words + row * n_bins + b, low | high, mask=valid)
 
 
 @triton.jit
@@ -137,17 +113,16 @@ def _move_kernel(
 
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _project_kernel(
-    x, theta, columns, out, rows, words, offsets, codes, n, stride, n_bins, n_classes,
+    x, theta, columns, out, offsets, codes, n, stride, n_classes,
     pixels, height, width, s, t, top, left, k, K, across,
-    CHOSEN: tl.constexpr, LABELS: tl.constexpr, DISPLACE: tl.constexpr, PRECISION: tl.constexpr,
+    CHOSEN: tl.constexpr, LABELS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """z = Θx + ξθ_y for BM directions of one tile and BN columns, or T(z) − z instead."""
+    """z = Θx + ξθ_y for BM directions of one tile and BN columns."""
     tile = tl.program_id(2)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     at = tl.load(columns + column, mask=column < n, other=0) if CHOSEN else column
-    first = tl.program_id(1) * BM
-    i = first + tl.arange(0, BM)
+    i = tl.program_id(1) * BM + tl.arange(0, BM)
     z = tl.zeros([BM, BN], tl.float32)
     for begin in range(0, k, BK):
         pixel = begin + tl.arange(0, BK)
@@ -163,34 +138,7 @@ def _project_kernel(
     if LABELS:
         code = tl.load(codes + at, mask=column < n, other=0)
         z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
-    if DISPLACE:
-        z = _displaced(z, tile * k + first, known, rows, words, n_bins, BM, BN)
     tl.store(out + direction.to(tl.int64) * n + column[None, :], z, mask=known & (column < n)[None, :])
-
-
-@triton.jit(do_not_specialize=_GEOMETRY)
-def _lift_kernel(
-    x, theta, dz, n, stride, size, pixels, height, width, s, t, top, left, k, K, across,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """x += size·Θᵀdz for BM pixels of one tile and BN columns."""
-    tile = tl.program_id(2)
-    column = tl.program_id(0) * BN + tl.arange(0, BN)
-    pixel = tl.program_id(1) * BM + tl.arange(0, BM)
-    dx = tl.zeros([BM, BN], tl.float32)
-    for first in range(0, k, BK):
-        i = first + tl.arange(0, BK)
-        rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
-        part = tl.load(
-            dz + (tile * k + i).to(tl.int64)[:, None] * n + column[None, :],
-            mask=(i < k)[:, None] & (column < n)[None, :],
-            other=0.0,
-        )
-        dx = tl.dot(tl.trans(rotation), part, dx, input_precision=PRECISION)
-    row, inside = _place(pixels, pixel, tile // across, tile % across, height, width, s, t, top, left)
-    here = x + row[:, None] * stride + column[None, :]
-    use = inside[:, None] & (column < n)[None, :]
-    tl.store(here, tl.load(here, mask=use, other=0.0) + size * dx, mask=use)
 
 
 def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
@@ -207,38 +155,6 @@ def _nothing(like: Tensor) -> Tensor:
     return like.new_empty(0)
 
 
-Packed = tuple[Tensor, Tensor]
-
-
-def _pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
-    h, n_bins = values.shape[0], values.shape[1] - 1
-    rows = torch.empty((h, 4), dtype=torch.float32, device=values.device)
-    words = torch.empty((h + 128, n_bins), dtype=torch.int32, device=values.device)  # blocks run over
-    grid: Any = (h,)
-    _pack_kernel[grid](lo, hi, values, rows, words, n_bins, BINS=1 << (n_bins - 1).bit_length())
-    return rows, words
-
-
-def _project(
-    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None, out: Tensor,
-    offsets: Tensor | None, codes: Tensor | None, table: Packed | None,
-) -> None:  # fmt: skip
-    n, side = out.shape[1], len(theta)
-    bm, bn, bk = min(128, side), 128, min(64, side)
-    down, across = geometry.grid
-    none = _nothing(x)
-    rows, words = table if table is not None else (none, none)
-    grid: Any = (triton.cdiv(n, bn), triton.cdiv(side, bm), down * across)
-    _project_kernel[grid](
-        x, theta, none if columns is None else columns, out, rows, words,
-        none if offsets is None else offsets, none if codes is None else codes,
-        n, x.stride(0), 1 if table is None else words.shape[1],
-        1 if offsets is None else offsets.shape[1], *_of(geometry, x.device), side, across,
-        CHOSEN=columns is not None, LABELS=offsets is not None, DISPLACE=table is not None,
-        PRECISION=_precision(theta), BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
-    )  # fmt: skip
-
-
 def project_tiles(
     x: Tensor,
     theta: Tensor,
@@ -249,9 +165,22 @@ def project_tiles(
 ) -> Tensor:
     if x.dtype != torch.float32 or x.stride(1) != 1:
         return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
-    n = x.shape[1] if columns is None else len(columns)
+    n, side = x.shape[1] if columns is None else len(columns), len(theta)
+    if side > _ON_CHIP:
+        return large.project(x, theta, geometry, columns, offsets, codes)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
-    _project(x, theta, geometry, columns, z, offsets, codes, None)
+    bm, bn, bk = min(128, side), 128, min(64, side)
+    down, across = geometry.grid
+    none = _nothing(x)
+    grid: Any = (triton.cdiv(n, bn), triton.cdiv(side, bm), down * across)
+    _project_kernel[grid](
+        x, theta, none if columns is None else columns, z,
+        none if offsets is None else offsets, none if codes is None else codes,
+        n, x.stride(0), 1 if offsets is None else offsets.shape[1],
+        *_of(geometry, x.device), side, across,
+        CHOSEN=columns is not None, LABELS=offsets is not None,
+        PRECISION=_precision(theta), BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
+    )  # fmt: skip
     return z
 
 
@@ -268,35 +197,21 @@ def move_tiles(
 ) -> None:
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
         return reference.move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes)
-    n, side = x.shape[1], len(theta)
+    n, side, table = x.shape[1], len(theta), pack(lo, hi, values)
+    if side > _ON_CHIP:
+        return large.move(x, theta, geometry, table, size, offsets, codes)
     down, across = geometry.grid
     none = _nothing(x)
-    table = _pack(lo, hi, values)
-    if side <= _ON_CHIP:
-        bm, bn, warps, stages = _MOVE[side]
-        grid: Any = (triton.cdiv(n, bn), across, down)
-        _move_kernel[grid](
-            x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
-            n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
-            *_of(geometry, x.device), LABELS=offsets is not None, PRECISION=_precision(theta),
-            K=side, BM=bm, BN=bn, num_warps=warps, num_stages=stages,
-        )  # fmt: skip
-        return None
-    dz = torch.empty((geometry.n_directions, n), dtype=theta.dtype, device=x.device)
-    _project(x, theta, geometry, None, dz, offsets, codes, table)
-    grid = (triton.cdiv(n, 128), triton.cdiv(side, 128), down * across)
-    _lift_kernel[grid](
-        x, theta, dz, n, x.stride(0), size, *_of(geometry, x.device), side, across,
-        PRECISION=_precision(theta), BM=128, BN=128, BK=64, num_warps=8,
+    bm, bn, warps = _MOVE[side]
+    grid: Any = (triton.cdiv(n, bn), across, down)
+    _move_kernel[grid](
+        x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
+        n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
+        *_of(geometry, x.device), LABELS=offsets is not None, PRECISION=_precision(theta),
+        K=side, BM=bm, BN=bn, num_warps=warps, num_stages=1,
     )  # fmt: skip
     return None
 
 
-# Lanes: (directions at a time, columns at a time, warps, stages of the pipeline).
-_MOVE = {
-    16: (16, 128, 4, 1),
-    32: (32, 64, 4, 1),
-    64: (64, 64, 4, 1),
-    128: (64, 64, 4, 1),
-    256: (64, 32, 4, 1),
-}
+# Lanes: (directions at a time, columns at a time, warps).
+_MOVE = {16: (16, 128, 4), 32: (32, 64, 4), 64: (64, 64, 4), 128: (64, 64, 4), 256: (64, 32, 4)}

@@ -26,6 +26,7 @@ __all__ = [
     "displace_knots",
     "histogram",
     "lanes",
+    "laplace",
     "lift_tiles",
     "match",
     "move_tiles",
@@ -62,6 +63,17 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
         )
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    """Laplace numbers from the stream of `key`, float64 (rows, columns), a row's E|·|² being 1."""
+    return laplace_of(philox(0, rows * -(-columns // 4), key, device).view(rows, -1), columns)
+
+
+def laplace_of(words: Tensor, columns: int) -> Tensor:
+    """The same from 32-bit words: w becomes u = (w + ½)/2³² − ½, then −sign(u)·ln(1 − 2|u|)/√(2l)."""
+    u = (words[:, :columns].to(torch.float64) + 0.5) / 2**32 - 0.5
+    return torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * columns)
 
 
 def box_muller(words: Tensor) -> Tensor:

@@ -1,0 +1,12 @@
+"""The tables and figures of Du et al. (ICML 2023) again, such as ``python -m benchmarks.paper.table1``.
+
+What they share with the examples and the other benchmarks, which are scripts, is found beside them.
+"""
+
+import sys
+from pathlib import Path
+
+for _folder in ("benchmarks", "examples"):
+    _path = str(Path(__file__).parents[2] / _folder)
+    if _path not in sys.path:
+        sys.path.append(_path)

@@ -1,0 +1,127 @@
+"""Bring the pages in docs/commands up to date: real output of every command, and a table of its flags.
+
+    python examples/command_pages.py            # runs every command of the pages: minutes
+    python examples/command_pages.py fit        # up to that page
+    python examples/command_pages.py --flags    # the tables alone
+
+Lines of a ```console block that begin with "$ " are run in a folder of their own, page after page;
+what they say takes the place of the lines below them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PAGES = Path(__file__).parent.parent / "docs" / "commands"
+# A page may use what those before it have made.
+ORDER = ("fit", "sample", "inpaint", "evaluate", "report", "info", "datasets", "doctor", "demo")
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FLAGS = re.compile(r"(?<=<!-- flags -->\n).*?(?=<!-- end of flags -->)", re.DOTALL)
+_MADE = re.compile(r"^\*Real output: .*\*$", re.MULTILINE)
+
+
+def flags(verb: str) -> str:
+    """The table of a command's flags."""
+    import typer
+
+    from sliceflow.cli.commands import app
+
+    group: Any = typer.main.get_command(app)
+    rows = ["", "| flag | meaning |", "|---|---|"]
+    for param in group.commands[verb].params:
+        if param.param_type_name != "option" or param.name == "help":
+            continue
+        names = ", ".join(f"`{name}`" for name in param.opts)
+        none = param.default is None or param.default is False or param.required
+        shown = "" if none else f" Default: `{param.default}`."
+        needed = " Required." if param.required else ""
+        rows.append(f"| {names} | {param.help}{shown}{needed} |")
+    return "\n".join([*rows, "", ""])
+
+
+def run(text: str, folder: Path) -> str:
+    """A block with its commands run anew in the folder."""
+    out = []
+    for line in text.splitlines():
+        if not line.startswith("$ "):
+            continue  # what it said before
+        words = line[2:].split("  #")[0]
+        print(words, flush=True)
+        here = os.environ | {
+            "COLUMNS": "100",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        result = subprocess.run(
+            words, shell=True, cwd=folder, env=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said = result.stdout.decode().replace(str(Path.home()), "~").rstrip()
+        said = said.replace(platform.release(), platform.release().split("-")[0])
+        out += [line, *([said] if said else [])]
+    return "\n".join(out) + "\n"
+
+
+def prepare(folder: Path) -> None:
+    """What the pages' commands are fed with: a folder of pictures, a table, a half of a picture."""
+    import numpy as np
+    from PIL import Image
+    from sklearn.datasets import load_iris
+
+    from sliceflow.datasets import load
+
+    digits, test = load("digits"), load("digits", "test")
+    for name, label in (("zeros", 0), ("ones", 1)):
+        (folder / "photos" / name).mkdir(parents=True)
+        for i, image in enumerate(digits.images[digits.labels == label]):
+            picture = Image.fromarray((image * 15).astype(np.uint8)).resize((40, 30))
+            picture.save(folder / "photos" / name / f"{i:03d}.png")
+    Image.fromarray((test.images[3] * (255 / 16)).round().astype(np.uint8)).save(folder / "half.png")
+    iris = load_iris()
+    with (folder / "iris.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(
+            [*(name[:-5].replace(" ", "_") for name in iris.feature_names), "by", "species"]
+        )
+        for row, kind in zip(iris.data, iris.target, strict=True):
+            writer.writerow([*row, "Fisher", iris.target_names[kind]])
+    (folder / "run.toml").write_text('quality = "draft"\nparticles = 5000\nseed = 7\n')
+
+
+def main() -> None:
+    """Rewrite the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--flags", action="store_true", help="the tables alone; nothing is run")
+    parser.add_argument("last", nargs="?", choices=ORDER, default=ORDER[-1], help="the last page")
+    arguments = parser.parse_args()
+    only_flags = arguments.flags
+    from sliceflow import __version__
+
+    made = (
+        f"*Real output: {datetime.date.today():%-d %B %Y}, sliceflow {__version__}, "
+        f"{os.cpu_count()} cores of a shared {platform.machine()} machine.*"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not only_flags:
+            prepare(folder)
+        for verb in ORDER[: ORDER.index(arguments.last) + 1]:
+            page = PAGES / f"{verb}.md"
+            text = page.read_text(encoding="utf-8")
+            text = _FLAGS.sub(lambda _, verb=verb: flags(verb), text)
+            if not only_flags:
+                text = _BLOCK.sub(lambda m: f"```console\n{run(m[1], folder)}```", text)
+                text = _MADE.sub(made, text)
+            page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

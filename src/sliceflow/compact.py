@@ -1,0 +1,258 @@
+"""Compact tables: the maps of a step in some fifty bytes each, for models that are kept.
+
+A map is kept as its displacement D(z) = T(z) − z, piecewise linear through a few knots that stand where
+it bends, rounded to whole steps. `compress` makes such a table of a grid; for moving particles it is
+made a grid again.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.transports import GridTable
+
+if TYPE_CHECKING:
+    from sliceflow.flow import Step
+
+__all__ = ["MOST_BINS", "CompactTable", "compress", "compress_model", "from_bytes", "to_bytes"]
+
+MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
+MOST_BINS = (1 << 16) - 1
+_MOST_RATIO = 1032  # of what zlib can make of its bytes
+_MOST_LEVEL = (1 << 15) - 1
+
+
+@dataclass(frozen=True)
+class CompactTable:
+    """Maps through few knots on the edges of a uniform grid of `n_bins` bins over [lo, hi], both (h,).
+
+    Knot k stands at edge `at[k]` and moves by ``levels[k] · 2**exponent``; D is linear between knots.
+    The `sizes` (h,) say how many knots each map has. Its first is at edge 0, its last at edge `n_bins`.
+    `dtype` is that of the grid's values.
+    """
+
+    lo: Tensor
+    hi: Tensor
+    sizes: Tensor
+    at: Tensor
+    levels: Tensor
+    n_bins: int
+    exponent: int
+    dtype: torch.dtype = torch.float32
+
+    def grid(self) -> GridTable:
+        """The same maps on their whole grid, made to ascend: the same bits on every device."""
+        h, n_bins, device = len(self.lo), self.n_bins, self.lo.device
+        at, n_knots = self.at.long(), len(self.at)
+        row = torch.arange(h, device=device)
+        row = row.repeat_interleave(self.sizes.long(), output_size=n_knots)  # known: no wait for a GPU
+        edge = self.lo[row] + ((self.hi - self.lo) / n_bins)[row] * at
+        values = edge + self.levels.double() * math.ldexp(1.0, self.exponent)
+        # A knot's line runs up to the next knot; that of a map's last one is its own edge only.
+        bins = torch.diff(at, append=at[:1])
+        bins = torch.where(bins > 0, bins, 1)
+        rise = torch.diff(values, append=values[-1:]) / bins
+        k = torch.arange(n_knots, device=device)
+        k = k.repeat_interleave(bins, output_size=h * (n_bins + 1)).view(h, n_bins + 1)
+        beyond = torch.arange(n_bins + 1, device=device) - at[k]
+        whole = (values[k] + beyond * rise[k]).to(self.dtype)
+        return GridTable(self.lo, self.hi, whole.cummax(1).values)
+
+    def to(self, device: torch.device) -> CompactTable:
+        """The same on another device."""
+        names = ("lo", "hi", "sizes", "at", "levels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def displace(self, z: Tensor) -> Tensor:
+        return self.grid().displace(z)
+
+    def thin(self, n_knots: int) -> CompactTable:
+        return self
+
+
+def compress(table: GridTable, error: float) -> CompactTable:
+    """The maps of a grid with as few knots as an error allows.
+
+    Parameters
+    ----------
+    table : with its weights, as `GridTable.thin` keeps them: what counts is the error of particles
+    error : root mean square of a particle's error, in the units of z. All maps have the same, and not
+        one relative to their displacements: errors of large and small maps add up alike
+
+    Returns
+    -------
+    Table on the same grid, its range rounded to 1/8 of a step, the displacements to whole ones. A step
+    is the largest power of two that is not above `error`, unless displacements are enormous.
+    """
+    if table.weights is None:
+        table = table.thin(table.values.shape[1] - 1)
+    if table.weights is None:
+        raise ValueError(
+            "the tables do not tell where the particles were: compress a flow as it was fitted, "
+            "not one that was saved and loaded"
+        )
+    n_bins, device = table.values.shape[1] - 1, table.lo.device
+    if n_bins > MOST_BINS:
+        raise ValueError(f"maps of {n_bins} bins; at most {MOST_BINS} can be kept: fit with fewer")
+    values = table.values.double().cpu()
+    lo, hi = table.lo.double().cpu()[:, None], table.hi.double().cpu()[:, None]
+    place = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
+    farthest = float((values - (lo + (hi - lo) * place)).abs().amax()) if len(lo) else 0.0
+    if not math.isfinite(farthest):
+        raise ValueError("the maps hold NaN or infinity: the flow did not stay finite")
+    fits = math.frexp(farthest / (_MOST_LEVEL - 1))[1]  # 16 bits
+    exponent = max(math.frexp(error)[1] - 1, fits, -1000)
+    step = math.ldexp(1.0, exponent)
+    lo, hi = (lo / (step / 8)).round() * (step / 8), (hi / (step / 8)).round() * (step / 8)
+    shift = values - (lo + (hi - lo) * place)
+    share = table.weights.double().cpu().square()  # they are square roots
+    weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
+    from sliceflow.kernels.cpu_bends import bends  # numba is slow to import
+
+    arrays = bends(shift.numpy(), weights.numpy(), error, step, MOST_KNOTS)
+    sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
+    return CompactTable(
+        lo[:, 0].to(device),
+        hi[:, 0].to(device),
+        sizes,
+        at,
+        levels,
+        n_bins,
+        exponent,
+        table.values.dtype,
+    )
+
+
+def compress_model(model: Sequence[Sequence[Step]], error: float) -> list[list[Step]]:
+    """The steps of a model with compact tables in place of grids; other tables stay as they are.
+
+    Steps with few directions, at the coarse levels of pictures, get a smaller part of the error: they
+    have few maps to pay for, and later steps build on them.
+
+    Parameters
+    ----------
+    error : root of the sum of squares of all steps' errors: what they add up to for a particle if they
+        are independent of each other
+    """
+    squares = sum(
+        len(s.table.lo) ** 0.5 for steps in model for s in steps if type(s.table) is GridTable
+    )
+
+    def small(step: Step) -> Step:
+        if not isinstance(step.table, GridTable):
+            return step
+        part = math.sqrt(len(step.table.lo) ** 0.5 / squares)
+        return replace(step, table=compress(step.table, error * part))
+
+    return [[small(step) for step in steps] for steps in model]
+
+
+# As bytes
+
+
+def to_bytes(tables: Sequence[CompactTable]) -> bytes:
+    """What `from_bytes` makes tables of again; they must have one type and one number of bins.
+
+    All their numbers of one kind follow each other, and of these the lowest bytes come first: so zlib
+    sees what is alike. Of a map's knots the ends have no place: they are at 0 and `n_bins`.
+    """
+    for table in tables:
+        _check_range(table)
+    lo, hi, sizes, at, levels = (
+        torch.cat([getattr(table, name).cpu() for table in tables]).numpy()
+        for name in ("lo", "hi", "sizes", "at", "levels")
+    )
+    inner = ~_ends(sizes.astype(np.int64))
+    gaps = np.diff(at, prepend=0)[inner].astype("<u2")
+    kinds = (lo.astype("<f8"), hi.astype("<f8"), (sizes - 2).astype("u1"), gaps, levels.astype("<i2"))
+    # Only runs and the bytes' own frequencies: smaller here than all of zlib, and much faster.
+    stream = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
+    return stream.compress(b"".join(map(_planes, kinds))) + stream.flush()
+
+
+def from_bytes(
+    packed: bytes,
+    directions: Sequence[int],
+    exponents: Sequence[int],
+    n_bins: int,
+    n_knots: int,
+    dtype: torch.dtype,
+) -> list[CompactTable]:
+    """The tables of `to_bytes`, of so many `directions` each and `n_knots` in all; else a ValueError.
+
+    The numbers are checked before anything is allocated, against each other and against `packed`.
+    """
+    h = sum(directions)
+    if len(directions) != len(exponents) or not all(abs(e) <= 1000 for e in exponents):
+        raise ValueError(f"there are {len(exponents)} exponents for {len(directions)} tables")
+    if not 1 <= n_bins <= MOST_BINS or not 2 * h <= n_knots <= MOST_KNOTS * h:
+        raise ValueError(f"{h} compact maps have {n_knots} knots on {n_bins} bins")
+    counts = [8 * h, 8 * h, h, 2 * (n_knots - 2 * h), 2 * n_knots]
+    if sum(counts) > _MOST_RATIO * len(packed):
+        raise ValueError(f"{len(packed)} bytes cannot hold {n_knots} knots")
+    stream = zlib.decompressobj()
+    try:
+        whole = stream.decompress(packed, sum(counts) + 1)
+    except zlib.error as error:
+        raise ValueError(f"compact maps cannot be unpacked: {error}") from error
+    if len(whole) != sum(counts) or not stream.eof or stream.unused_data:
+        raise ValueError(f"compact maps do not have the {sum(counts)} bytes of {n_knots} knots")
+    parts = np.split(np.frombuffer(whole, np.uint8), np.cumsum(counts)[:-1])
+    kinds = ("<f8", "<f8", "u1", "<u2", "<i2")
+    lo, hi, sizes, gaps, levels = (_whole(p, kind) for p, kind in zip(parts, kinds, strict=True))
+    sizes = sizes.astype(np.int64) + 2
+    if sizes.sum() != n_knots:
+        raise ValueError(f"compact maps have {sizes.sum()} knots, not {n_knots}")
+    steps = np.zeros(n_knots, np.int64)
+    ends = _ends(sizes)
+    steps[~ends] = gaps
+    at, last = np.cumsum(steps), np.cumsum(sizes) - 1
+    at -= np.repeat(at[last - sizes + 1], sizes)
+    at[last] = n_bins
+    if (np.diff(at)[~ends[1:] | ~ends[:-1]] < 1).any() or not (lo <= hi).all():
+        raise ValueError("compact maps have knots that do not ascend")
+    out, rows, knots = [], 0, 0
+    for count, exponent in zip(directions, exponents, strict=True):
+        of, rows = slice(rows, rows + count), rows + count
+        held = int(sizes[of].sum())
+        where, knots = slice(knots, knots + held), knots + held
+        parts = [lo[of], hi[of], sizes[of].astype("i2"), at[where].astype("i4"), levels[where]]
+        a, b, c, d, e = (torch.from_numpy(p.astype(p.dtype.newbyteorder("="))) for p in parts)
+        out.append(CompactTable(a, b, c, d, e, n_bins, exponent, dtype))
+        _check_range(out[-1])
+    return out
+
+
+def _check_range(table: CompactTable) -> None:
+    """Refuse maps whose values may not be finite."""
+    farthest = max(float(t.abs().amax()) for t in (table.lo, table.hi)) if len(table.lo) else 0.0
+    if not farthest + math.ldexp(1.0, table.exponent + 15) < torch.finfo(table.dtype).max / 4:
+        raise ValueError(
+            f"compact maps reach beyond the numbers of {str(table.dtype).removeprefix('torch.')}"
+        )
+
+
+def _ends(sizes: np.ndarray) -> np.ndarray:
+    """Which knots are the first or the last of their map."""
+    out = np.zeros(int(sizes.sum()), bool)
+    last = np.cumsum(sizes) - 1
+    out[last] = out[last - sizes + 1] = True
+    return out
+
+
+def _planes(array: np.ndarray) -> bytes:
+    """The lowest bytes of all numbers, then the next."""
+    return array.view(np.uint8).reshape(-1, array.itemsize).T.tobytes()
+
+
+def _whole(planes: np.ndarray, kind: str) -> np.ndarray:
+    wide = np.dtype(kind).itemsize
+    return np.ascontiguousarray(planes.reshape(wide, -1).T).reshape(-1).view(kind)

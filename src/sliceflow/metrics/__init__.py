@@ -1,0 +1,48 @@
+"""How good samples are, measured on arrays: distances, coverage, copies, classifiers, FID.
+
+No single number suffices: distances between distributions do not see copying, so print `nn_ratio`
+beside them, and print every metric's floor (real rows against real rows) beside the metric:
+`with_floor` does it for one, `Battery` for all. Nothing here draws. torch and scikit-learn are imported
+when they are needed; only FID wants the extra ``sliceflow[metrics]``.
+"""
+
+from sliceflow.metrics.battery import MEANING, Battery
+from sliceflow.metrics.classifier import PictureClassifier, train_classifier
+from sliceflow.metrics.coverage import (
+    DensityCoverage,
+    PrecisionRecall,
+    density_coverage,
+    precision_recall,
+)
+from sliceflow.metrics.distances import energy_distance, sliced_wasserstein
+from sliceflow.metrics.floors import Score, with_floor
+from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
+from sliceflow.metrics.inception import FID, fid, inception_features
+from sliceflow.metrics.neighbours import nearest, nearest_pictures, nn_ratio
+from sliceflow.metrics.protocol import labelled_protocol
+from sliceflow.metrics.two_sample import two_sample_accuracy
+
+__all__ = [
+    "FID",
+    "MEANING",
+    "Battery",
+    "DensityCoverage",
+    "PictureClassifier",
+    "PrecisionRecall",
+    "Score",
+    "density_coverage",
+    "energy_distance",
+    "fid",
+    "frechet_distance",
+    "frechet_distance_pca",
+    "inception_features",
+    "labelled_protocol",
+    "nearest",
+    "nearest_pictures",
+    "nn_ratio",
+    "precision_recall",
+    "sliced_wasserstein",
+    "train_classifier",
+    "two_sample_accuracy",
+    "with_floor",
+]

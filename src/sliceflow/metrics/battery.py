@@ -1,0 +1,171 @@
+"""All metrics at once, against one training and one test set, with their floors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from sliceflow.metrics.coverage import density_coverage, precision_recall
+from sliceflow.metrics.distances import energy_distance, sliced_wasserstein
+from sliceflow.metrics.floors import few
+from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
+from sliceflow.metrics.neighbours import nearest
+from sliceflow.metrics.pairs import as_rows
+from sliceflow.metrics.two_sample import two_sample_accuracy
+
+__all__ = ["MEANING", "Battery"]
+
+# Of each metric: what would be best, and what it says.
+MEANING = {
+    "sliced distance": ("floor", "sliced 2-Wasserstein distance to held-out rows"),
+    "energy distance": ("floor", "energy distance to held-out rows"),
+    "FD": ("floor", "Fréchet distance to held-out rows, in the features"),
+    "FD-PCA32": ("floor", "Fréchet distance to held-out rows, 32 components"),
+    "precision": ("floor", "samples among held-out rows"),
+    "recall": ("floor", "held-out rows among samples"),
+    "density": ("1", "held-out rows around a sample, 1 as in the data"),
+    "coverage": ("floor", "held-out rows that have a sample near"),
+    "two-sample accuracy": ("0.5", "how often a classifier tells samples from held-out rows"),
+    "NN ratio": ("1", "distance to the nearest training row, over a held-out row's; near 0 is copying"),
+    "accuracy": ("floor", "samples that a classifier of real rows recognises as their class"),
+}
+
+
+@dataclass(frozen=True)
+class Battery:
+    """Every metric of samples against `test` rows, and what `train` rows score in the samples' place.
+
+    Distances and neighbours are those of the rows; FD, precision, recall, density and coverage those of
+    their features, if `features` is given, else precision and so on are of the rows and FD is FD-PCA32,
+    in the 32 leading principal components of the training rows. NN ratio's floor is half of the test
+    rows against the other half, that of `accuracy` the classifier's own on the test rows.
+
+    Parameters
+    ----------
+    train, test : (n, d) rows or pictures, fitted and held out
+    features : makes (n, F) features of rows, such as `PictureClassifier.features`
+    predict : makes (n,) classes of rows, such as `PictureClassifier.predict`; adds `accuracy`
+    test_labels : classes of the test rows, for the floor of `accuracy`
+    n_trees : of the forest of the two-sample test, which takes the longest; 0 leaves it out
+    most : rows of each kind, but for the training rows that neighbours are looked for in
+    neighbours_of : rows whose neighbours are looked for
+    device : "cpu", "cuda", or "auto", a GPU where there is one
+    seed : of the rows left out, directions and forests
+
+    Examples
+    --------
+    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 300, 4))
+    >>> battery = Battery(train, test, n_trees=0, device="cpu")
+    >>> score, floor = battery.score(samples), battery.floors
+    >>> abs(score["NN ratio"] - 1) < 0.2 and score["sliced distance"] < 2 * floor["sliced distance"]
+    True
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    features: Callable[[np.ndarray], np.ndarray] | None = None
+    predict: Callable[[np.ndarray], np.ndarray] | None = None
+    test_labels: np.ndarray | None = None
+    n_trees: int = 200
+    most: int = 10_000
+    neighbours_of: int = 10_000
+    device: str = "auto"
+    seed: int = 0
+
+    def score(self, samples: np.ndarray, labels: np.ndarray | None = None) -> dict[str, float]:
+        """All numbers of the samples; with their labels also `accuracy`, if there is a classifier."""
+        out = self._against_test(few(samples, self.n, self.seed))
+        if self._test_distance > 0:
+            apart = nearest(few(samples, self.neighbours_of, self.seed), self.train, device=self.device)
+            out["NN ratio"] = float(np.median(apart[0]) / self._test_distance)
+        if self.predict is not None and labels is not None:
+            out["accuracy"] = float(np.mean(self.predict(samples) == labels))
+        return out
+
+    @property
+    def n(self) -> int:
+        """How many samples are looked at, at most: as many as training rows stand in for them."""
+        return min(self.most, len(self.train))
+
+    @cached_property
+    def floors(self) -> dict[str, float]:
+        """What real rows score."""
+        out = self._against_test(few(self.train, self.n, self.seed + 1))
+        if self._test_distance > 0:
+            distances = self._test_distances
+            out["NN ratio"] = float(np.median(distances[::2]) / max(np.median(distances[1::2]), 1e-300))
+        if self.predict is not None and self.test_labels is not None:
+            out["accuracy"] = float(np.mean(self.predict(self.test) == self.test_labels))
+        return out
+
+    def table(self, **kinds: Mapping[str, float]) -> str:
+        """Scores of each kind of samples in columns, then the floor and what would be best."""
+        rows = [("", *kinds, "floor", "ideal")]
+        for name, (ideal, _) in MEANING.items():
+            numbers = [scores.get(name) for scores in (*kinds.values(), self.floors)]
+            if any(number is not None for number in numbers):
+                rows.append((name, *("–" if v is None else f"{v:.3g}" for v in numbers), ideal))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+        )
+
+    def as_dict(self, **kinds: Mapping[str, float]) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "scores": {kind: dict(scores) for kind, scores in kinds.items()},
+            "floors": self.floors,
+            "training rows": len(self.train),
+            "held-out rows": len(self._unseen),
+            "samples, at most": self.n,
+        }
+
+    def _against_test(self, rows: np.ndarray) -> dict[str, float]:
+        flat, unseen = as_rows(rows, "samples"), as_rows(self._unseen, "test")
+        out = {
+            "sliced distance": sliced_wasserstein(flat, unseen, seed=self.seed),
+            "energy distance": energy_distance(flat, unseen, device=self.device),
+        }
+        if self.features is None:
+            seen = as_rows(few(self.train, self.most, self.seed), "train")
+            out["FD-PCA32"] = frechet_distance_pca(flat, unseen, seen)
+            made = flat
+        else:
+            made = self.features(rows)
+            out["FD"] = frechet_distance(made, self._unseen_features)
+        balls = partial(self._balls, made, self._unseen_features)
+        out |= balls(precision_recall, 3) | balls(density_coverage, 5)
+        if self.n_trees:
+            out["two-sample accuracy"] = two_sample_accuracy(
+                flat, unseen, n_trees=self.n_trees, seed=self.seed
+            )
+        return out
+
+    def _balls(
+        self, a: np.ndarray, b: np.ndarray, metric: Callable[..., Any], k: int
+    ) -> dict[str, float]:
+        if min(len(a), len(b)) <= k:  # no k-th neighbour
+            return {}
+        return dict(metric(a, b, k=k, device=self.device)._asdict())
+
+    @cached_property
+    def _unseen(self) -> np.ndarray:
+        return few(self.test, self.most, self.seed)
+
+    @cached_property
+    def _unseen_features(self) -> np.ndarray:
+        return as_rows(self._unseen) if self.features is None else self.features(self._unseen)
+
+    @cached_property
+    def _test_distances(self) -> np.ndarray:
+        rows = few(self.test, self.neighbours_of, self.seed)
+        return nearest(rows, self.train, device=self.device)[0][:, 0]
+
+    @property
+    def _test_distance(self) -> float:
+        """Median distance of a test row to the nearest train row; 0 where most are in both."""
+        return float(np.median(self._test_distances))

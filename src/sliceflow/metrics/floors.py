@@ -1,0 +1,68 @@
+"""A metric together with its floor: what real rows score in the samples' place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Score", "few", "with_floor"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What samples score, and what equally many real rows score in their place."""
+
+    name: str
+    value: float
+    floor: float
+    n_samples: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.3g} (floor {self.floor:.3g}, {self.n_samples} samples)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def few(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
+    """n rows drawn without repetition, in their order; all, where there are no more."""
+    if len(x) <= n:
+        return x
+    return x[np.sort(np.random.default_rng(seed).permutation(len(x))[:n])]
+
+
+def with_floor(
+    metric: Callable[[np.ndarray, np.ndarray], float],
+    samples: np.ndarray,
+    real: np.ndarray,
+    unseen: np.ndarray,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+) -> Score:
+    """`metric(samples, unseen)`, and as floor the same for equally many rows of `real`.
+
+    A metric depends on the counts, so both are given as many rows: the smaller of the two counts.
+
+    Parameters
+    ----------
+    metric : takes two arrays of rows
+    samples, real, unseen : the samples, rows that were fitted, and rows that were not
+    name : what to call it; the metric's own name if None
+    seed : of the rows that are left out of the larger
+
+    Examples
+    --------
+    >>> from sliceflow.metrics import sliced_wasserstein
+    >>> real, unseen = np.random.default_rng(0).normal(size=(2, 500, 3))
+    >>> score = with_floor(sliced_wasserstein, 2 * real[:400], real, unseen)
+    >>> print(score)
+    sliced_wasserstein 0.97 (floor 0.108, 400 samples)
+    """
+    n = min(len(samples), len(real))
+    value, floor = (float(metric(few(x, n, seed), unseen)) for x in (samples, real))
+    return Score(name or str(getattr(metric, "__name__", "metric")), value, floor, n)

@@ -1,0 +1,69 @@
+"""The small network: it learns, it is kept without pickle, it can do without labels."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from sliceflow.datasets import load
+from sliceflow.metrics import frechet_distance, train_classifier
+
+QUICK = {"levels": 17, "epochs": 4, "width": 4, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits"), load("digits", split="test")
+
+
+def test_digits_are_recognised_and_the_network_is_read_again(digits, tmp_path):
+    train, test = digits
+    given = (train.images, train.labels, test.images, test.labels)
+    judge = train_classifier(*given, cache=tmp_path, **QUICK)
+    assert judge.accuracy > 0.85
+    assert judge.accuracy == judge.score(test.images, test.labels)
+    (file,) = tmp_path.iterdir()
+    assert not zipfile.is_zipfile(file)  # torch.save would have made one, with a pickle in it
+    with safe_open(file, "pt") as kept:
+        assert json.loads(kept.metadata()["sliceflow"])["accuracy"] == judge.accuracy
+    again = train_classifier(*given, cache=tmp_path, **QUICK)
+    assert again.about["read from"] == str(file)
+    assert again.accuracy == judge.accuracy
+    assert np.array_equal(again.features(test.images), judge.features(test.images))
+    assert np.array_equal(again.predict(test.images), judge.predict(test.images))
+    # Other pictures or settings are another file.
+    train_classifier(train.images[:200], train.labels[:200], cache=tmp_path, **QUICK | {"epochs": 1})
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_noise_is_far_in_its_features_and_real_pictures_are_near(digits):
+    train, test = digits
+    judge = train_classifier(train.images, train.labels, **QUICK)
+    assert judge.accuracy is None
+    real, unseen = judge.features(train.images), judge.features(test.images)
+    noise = judge.features(np.random.default_rng(0).integers(0, 17, test.images.shape).astype(np.uint8))
+    assert frechet_distance(noise, real) > 20 * frechet_distance(unseen, real)
+
+
+def test_without_labels_it_learns_which_way_is_up():
+    up = np.linspace(0, 255, 12).astype(np.uint8)[None, :, None, None]
+    noise = np.random.default_rng(0).integers(-20, 21, (240, 12, 12, 3))
+    images = (up + noise).clip(0, 255).astype(np.uint8)
+    judge = train_classifier(
+        images[:200], None, images[200:], epochs=4, width=4, device="cpu", mirror=False
+    )
+    assert list(judge.classes) == ["0°", "180°", "270°", "90°"]
+    assert judge.accuracy > 0.95
+    assert judge.about["classes"] == "the way up"
+    assert judge.features(images[:3]).shape == (3, 32)
+    with pytest.raises(ValueError, match="12×8 cannot be turned"):
+        train_classifier(images[:, :, :8], None)
+
+
+def test_classes_may_be_words(digits):
+    train, test = digits
+    words = np.array(["zero", "other"])[(train.labels > 0).astype(int)]
+    judge = train_classifier(train.images, words, **QUICK | {"epochs": 1})
+    assert set(judge.predict(test.images)) <= {"zero", "other"}

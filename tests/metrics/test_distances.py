@@ -1,0 +1,90 @@
+"""Energy and Fréchet distances: closed forms, scipy; few rows, singular covariances."""
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+
+from sliceflow.metrics import energy_distance, frechet_distance, sliced_wasserstein
+
+sizes = st.integers(1, 40)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def cloud(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+@given(sizes, sizes, seeds)
+def test_on_the_line_the_energy_distance_is_scipys(n, m, seed):
+    a, b = cloud(seed, n, 1), 3 * cloud(seed + 1, m, 1) + 1
+    same = scipy.stats.energy_distance(a[:, 0], b[:, 0])
+    assert energy_distance(a, b, device="cpu") == pytest.approx(same, rel=1e-6, abs=1e-6)
+
+
+def test_the_energy_distance_is_that_of_all_pairs_whatever_the_blocks(monkeypatch):
+    from sliceflow.metrics import pairs
+
+    a, b = cloud(0, 50, 7), cloud(1, 31, 7) + 0.3
+    pair_means = 2 * cdist(a, b).mean() - cdist(a, a).mean() - cdist(b, b).mean()
+    for rows in (1, 7, 4096):
+        monkeypatch.setattr(pairs, "_ROWS", rows)
+        assert energy_distance(a, b, device="cpu") == pytest.approx(pair_means**0.5, rel=1e-9)
+
+
+@given(sizes, seeds, st.floats(0.1, 100))
+def test_distances_are_symmetric_and_scale_with_the_rows(n, seed, scale):
+    a, b = cloud(seed, n + 1, 3), cloud(seed + 1, n + 2, 3) + 0.5
+    for distance in (lambda a, b: energy_distance(a, b, device="cpu") ** 2, sliced_wasserstein):
+        assert distance(a, b) == pytest.approx(distance(b, a), rel=1e-6)
+        assert distance(scale * a, scale * b) == pytest.approx(scale * distance(a, b), rel=1e-5)
+    d = frechet_distance(a, b)
+    assert d == pytest.approx(frechet_distance(b, a), rel=1e-9)
+    assert frechet_distance(scale * a, scale * b) == pytest.approx(scale**2 * d, rel=1e-7)
+
+
+@given(st.integers(1, 30), seeds)
+def test_two_rows_each_have_a_closed_form_in_any_dimension(d, seed):
+    """Σ_a = uuᵀ and Σ_b = vvᵀ are singular: tr (Σ_a Σ_b)^½ = |uᵀv|."""
+    a, b = cloud(seed, 2, d), cloud(seed + 1, 2, d) * 2 + 1
+    u, v, apart = (a[1] - a[0]) / 2**0.5, (b[1] - b[0]) / 2**0.5, a.mean(0) - b.mean(0)
+    exact = apart @ apart + u @ u + v @ v - 2 * abs(u @ v)
+    assert frechet_distance(a, b) == pytest.approx(exact, rel=1e-9)
+
+
+@given(st.integers(2, 12), st.integers(13, 40), st.integers(1, 12), seeds)
+def test_the_frechet_distance_does_not_notice_columns_of_zeros(n, m, d, seed):
+    a, b = cloud(seed, n, d), cloud(seed + 1, m, d) * 2 + 1
+    wide = [np.pad(x, ((0, 0), (0, 30))) for x in (a, b)]  # more columns than rows
+    assert frechet_distance(*wide) == pytest.approx(frechet_distance(a, b), rel=1e-9)
+
+
+def test_a_set_is_at_rounding_from_itself_even_with_constant_columns():
+    for n, d in ((5, 200), (300, 40)):
+        a = 100 * cloud(0, n, d)
+        a[:, ::3] = 7
+        assert frechet_distance(a, a) < 1e-9
+        assert frechet_distance(a, a[::-1] + 1) == pytest.approx(d, rel=1e-9)
+
+
+def test_the_bias_of_few_samples_is_as_the_docstring_says():
+    d, n, m = 8, 500, 1000
+    found = np.mean([frechet_distance(cloud(2 * i, n, d), cloud(2 * i + 1, m, d)) for i in range(60)])
+    assert found == pytest.approx((1 / n + 1 / m) * (d + d * (d + 1) / 4), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (np.zeros((3, 2)), np.zeros((3, 4)), "2 and 4 numbers in a row"),
+        (np.array([[0.0], [np.nan]]), np.zeros((3, 1)), "row 1"),
+        (np.zeros(3), np.zeros((3, 1)), r"shape \(3,\)"),
+        (np.zeros((1, 2)), np.zeros((3, 2)), "two rows, but there are 1 and 3"),
+        (np.array([["a"], ["b"]]), np.zeros((3, 1)), "not numbers"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(a, b, said):
+    with pytest.raises(ValueError, match=said):
+        frechet_distance(a, b)

@@ -1,0 +1,204 @@
+"""What goes wrong at the command line: one line and a hint, an exit code, and nothing left behind."""
+
+import json
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("typer")
+
+from running import FEW, command, environment, inside, installed, refused
+from sliceflow.cli import evaluate
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("fit", "./nowhere"), 2, ("'./nowhere'", "digits, mnist")),
+        (("fit", ""), 2, ("''", "digits, mnist")),
+        (("fit", "empty"), 1, ("empty holds no pictures", "pass a folder")),
+        (("fit", "words.txt"), 1, ("words.txt is not", "pass a folder")),
+        (("fit", "empty.csv"), 1, ("empty.csv is empty", "a line of names")),
+        (("fit", "words.csv"), 1, ("no column of numbers", "'a'")),
+        (("fit", "digits", "--quality", "fine"), 2, ("'fine'", "number of steps")),
+        (("fit", "digits", "--particles", "0"), 2, ("--particles", "--help")),
+        (("fit", "digits", "--particles", "9", "--conditional"), 2, ("10 classes", "10 or more")),
+        (("fit", "digits", "--device", "toaster"), 2, ("--device toaster", "--device cpu")),
+        (("fit", "digits", "--amplifier", "inf"), 2, ("--amplifier inf", "--help")),
+        (("fit", "digits", "--schedule", "9["), 2, ("--schedule", "auto")),
+        (("fit", "digits", "--schedule", "99[3]"), 2, ("99", "auto")),
+        (("fit", "digits", "--size", "16"), 2, ("--size", "leave it out")),
+        (("fit", "digits", "--observed", "half"), 2, ("--observed", "'half'")),
+        (("fit", "digits", "--target", "x"), 2, ("--target", "--conditional")),
+        (("fit", "digits", "--out", "words.txt"), 2, ("words.txt is a file", "--out")),
+        (("fit", "digits", "--out", "/proc/run", *FEW), 1, ("/proc/run cannot be written to", "--out")),
+        (("fit", "digits", "--conditional", "--observed", "top"), 2, ("exclude", "choose")),
+        (("fit", "digits", "--config", "no.toml"), 2, ("no.toml", "--help")),
+        (("fit", "mnist", "--data-root", "/nowhere"), 1, ("/nowhere/MNIST/raw", "--data-root")),
+        (("info", "nowhere"), 2, ("does not exist", "run folder")),
+        (("info", "words.txt"), 1, ("not a sliceflow file", "sliceflow wrote")),
+        (("report", "empty"), 2, ("no config.json", "sliceflow fit")),
+        (("evaluate", "words.txt"), 2, ("not a run folder", "sliceflow fit")),
+        (("sample", "empty", "--out", "x.gif"), 2, ("does not exist", "run folder")),
+        (("frobnicate",), 2, ("frobnicate", "--help")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch, words, code, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "words.txt").write_text("no data")
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "words.csv").write_text("a,b\nx,y\n")
+    before = sorted(tmp_path.iterdir())
+    result = inside(*words, *(("--quiet",) if words[0] == "fit" else ()))
+    refused(result, code, *said)
+    assert sorted(tmp_path.glob("**/*")) == before or not any((tmp_path / "runs").iterdir())
+
+
+def test_more_than_the_memory_holds_is_refused_with_the_flags_to_lower(digits_run, tmp_path):
+    words = ("fit", "digits", "--particles", 10**12, "--quiet", "--out", tmp_path / "run")
+    refused(inside(*words), 1, "GiB free", "--particles")
+    assert not (tmp_path / "run").exists()
+    words = ("sample", digits_run[0], "--n", 10**12, "--out", tmp_path / "x.npz")
+    refused(inside(*words), 1, "1000000000000 samples", "--n")
+
+
+def test_a_class_that_is_not_there_is_named_with_those_that_are(digits_run, tmp_path):
+    words = ("sample", digits_run[0], "--label", "cat", "--out", tmp_path / "x.npz")
+    refused(inside(*words), 2, "'cat'", "0, 1, 2")
+    words = ("sample", digits_run[0], "--device", "toaster", "--out", tmp_path / "x.npz")
+    refused(inside(*words), 2, "--device toaster")
+    words = ("sample", digits_run[0], "--out", tmp_path / "x.gif")
+    refused(inside(*words), 2, ".gif", ".png")
+    words = ("inpaint", digits_run[0], tmp_path, "--out", tmp_path / "x.png")
+    refused(inside(*words), 2, "does not complete", "--observed")
+
+
+def test_broken_and_mixed_pictures_are_named_with_the_cure(pictures, tmp_path):
+    (pictures / "class-0" / "005.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    result = installed("fit", pictures, "--out", tmp_path / "run")
+    refused(result, 1, "005.png", "--skip-broken")
+    assert "skip_broken" not in result.stderr  # a word of Python's
+    assert not (tmp_path / "run").exists()
+    Image.new("L", (20, 10)).save(pictures / "class-0" / "005.png")
+    refused(inside("fit", pictures, "--out", tmp_path / "run"), 1, "20x10", "--size")
+
+
+def test_debug_shows_where_it_happened(tmp_path):
+    result = inside("info", tmp_path / "nowhere", "--debug")
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+
+
+def test_too_few_rows_to_measure_with_are_said_and_no_failure(tmp_path):
+    out = tmp_path / "run"
+    result = inside("fit", "digits", "--quality", 1, "--particles", 3, "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert "not measured: 3 samples" in result.stdout
+    assert "not measured" in (out / "report.html").read_text()
+
+
+def test_data_that_have_gone_are_missed_by_name(pictures, tmp_path):
+    out = tmp_path / "run"
+    assert inside("fit", pictures, *FEW, "--quiet", "--out", out).returncode == 0
+    pictures.rename(tmp_path / "elsewhere")
+    refused(inside("evaluate", out), 1, "cannot be read again", "in place")
+
+
+def test_a_reader_that_goes_away_ends_the_command(digits_run):
+    words = " ".join(command("info", digits_run[0]))
+    result = subprocess.run(
+        ["sh", "-c", f"{words} | head -n 1"], capture_output=True, text=True, env=environment()
+    )
+    assert result.stdout.startswith("model: ")
+    assert "Traceback" not in result.stderr
+
+
+def interrupted(words, when):
+    """What a fit says that gets Ctrl-C as soon as `when()` is true."""
+    process = subprocess.Popen(
+        command(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 60
+    while not when():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    said = "\n".join(line for line in said.splitlines() if not line.startswith("step "))
+    return subprocess.CompletedProcess(words, process.returncode, out, said)
+
+
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_samples(tmp_path):
+    words = ["fit", "digits", "--quality", "5", "--particles", "1000"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    checkpoint = stopped / "checkpoint" / "fit.checkpoint"
+    refused(
+        interrupted([*words, "--checkpoint-every", "0", "--out", stopped], checkpoint.exists),
+        1,
+        "stopped after",
+        "--resume",
+    )
+    assert not (stopped / "model.sliceflow").exists()
+    refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
+    refused(inside("report", stopped), 2, "has not ended", "--resume")
+    refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
+    other = inside(*words, "--seed", 1, "--out", stopped, "--resume")
+    refused(other, 2, "--seed is 1, and was 0", "--resume")
+    result = installed(*words, "--out", stopped, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert not (stopped / "checkpoint").exists()
+    assert inside(*words, "--out", whole).returncode == 0
+    with np.load(whole / "samples.npz") as a, np.load(stopped / "samples.npz") as b:
+        assert np.array_equal(a["images"], b["images"])
+    with Image.open(whole / "evolution.gif") as a, Image.open(stopped / "evolution.gif") as b:
+        assert abs(a.n_frames - b.n_frames) <= 1
+    refused(inside(*words, "--out", stopped, "--resume"), 2, "has ended", "--force")
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path):
+    started = time.monotonic()
+    words = ["fit", "digits", "--quality", "5", "--out", tmp_path / "run"]
+    refused(interrupted(words, lambda: time.monotonic() > started + 0.5), 1, "interrupted", "again")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_while_measuring_keeps_the_fit(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate, "measure", interrupt)
+        result = inside("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
+    refused(result, 1, "done and saved", "sliceflow evaluate")
+    assert inside("evaluate", tmp_path / "run", "--quiet").returncode == 0
+    assert inside("report", tmp_path / "run", "--quiet").returncode == 0
+    assert (tmp_path / "run" / "neighbours.png").exists()
+
+
+def test_ctrl_c_while_the_fit_is_written_waits_until_it_is(tmp_path, monkeypatch):
+    from sliceflow import ImageFlow
+
+    save = ImageFlow.save
+
+    def interrupt(self, path):
+        signal.raise_signal(signal.SIGINT)
+        return save(self, path)
+
+    monkeypatch.setattr(ImageFlow, "save", interrupt)
+    handler = signal.getsignal(signal.SIGINT)
+    result = inside("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
+    refused(result, 1, "done and saved", "sliceflow evaluate")
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert (tmp_path / "run" / "samples.npz").exists()
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 22
