@@ -35,10 +35,11 @@ HEADS = ["what", "ranks", "ms per step", "CPU ms", "ms in messages", "kB summed"
 
 @dataclass(frozen=True)
 class Stage:
-    """The cost of a step: milliseconds per 100,000 columns on one H200 (RESULTS-H200.md), and messages'.
+    """The cost of a step: milliseconds per 100,000 columns on one H200 (RESULTS-H200.md), and messages.
 
-    Counting 3072 directions takes 1.18 ms with 256 bins, 3.22 with 1024. Assumed, not measured: 0.3 ms of the host; inside a node
-    200 GB/s and 30 µs per message; between nodes 40 GB/s for each GPU and 100 µs.
+    Counting 3072 directions takes 1.18 ms with 256 bins, 3.22 with 1024. Assumed, not measured: 0.3 ms
+    of the host; inside a node 200 GB/s and 30 µs per message; between nodes 40 GB/s for each GPU and
+    100 µs.
     """
 
     name: str

@@ -33,6 +33,8 @@ from sliceflow.checks import need as check
 from sliceflow.distributed import Ranks, weighed
 from sliceflow.flow import Cloud, Flow, Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
+from sliceflow.online.growing import Growing
+from sliceflow.online.vectors import VectorsOnline
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage, flat
 
@@ -51,13 +53,14 @@ _TRANSPORTS: dict[str, Callable[[], transports.Transport]] = {
 _CHUNK = 1 << 16  # offline samples per pass
 
 
-class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
+class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for vectors: particles moved onto the data by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
     x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact. There is no
-    network and no training: the model is the maps.
+    network and no training: the model is the maps. Rows can also be added and forgotten, by the
+    `partial_fit` and `forget` of `sliceflow.online`.
 
     Parameters
     ----------
@@ -297,6 +300,8 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
             )
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
+        self._online = None
+        vars(self).pop("_file", None)  # no longer the model of a file
         self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
         self._condition, self._codes = condition, codes
         self._type, self._device, self._given_device = x.dtype, device, given
@@ -378,6 +383,12 @@ class SlicedWassersteinFlow(Saved, BaseEstimator):  # type: ignore[misc]
         if self._given_device is None:
             return np.ascontiguousarray(rows.cpu().numpy())
         return rows.contiguous().to(self._given_device)
+
+    def _begin_online(self, X: Any) -> VectorsOnline:
+        return VectorsOnline.begin(self, X)
+
+    def _units(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _standardization(X, self.standardize)
 
     def _frame(self) -> frames.FrameKind:
         return _FRAMES[self.frame]() if isinstance(self.frame, str) else self.frame
@@ -488,9 +499,16 @@ def _shared(flow: Flow, transport: transports.Transport, ranks: Ranks, n: int) -
 
 
 def _standardization(
-    X: np.ndarray, wanted: bool, ranks: Ranks, n: int
+    X: np.ndarray,
+    wanted: bool,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    n: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(shift, scale) of each column; a constant column is shifted to 0 and not scaled."""
+    """(shift, scale) of each column; a constant column is shifted to 0 and not scaled.
+
+    Of the rows of all ranks, n in all.
+    """
+    n = len(X) if n is None else n
     d = X.shape[1]
     if not wanted:
         return np.zeros(d), np.ones(d)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from sliceflow.rng import Seed
 from sliceflow.schedule import Stage
 from sliceflow.transports import Fit, Table, Transport
 
-__all__ = ["Cloud", "Flow", "Noise", "Run", "Step", "batches_for", "replay", "simulate"]
+__all__ = ["Cloud", "Counted", "Flow", "Noise", "Run", "Step", "batches_for", "replay", "simulate"]
 
 BUDGET = 1 << 28  # bytes for projections that are moved at a time
 
@@ -40,6 +41,14 @@ class Cloud:
     def part(self, columns: slice | Tensor) -> Cloud:
         """Some of the points; a view where they are neighbours."""
         return Cloud(self.x[:, columns], None if self.y is None else self.y[columns])
+
+
+class Counted(Protocol):
+    """Data of which only the counts of every step were kept (`online`): what a step is fitted to."""
+
+    def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
+        """The maps of step k of stage i for the projected particles z_p (h, M)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,7 @@ class Run:
 def simulate(
     flow: Flow,
     particles: Cloud,
-    data: Cloud,
+    data: Cloud | Counted,
     transport: Transport,
     noise: Noise,
     *,
@@ -191,14 +200,17 @@ def simulate(
     returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
     None the maps as they were fitted.
     `batches`, if given, are what steps look at, the data being in their order already. `run` is where
-    to go on, with particles that stand there.
+    to go on, with particles that stand there. Data that are `Counted` are looked at as they were
+    counted, and by all the particles.
     """
     run = run or Run()
     run.model += [[] for _ in flow.schedule[len(run.model) :]]
     total, began = sum(stage.n_steps for stage in flow.schedule), now() - run.seconds
     for i, stage in enumerate(flow.schedule):
         solver = stage.transport or transport
-        if batches is None:
+        if not isinstance(data, Cloud):
+            look = MiniBatches()
+        elif batches is None:
             look = batches_for(flow, particles, data, solver)
             data = data if look.order is None else data.part(look.order)
         else:
@@ -208,8 +220,11 @@ def simulate(
         for k in range(run.step, stage.n_steps):
             frame = flow.frame(i, k, particles.x)
             some, others = look.at(k)
-            z_p, z_q = flow.project(frame, particles, some), flow.project(frame, data, others)
-            fit: Fit = solver.fit(z_p, z_q, look.weights)
+            z_p = flow.project(frame, particles, some)
+            if isinstance(data, Cloud):
+                fit = solver.fit(z_p, flow.project(frame, data, others), look.weights)
+            else:
+                fit = data.fit(z_p, flow, frame, i, k)
             dz = fit.dz if some is None else None
             if dz is None and some is None and z_p.device.type == "cpu" and z_p.nbytes <= flow.budget:
                 dz = fit.table.displace(z_p)  # at hand: a GPU projects again faster than it reads

@@ -33,6 +33,8 @@ from sliceflow.flow import Cloud, Noise, Run
 from sliceflow.local import Tiles
 from sliceflow.minibatch import divide
 from sliceflow.model_file import Saved
+from sliceflow.online.growing import Growing
+from sliceflow.online.pictures import PicturesOnline
 from sliceflow.pictures import Layout, mask_of
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
@@ -45,8 +47,10 @@ _CHUNK = 1 << 13  # offline samples per pass
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
+class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
+
+    Pictures can also be added and forgotten, by the `partial_fit` and `forget` of `sliceflow.online`.
 
     Parameters
     ----------
@@ -293,6 +297,8 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
                 run,
             )
 
+        self._online = None
+        vars(self).pop("_file", None)  # no longer the model of a file
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
         self._codes = None if codes is None else codes.cpu()
         self._device, self._mask = device, mask
@@ -423,6 +429,9 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         self._walk.replay(cloud, self._model, noise)
         return cloud.x
 
+    def _begin_online(self, images: Any) -> PicturesOnline:
+        return PicturesOnline.begin(self, images)
+
     def _transport(self, labelled: bool) -> transports.Transport:
         if not isinstance(self.transport, str):
             return self.transport
@@ -434,10 +443,19 @@ class ImageFlow(Saved, BaseEstimator):  # type: ignore[misc]
         }
         return kinds[self.transport]
 
-    def _directions(self, layout: Layout, raw: Tensor, here: Tensor, n: int, ranks: Ranks) -> str:
+    def _directions(
+        self,
+        layout: Layout,
+        raw: Tensor,
+        here: Tensor | None = None,
+        n: int = 0,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ) -> str:
+        """What directions the pictures are for; those of ranks are numbers `here` out of n."""
         if self.directions != "auto":
             return self.directions
-        some = raw[:, here % max(1, n // 10_000) == 0].float()
+        here = torch.arange(raw.shape[1], device=raw.device) if here is None else here
+        some = raw[:, here % max(1, (n or len(here)) // 10_000) == 0].float()
         value = some / (1 if layout.levels is None else layout.levels - 1)
         between = ((value > 0.1) & (value < 0.9)).sum()
         few, all_of_them = ranks.sum(torch.tensor([int(between), some.numel()])).tolist()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.kernels.reference import philox_named
 
 __all__ = ["Seed"]
 
@@ -135,6 +136,27 @@ class Seed:
         for row in range(rows):  # a run of quads out of each row
             run = self.uniform(end - first, 4, start=row * quads + first, dtype=dtype, device=device)
             out[row] = run.view(-1)[part.start - 4 * first : part.stop - 4 * first]
+        return out
+
+    def uniform_named(
+        self, names: Tensor, columns: int, *, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """(n, columns) numbers in (0, 1): a row depends on its name, a 64-bit integer, not its place.
+
+        Examples
+        --------
+        >>> names = torch.tensor([5, -3, 5])
+        >>> u = Seed(0).uniform_named(names, 2)
+        >>> bool((u[0] == u[2]).all()), bool((u[0] == u[1]).any())
+        (True, False)
+        """
+        most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
+        out = torch.empty((len(names), columns), dtype=dtype, device=names.device)
+        block = max(1, _CHUNK // max(1, columns))
+        for first in range(0, len(names), block):
+            some = names[first : first + block]
+            words = philox_named(some, -(-columns // 4), self.key).view(len(some), -1)[:, :columns]
+            out[first : first + block] = ((words.double() + 0.5) / 2**32).clamp_(max=most)
         return out
 
     def normal(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow import events, schedule, transports
 from sliceflow.conditions import Offset
-from sliceflow.flow import Cloud, Flow, Noise, Run, Step, replay, simulate
+from sliceflow.flow import Cloud, Counted, Flow, Noise, Run, Step, replay, simulate
 from sliceflow.local import TileFrame, Tiles
 from sliceflow.minibatch import MiniBatches
 from sliceflow.pictures import Layout
@@ -49,7 +49,7 @@ class Walk:
     budget: int
     precision: torch.dtype | None
 
-    def _engine(self, i: int) -> tuple[Flow, Subspace]:
+    def engine(self, i: int) -> tuple[Flow, Subspace]:
         """The flow of stage i, and the subspace it runs in."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
@@ -74,7 +74,7 @@ class Walk:
     def _levels(self, particles: Cloud, first: int = 0) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
         """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
         for i in range(first, len(self.stages)):
-            flow, subspace = self._engine(i)
+            flow, subspace = self.engine(i)
             if self.known is not None or subspace.whole:
                 yield i, flow, subspace, particles
             else:
@@ -88,7 +88,7 @@ class Walk:
     def simulate(
         self,
         particles: Cloud,
-        data: Callable[[int], Cloud],
+        data: Callable[[int], Cloud | Counted],
         transport: transports.Transport,
         noise: Noise,
         n_knots: int,
@@ -96,7 +96,9 @@ class Walk:
         batches: MiniBatches,
         run: Run | None = None,
     ) -> list[list[Step]]:
-        """Move particles onto the data, `data(i)` being its cloud at stage i; the model per stage.
+        """Move particles onto the data, `data(i)` being what is known of it at stage i.
+
+        Gives the model per stage.
 
         `run` is where to go on, with particles that stand there.
         """
@@ -106,7 +108,7 @@ class Walk:
         began = events.now() - run.seconds
         for i, flow, subspace, cloud in self._levels(particles, run.stage):
             target = data(i)
-            if self.known is None:
+            if self.known is None and isinstance(target, Cloud):
                 target = Cloud(subspace.down(target.x), target.y)
             if run.level is not None:
                 cloud.x.copy_(run.level)

@@ -18,6 +18,7 @@ Every function takes projections as (h, n) tensors, one row per direction. A mod
 - ``histogram(z, n_bins, weights)``: both of these, the range found on the way;
 - ``compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)``: F_q⁻¹∘F_p at the particles' bin edges, and
   what moving along it costs;
+- ``add_below(total, counts, width, start, step, factor)``: a histogram's values below given edges;
 - ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid;
 - ``lanes(k)``: to how many rows and columns a tile's rotation is filled up with zeros;
 - ``project_tiles(x, theta, geometry, columns, offsets, codes)``: z of pictures cut into tiles;

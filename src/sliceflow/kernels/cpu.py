@@ -30,6 +30,7 @@ from sliceflow.kernels.reference import (
 from sliceflow.kernels.reference import project_tiles as _projected
 
 __all__ = [
+    "add_below",
     "add_class_offsets",
     "argsort_rows",
     "box_muller",
@@ -365,6 +366,27 @@ def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None
 def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     lo, hi = value_range(z)
     return count(z, lo, hi, n_bins, weights), lo, hi
+
+
+@_jit
+def _add_below(total, counts, width, start, step, factor):
+    n_bins = counts.shape[1]
+    for j in range(total.shape[0]):
+        b, below = 0, 0.0
+        for e in range(total.shape[1]):
+            z = start[j] + e * step[j]
+            position = min(max(z / width[j] + n_bins / 2, 0.0), float(n_bins))
+            while b < n_bins - 1 and b + 1 <= position:
+                below += counts[j, b]
+                b += 1
+            total[j, e] += (below + (position - b) * counts[j, b]) * factor
+
+
+def add_below(
+    total: Tensor, counts: Tensor, width: Tensor, start: Tensor, step: Tensor, factor: float
+) -> None:
+    arrays = [_array(t) for t in (counts, width, start, step)]
+    over_rows(_add_below, [total.numpy(), *arrays], factor)
 
 
 @_jit

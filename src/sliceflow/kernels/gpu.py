@@ -18,6 +18,7 @@ from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
 from sliceflow.kernels.gpu_values import add_class_offsets, bins_per_unit, displace_grid
 from sliceflow.kernels.reference import (
+    add_below,
     argsort_rows,
     box_muller,
     displace_knots,
@@ -26,6 +27,7 @@ from sliceflow.kernels.reference import (
 )
 
 __all__ = [
+    "add_below",
     "add_class_offsets",
     "argsort_rows",
     "box_muller",

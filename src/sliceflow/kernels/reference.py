@@ -17,6 +17,7 @@ __all__ = [
     "GAP_RATIO",
     "LEVEL_EPSILON",
     "Geometry",
+    "add_below",
     "add_class_offsets",
     "argsort_rows",
     "box_muller",
@@ -31,6 +32,7 @@ __all__ = [
     "match",
     "move_tiles",
     "philox",
+    "philox_named",
     "project_tiles",
     "sort_rows",
     "value_range",
@@ -50,8 +52,26 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     is harmless: both halves are masked out of the wrapped bits.
     """
     counter = torch.arange(first, first + n, dtype=torch.int64, device=device)
-    c0, c1 = counter & _MASK, (counter >> 32) & _MASK
-    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
+    zero = torch.zeros_like(counter)
+    return torch.stack(_philox_rounds(counter & _MASK, (counter >> 32) & _MASK, zero, zero, key), dim=1)
+
+
+def philox_named(names: Tensor, n: int, key: tuple[int, int]) -> Tensor:
+    """Four 32-bit words for each of n places of every 64-bit name: int64 (len(names), n, 4).
+
+    The name is the lower half of the counter. The upper half is the place, and a 1 that no counter of
+    `philox` has.
+    """
+    name = names[:, None].expand(-1, n)
+    place = torch.arange(n, device=names.device).expand_as(name)
+    words = _philox_rounds(name & _MASK, (name >> 32) & _MASK, place, torch.ones_like(place), key)
+    return torch.stack(words, dim=2)
+
+
+def _philox_rounds(
+    c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The ten rounds on a 128-bit counter of four 32-bit words."""
     k0, k1 = key
     for _ in range(10):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
@@ -62,7 +82,7 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
             p0 & _MASK,
         )
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return torch.stack((c0, c1, c2, c3), dim=1)
+    return c0, c1, c2, c3
 
 
 def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
@@ -214,6 +234,23 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
     """`count` over each row's own range: the counts, and lo and hi of `value_range`."""
     lo, hi = value_range(z)
     return count(z, lo, hi, n_bins, weights), lo, hi
+
+
+def add_below(
+    total: Tensor, counts: Tensor, width: Tensor, start: Tensor, step: Tensor, factor: float
+) -> None:
+    """Add to total (h, m) factor × how many values lie below start + e·step, e = 0..m-1, in place.
+
+    The values of a bin are spread evenly in it; bin b of counts (h, B) begins at (b − B/2)·width.
+    """
+    n_bins = counts.shape[1]
+    below = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
+    e = torch.arange(total.shape[1], dtype=torch.float64, device=total.device)
+    z = start[:, None] + e * step[:, None]
+    position = (z / width[:, None] + n_bins / 2).clamp_(0, n_bins)
+    b = position.floor().clamp_(max=n_bins - 1).long()
+    left, right = below.gather(1, b), below.gather(1, b + 1)
+    total += (left + (position - b) * (right - left)) * factor
 
 
 def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:

@@ -1,0 +1,150 @@
+"""The pictures of an `ImageFlow` that grows; the noise of a pixel depends on what the picture shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow import events, transports
+from sliceflow.checks import default_particles, projection_budget, resolve_device
+from sliceflow.flow import Run
+from sliceflow.minibatch import MiniBatches
+from sliceflow.online.counts import Ledger, Place
+from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
+from sliceflow.pictures import Layout
+from sliceflow.rng import Seed
+from sliceflow.walk import Walk
+
+if TYPE_CHECKING:
+    from sliceflow.image_flow import ImageFlow
+
+__all__ = ["PicturesOnline"]
+
+_FIXED = (
+    "schedule", "quality", "levels", "mirror", "device", "random_state", "observed", "transport",
+    "dequantize", "upsampling", "directions", "taper",
+)  # fmt: skip
+
+
+@dataclass
+class PicturesOnline(Online):
+    """What an `ImageFlow` keeps.
+
+    Parameters
+    ----------
+    layout : of the pictures
+    walk : the stages, without conditions
+    """
+
+    layout: Layout = field(kw_only=True)
+    walk: Walk = field(kw_only=True)
+
+    @classmethod
+    def begin(cls, estimator: ImageFlow, images: Any) -> PicturesOnline:
+        """Nothing counted yet; the pictures show their layout."""
+        if estimator.observed is not None:
+            raise ValueError(
+                "observed pixels are taken from the pictures themselves, which partial_fit does not "
+                "keep; use fit, or observed=None"
+            )
+        n_bins = histogram_bins(estimator.transport, 256)
+        layout = Layout.of(images, estimator.levels)
+        device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
+        walk = Walk(
+            layout,
+            estimator.stages(layout.height, layout.width),
+            seed.child("flow"),
+            n_conditions=0,
+            amplifier=0.0,
+            known=None,
+            upsampling=estimator.upsampling,
+            directions=estimator._directions(layout, layout.read(images)),
+            clip=estimator.clip,
+            dequantize=estimator.dequantize,
+            start_noise=float(estimator.start_noise),
+            taper=estimator.taper,
+            budget=projection_budget(device),
+            precision=None,  # whatever it is for the particles
+        )
+        places = []
+        for i in range(len(walk.stages)):
+            flow, subspace = walk.engine(i)
+            places.append(Place(flow, 0, subspace))
+        return cls(
+            Ledger(places, layout.dimension, n_bins),
+            seed,
+            device,
+            parameters_of(estimator, _FIXED),
+            2 if estimator.mirror else 1,
+            layout=layout,
+            walk=walk,
+        )
+
+    def rows(self, estimator: Any, X: Any) -> np.ndarray:
+        return self.layout.read(X).T.contiguous().numpy()
+
+    def columns(self, rows: np.ndarray) -> Tensor:
+        raw = torch.from_numpy(rows).to(self.device).T.contiguous()
+        return self.layout.mirrored(raw) if self.times == 2 else raw
+
+    def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
+        return self.layout.encode(
+            columns, self.seed.child("data", place), dequantize=self.walk.dequantize, names=names
+        )
+
+    def refresh(
+        self,
+        estimator: ImageFlow,
+        last: int | None,
+        heard: list[events.Listener],
+        history: events.History,
+    ) -> None:
+        condition, labels, codes = self.condition()
+        m = estimator.n_particles or default_particles(len(codes))
+        if condition is not None and m < condition.width:
+            raise ValueError(
+                f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
+                f"pass n_particles >= {condition.width}"
+            )
+        walk = replace(
+            self.walk,
+            n_conditions=0 if condition is None else condition.width,
+            amplifier=float(estimator.amplifier),
+            start_noise=float(estimator.start_noise),
+            clip=estimator.clip,
+            precision=estimator._operands(self.device),
+        )
+        d, own = self.layout.dimension, None if condition is None else codes
+        particles, noise = self.particles(d, torch.float32, m, own, walk.start_noise)
+        run = Run()
+        if last is not None:
+            first = max(0, len(walk.stages) - last)
+            can_go_on(estimator, condition, estimator._model[0])
+            replace(walk, stages=walk.stages[:first]).replay(particles, estimator._model, noise)
+            steps = [step for stage in estimator._model[:first] for step in stage]
+            run = go_on(steps, estimator, history)
+            # Every level of a walk is a flow of a single stage.
+            run.stage, run.step, run.model = first, 0, estimator._model[:first]
+        data = [
+            self.mixture(i, labels, codes, particles, walk.engine(i)[0])
+            for i in range(len(walk.stages))
+        ]
+        transport = transports.Histogram(data[0].n_bins)
+        model = walk.simulate(
+            particles,
+            data.__getitem__,
+            transport,
+            noise,
+            estimator.n_knots,
+            heard,
+            MiniBatches(),
+            run,
+        )
+        estimator._walk, estimator._model, estimator._layout = walk, model, self.layout
+        estimator._device, estimator._mask, estimator.schedule_ = self.device, None, walk.stages
+        keep(estimator, condition, own, particles, history)
+        estimator.particles_ = self.layout.write(particles.x)

@@ -1,0 +1,129 @@
+"""The vectors of a `SlicedWassersteinFlow` that grows: rows in the units of the first ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from sliceflow import events, transports
+from sliceflow.checks import projection_budget, resolve_device
+from sliceflow.flow import Flow, Run, replay, simulate
+from sliceflow.online.counts import Ledger, Place
+from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
+from sliceflow.rng import Seed
+from sliceflow.schedule import flat
+
+if TYPE_CHECKING:
+    from sliceflow.estimator import SlicedWassersteinFlow
+
+__all__ = ["VectorsOnline"]
+
+_FIXED = (
+    "n_steps", "frame", "transport", "device", "random_state", "standardize", "taper", "n_axis_steps",
+    "early_stopping",
+)  # fmt: skip
+
+
+@dataclass
+class VectorsOnline(Online):
+    """What a `SlicedWassersteinFlow` keeps.
+
+    Parameters
+    ----------
+    shift, scale : the units of the engine
+    type : of the rows
+    given : where the user's tensors are, or None for arrays
+    """
+
+    shift: np.ndarray = field(kw_only=True)
+    scale: np.ndarray = field(kw_only=True)
+    type: torch.dtype = field(kw_only=True)
+    given: torch.device | None = field(kw_only=True)
+
+    @classmethod
+    def begin(cls, estimator: SlicedWassersteinFlow, X: Any) -> VectorsOnline:
+        """Nothing counted yet; the rows X set the units."""
+        if estimator.early_stopping:
+            raise ValueError(
+                "early_stopping=True holds rows out, which partial_fit does not keep; set it to False"
+            )
+        n_bins = histogram_bins(estimator.transport, 1024)
+        given = X.device if isinstance(X, Tensor) else None
+        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+        X = validate_data(estimator, X, dtype=[np.float64, np.float32])
+        shift, scale = estimator._units(X)
+        device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
+        stages = flat(
+            estimator._frame(),
+            estimator.n_steps,
+            n_axis_steps=estimator.n_axis_steps,
+            taper=estimator.taper,
+        )
+        # Axis steps sort, where there is something to sort.
+        stages = [replace(stage, transport=None) for stage in stages]
+        flow = Flow(stages, seed.child("flow"), budget=projection_budget(device))
+        places = [Place(flow, i) for i in range(len(stages))]
+        return cls(
+            Ledger(places, X.shape[1], n_bins),
+            seed,
+            device,
+            parameters_of(estimator, _FIXED),
+            shift=shift,
+            scale=scale,
+            type=torch.float32 if X.dtype == np.float32 else torch.float64,
+            given=given,
+        )
+
+    def rows(self, estimator: Any, X: Any) -> np.ndarray:
+        if isinstance(X, Tensor):
+            X = X.detach().cpu().numpy()
+        X = validate_data(estimator, X, dtype=[np.float64, np.float32], reset=False)
+        kind = np.float32 if self.type == torch.float32 else np.float64
+        return cast(np.ndarray, X.astype(kind) + kind(0))  # no −0, which is 0 by another name
+
+    def columns(self, rows: np.ndarray) -> Tensor:
+        x = torch.from_numpy(((rows - self.shift) / self.scale).astype(rows.dtype))
+        return x.to(self.device).T.contiguous()
+
+    def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
+        return columns
+
+    def refresh(
+        self,
+        estimator: SlicedWassersteinFlow,
+        last: int | None,
+        heard: list[events.Listener],
+        history: events.History,
+    ) -> None:
+        condition, labels, codes = self.condition()
+        m = estimator._resolve_n_particles(len(codes), condition, None)
+        flow = replace(
+            self.ledger.places[0].flow,
+            n_conditions=0 if condition is None else condition.width,
+            amplifier=float(estimator.amplifier),
+            entropy=float(estimator.entropy),
+        )
+        d, own = self.ledger.dimension, None if condition is None else codes
+        particles, noise = self.particles(d, self.type, m, own)
+        run = Run()
+        if last is not None:
+            steps = estimator._model[: max(0, estimator.n_iter_ - last)]
+            can_go_on(estimator, condition, estimator._model)
+            replay(flow, steps, particles, noise)
+            run = go_on(steps, estimator, history)
+        data = self.mixture(0, labels, codes, particles, flow)
+        transport = transports.Histogram(data.n_bins)
+        knots = estimator.n_knots
+        model = simulate(
+            flow, particles, data, transport, noise, n_knots=knots, listeners=heard, run=run
+        )
+        estimator._flow, estimator._model = flow, model
+        estimator._shift, estimator._scale = self.shift, self.scale
+        estimator._type, estimator._device, estimator._given_device = self.type, self.device, self.given
+        keep(estimator, condition, own, particles, history)
+        estimator.particles_ = estimator._give_back(particles.x)

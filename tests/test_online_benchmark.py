@@ -1,0 +1,68 @@
+"""benchmarks/online.py runs, measures what it says, and writes its animations."""
+
+import json
+
+import numpy as np
+import online
+import pytest
+import torch
+from PIL import Image
+
+from sliceflow import datasets
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    out, threads = tmp_path_factory.mktemp("online"), torch.get_num_threads()
+    settings = {"scale": "small", "steps": 2, "particles": 400, "classes": 6, "out": out}
+    arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    online.main([*arguments, "--schedule", "1[1] 4[4] 8[8,5]"])
+    torch.set_num_threads(threads)
+    return out, json.loads((out / "online.json").read_text())
+
+
+def test_old_classes_are_kept_as_a_fit_from_scratch_keeps_them(ran):
+    _, results = ran
+    points = results["conditional"]["points"]
+    assert [p["arrived"] for p in points] == ["5 classes", "5"]
+    for point in points[1:]:
+        assert point["accuracy, old"] > point["accuracy, old, scratch"] - 0.05
+    for point in results["unconditional"]["points"]:
+        assert point["distance"] < point["distance, scratch"] + 0.01
+
+
+def test_a_forgotten_class_leaves_the_samples(ran):
+    _, results = ran
+    assert results["conditional"]["share before"] > 0.1
+    assert results["conditional"]["share after"] < 0.02
+    assert results["unconditional"]["share after"] < results["unconditional"]["share before"] / 2
+
+
+def test_more_stages_done_again_come_closer_to_new_classes(ran):
+    _, results = ran
+    rows = [row for row in results["refresh"] if row["second half"] == "new classes"]
+    assert [row["stages"] for row in rows] == [0, 1, 2, 4]
+    far = [row["batched"] for row in rows]
+    assert far == sorted(far, reverse=True)
+
+
+def test_it_writes_animations_and_tables(ran):
+    out, _ = ran
+    for name, frames in (("unconditional", 7), ("conditional", 3)):
+        with Image.open(out / f"{name}.gif") as animation:
+            assert animation.n_frames == frames
+        assert (out / f"{name}.png").stat().st_size > 0
+    text = (out / "online.md").read_text()
+    assert "### Unconditional" in text and "Forgetting 0" in text  # noqa: PT018
+
+
+def test_what_is_kept_of_a_class_is_at_most_its_own_share():
+    shares, real = np.array([0.5, 0.1, 0.4]), np.array([0.25, 0.25, 0.5])
+    assert online.kept(shares, real, [0]) == 1
+    assert online.kept(shares, real, [0, 1]) == pytest.approx(0.7)
+
+
+def test_the_recogniser_knows_digits(ran):
+    _, results = ran
+    assert results["recogniser"] > 0.95
+    assert len(datasets.load("digits", split="test").labels) == 500
