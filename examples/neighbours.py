@@ -13,31 +13,16 @@ import numpy as np
 from grids import BLUE, INK, Panel, sheet
 from runs import arguments, mirrored, name, read, samples, settings
 
+from sliceflow import metrics
 from sliceflow.datasets import Pictures
-from sliceflow.metrics import nearest_pictures
 
 N_ROWS, N_NEAREST = 10, 5
 
 
-def nearest(
-    images: np.ndarray, train: Pictures, k: int = 1, device: str = "auto"
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k training pictures (n, k, h, w[, c]) nearest to each image, and their distances (n, k).
-
-    Pixels are numbers in [-1, 1], as in the metrics. Where the flow was fitted to mirror images too, a
-    training picture is turned if that brings it nearer.
-    """
-    mirror = mirrored(train)
-    found, distances = nearest_pictures(images, train.images, k, mirror=mirror, device=device)
-    return found, distances * 2 / (train.levels - 1)
-
-
 def nn_ratio(images: np.ndarray, train: Pictures, test: Pictures, device: str = "auto") -> float:
-    """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, mirror images counted as near."""
-    ours, theirs = (
-        np.median(nearest(part[:2000], train, 1, device)[1]) for part in (images, test.images)
-    )
-    return float(ours / theirs)
+    """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, as they were fitted."""
+    few, others = images[:2000], test.images[:2000]
+    return metrics.nn_ratio(few, train.images, others, mirror=mirrored(train), device=device)
 
 
 def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
@@ -48,8 +33,11 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
     panels = []
     for what, group, colour in (("sample", images, BLUE), ("test", test.images, INK)):
         group = group[:N_ROWS]
-        found, distances = nearest(group, train, N_NEAREST, device)
-        numbers = [f"{d:.1f}" for d in distances[:, 0]]
+        found, distances = metrics.nearest_pictures(
+            group, train.images, N_NEAREST, mirror=mirrored(train), device=device
+        )
+        unit = (train.levels - 1) / 2  # pixels in [-1, 1], as in the metrics
+        numbers = [f"{d / unit:.1f}" for d in distances[:, 0]]
         panels += [
             Panel(group[:, None], what, colour, row_names=numbers),
             Panel(found, "nearest training pictures"),

@@ -1,9 +1,11 @@
 """Shared by all tests: hypothesis' profile, Triton's interpreter where there is no GPU, two fixtures.
 
-No deadlines, because numba compiles on first use; the same examples every time.
+No deadlines, because numba compiles on first use; the same examples every time. Waiting threads sleep.
 """
 
 import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: see the Makefile
 
 import pytest
 import torch

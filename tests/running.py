@@ -40,8 +40,11 @@ def installed(*words, cwd=None, **more):
     )
 
 
-def inside(*words):
-    """The same in this process, where torch is imported already: only for what needs no process."""
+def inside(*words, trees=2):
+    """The same in this process, where torch is imported already: only for what needs no process.
+
+    The forests of the two-sample test, which take the longest to grow, are smaller than the command's.
+    """
     from sliceflow.cli import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
@@ -49,6 +52,7 @@ def inside(*words):
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["sliceflow", *map(str, words)]),
+        mock.patch("sliceflow.cli.evaluate._TREES", trees),
         mock.patch.object(warnings, "showwarning", warnings.showwarning),  # a command sets its own
     ):
         try:

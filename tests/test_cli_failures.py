@@ -15,6 +15,14 @@ from running import FEW, command, environment, inside, installed, refused
 from sliceflow.cli import evaluate
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -140,7 +148,7 @@ def interrupted(words, when):
 
 
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_samples(tmp_path):
-    words = ["fit", "digits", "--quality", "5", "--particles", "1000"]
+    words = ["fit", "digits", "--quality", "8", "--particles", "300"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     checkpoint = stopped / "checkpoint" / "fit.checkpoint"
     refused(

@@ -503,6 +503,6 @@ def test_a_loaded_flow_that_was_fitted_again_can_grow(tmp_path):
     SlicedWassersteinFlow(100, 3, random_state=0).fit(x).save(tmp_path / "m")
     flow = sliceflow.load(tmp_path / "m")
     flow.fit(x)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="begins anew"):
         flow.partial_fit(x)
     assert len(flow.particles_) == 100

@@ -301,7 +301,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self._online = None
-        vars(self).pop("_file", None)  # no longer the model of a file
+        self.__dict__.pop("_file", None)  # no longer the model of a file
         self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
         self._condition, self._codes = condition, codes
         self._type, self._device, self._given_device = x.dtype, device, given

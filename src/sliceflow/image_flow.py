@@ -298,7 +298,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             )
 
         self._online = None
-        vars(self).pop("_file", None)  # no longer the model of a file
+        self.__dict__.pop("_file", None)  # no longer the model of a file
         self._walk, self._model, self._layout, self._condition = walk, model, layout, condition
         self._codes = None if codes is None else codes.cpu()
         self._device, self._mask = device, mask

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from sliceflow.metrics import nearest, nearest_pictures, pairs
+from sliceflow.metrics import nearest, nearest_pictures, nn_ratio, pairs
 
 rng = np.random.default_rng(0)
 
@@ -64,6 +64,9 @@ def test_mirror_images_are_found_once_and_turned():
     assert np.all(distances[:, 1] > 0)  # not the same picture again
     assert np.all(np.diff(distances) >= 0)
     assert np.all(nearest_pictures(images, train, 3, device="cpu")[1] > 0)
+    test = rng.integers(0, 256, (9, 6, 6, 3))
+    assert nn_ratio(images, train, test, mirror=True, device="cpu") == 0
+    assert nn_ratio(images, train, test, device="cpu") > 0.5
 
 
 @pytest.mark.parametrize(

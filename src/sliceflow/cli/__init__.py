@@ -3,6 +3,7 @@
 Nothing in the library imports this package. Each command imports what it needs when it runs.
 """
 
+import os
 import sys
 from typing import NoReturn
 
@@ -13,6 +14,8 @@ _CURE = 'pip install "sliceflow[cli]"'
 
 def main() -> None:
     """Run the command that ``sys.argv`` names, and exit: 0 good, 1 it failed, 2 wrong usage."""
+    # Read when torch is imported. Threads that wait should sleep, not spin, where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from sliceflow.cli.commands import app
 

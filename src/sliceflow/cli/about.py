@@ -18,6 +18,7 @@ __all__ = ["datasets_found", "doctor", "info", "version_of"]
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
     "cli": {"typer": "typer", "rich": "rich"},
+    "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
 }
 _CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")

@@ -36,7 +36,7 @@ def evaluate(run: Path, against: str | None, root: Path | None, device: str) -> 
     measures = measure(flow, train, test, batched=batched, labels=labels)
     if against is None:
         folder.write_json("evaluation.json", measures.as_dict())
-        draw_neighbours(batched, train, folder / "neighbours.png")
+        draw_neighbours(batched, train, folder / "neighbours.png", mirror=settings.mirror)
     return measures
 
 
@@ -78,4 +78,4 @@ def _other(settings: Settings, against: str, root: Path | None, train: Data) -> 
             f"--against {against} has {test.what}, the run {train.what}",
             "pass data like those that were fitted",
         )
-    return test
+    return test.like(train)

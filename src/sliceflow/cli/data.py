@@ -54,17 +54,30 @@ class Data:
         colour = "" if self.x.ndim == 3 else " in colour"
         return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
 
-    def rows(self, x: np.ndarray | None = None, levels: int | None = None) -> np.ndarray:
-        """Rows as the metrics want them: pixels in [-1, 1], columns in units of the data's spread.
+    @property
+    def brightest(self) -> float:
+        """What a white pixel is: 1 of real numbers, else the highest level."""
+        return 1.0 if self.x.dtype.kind == "f" else self.levels - 1.0
 
-        `levels` are those of other pictures `x`, if they have their own.
+    def rows(self, x: np.ndarray | None = None) -> np.ndarray:
+        """These data, or `x` like them, as the metrics want them: rows of numbers near 1.
+
+        Pixels are in [-1, 1], in float32, and columns in units of the data's spread.
         """
         x = self.x if x is None else x
         if self.pictures:
-            top = 1.0 if x.dtype.kind == "f" else (levels or self.levels) - 1.0
-            return np.asarray(x.reshape(len(x), -1) / (top / 2) - 1)
+            scaled = np.multiply(x.reshape(len(x), -1), 2 / self.brightest, dtype=np.float32)
+            return np.asarray(np.subtract(scaled, 1, out=scaled))
         spread = self.x.std(axis=0)
         return np.asarray((x - self.x.mean(axis=0)) / np.where(spread > 0, spread, 1))
+
+    def like(self, other: Data) -> Data:
+        """The same pictures in the other's kind of pixels: as many levels, or real numbers."""
+        if not self.pictures or (self.brightest, self.x.dtype) == (other.brightest, other.x.dtype):
+            return self
+        x = self.x * (other.brightest / self.brightest)
+        x = x if other.x.dtype.kind == "f" else x.round()
+        return replace(self, x=x.astype(other.x.dtype), levels=other.levels)
 
     def part(self, rows: np.ndarray) -> Data:
         """Some of the rows."""

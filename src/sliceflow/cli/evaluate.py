@@ -1,4 +1,4 @@
-"""How good a run's samples are, with the floor beside every number; and their nearest data."""
+"""How good a run's samples are, with the floor beside every number; and pictures nearest to them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 from sliceflow import metrics
 from sliceflow.cli.data import Data
 from sliceflow.datasets import sets
+from sliceflow.metrics.floors import few
 
-__all__ = ["Measure", "Measures", "draw_neighbours", "measure", "nearest"]
+__all__ = ["Measure", "Measures", "draw_neighbours", "measure"]
 
 _MOST = 2000  # rows of each kind
 _LEAST = 10  # of fewer nothing can be said
@@ -84,6 +85,8 @@ def measure(
 
     The floor is what rows of the training data score in the samples' place.
     """
+    from sliceflow.checks import resolve_device  # torch, which a report does without
+
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
     n = min(_MOST, len(batched), len(train.x))
@@ -91,13 +94,13 @@ def measure(
         return Measures(
             [], f"not measured: {n} samples and {len(test.x)} held-out rows; {_LEAST} are needed"
         )
-    device = str(getattr(flow, "_device", "auto"))
+    device = str(resolve_device(flow.device))
     by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
     predict, said = _recogniser(train, test, device) if by_class else (None, "")
     whole = train.rows()
     battery = metrics.Battery(
         whole,
-        train.rows(test.x, test.levels),
+        train.rows(test.x),
         predict=predict,
         test_labels=test.labels,
         n_trees=_TREES,
@@ -105,12 +108,12 @@ def measure(
         neighbours_of=int(np.clip(_WORK // whole.size, 50, _MOST)),
         device=device,
     )
-    kept = None if labels is None else _some(labels, n)
-    scores = [battery.score(train.rows(_some(batched, n)), kept)]
+    kept = None if labels is None else few(labels, n)
+    scores = [battery.score(train.rows(few(batched, n)), kept)]
     if getattr(flow, "observed", None) is not None:
         scores.append({})  # such a flow completes pictures; it makes none
     else:
-        asked = _some(train.labels, n) if by_class and train.labels is not None else None
+        asked = few(train.labels, n) if by_class and train.labels is not None else None
         given = {} if asked is None else {"labels" if train.pictures else "y": asked}
         scores.append(
             battery.score(train.rows(np.asarray(flow.sample(n, random_state=1, **given))), asked)
@@ -134,32 +137,26 @@ def _recogniser(train: Data, test: Data, device: str) -> tuple[Any, str]:
         cache = sets.root_folder(None) / "classifiers"
         given = (train.x, train.labels, test.x, test.labels)
         network = metrics.train_classifier(*given, levels=train.levels, device=device, cache=cache)
-        shape, top = train.x.shape[1:], train.levels - 1
 
-        def predict(rows: np.ndarray) -> np.ndarray:
-            pixels = ((rows + 1) * (top / 2)).round().astype(np.uint8)
-            return network.predict(pixels.reshape(-1, *shape))
+        def predict(rows: np.ndarray) -> np.ndarray:  # back from `Data.rows`
+            pixels = ((rows + 1) * (train.brightest / 2)).round().astype(train.x.dtype)
+            return network.predict(pixels.reshape(-1, *train.x.shape[1:]))
 
         return predict, f"; accuracy by a network that learnt from {len(train.x)} pictures"
     from sklearn.svm import SVC
 
-    few = train.part(np.random.default_rng(0).permutation(len(train.x))[:_LEARNT])
-    machine = SVC(C=10).fit(train.rows(few.x), few.labels)
-    return machine.predict, f"; accuracy by a support vector machine of {len(few.x)} rows"
+    some = train.part(few(np.arange(len(train.x)), _LEARNT))
+    machine = SVC(C=10).fit(train.rows(some.x), some.labels)
+    return machine.predict, f"; accuracy by a support vector machine of {len(some.x)} rows"
 
 
-def _some(x: np.ndarray, n: int) -> np.ndarray:
-    """At most n rows, at random: sets come in an order. Of arrays of one length, the same ones."""
-    return x if len(x) <= n else x[np.random.default_rng(0).permutation(len(x))[:n]]
+def draw_neighbours(
+    samples: np.ndarray, train: Data, path: Path, *, mirror: bool, n: int = 8, k: int = 5
+) -> None:
+    """A row for each sample: itself, then apart its nearest training pictures. Tables have none.
 
-
-def nearest(samples: np.ndarray, train: Data, k: int) -> np.ndarray:
-    """(n, k) numbers of the training rows nearest to each sample."""
-    return metrics.nearest(train.rows(samples), train.rows(), min(k, len(train.x)))[1]
-
-
-def draw_neighbours(samples: np.ndarray, train: Data, path: Path, n: int = 8, k: int = 5) -> None:
-    """A row for each sample: itself, then apart its nearest training pictures. Tables have none."""
+    With `mirror`, training pictures are turned where that brings them nearer.
+    """
     if not train.pictures:
         return
     from PIL import Image
@@ -167,7 +164,7 @@ def draw_neighbours(samples: np.ndarray, train: Data, path: Path, n: int = 8, k:
     from sliceflow.cli.grid import as_bytes, grid
 
     first = samples[:n]
-    found = train.x[nearest(first, train, k)]
+    found, _ = metrics.nearest_pictures(first, train.x, min(k, len(train.x)), mirror=mirror)
     ours = grid(as_bytes(first[:, None], train.levels), ground=None)
     theirs = grid(as_bytes(found, train.levels), ground=None)
     page = Image.new(ours.mode, (ours.width * 3 // 2 + theirs.width, ours.height))

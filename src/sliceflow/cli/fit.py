@@ -143,6 +143,8 @@ def _fit(
         if not first:
             unbroken.release()
             return
+        if settings.compress is not None:
+            flow.compress(settings.compress)
         _write_fit(flow, train, evolution, config, folder)
     except BaseException as error:
         unbroken.release()
@@ -159,7 +161,8 @@ def _fit(
         of = None if flow.particle_conditions_ is None else flow.particle_conditions_[:_KEPT]
         measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT], labels=of)
         folder.write_json("evaluation.json", measures.as_dict())
-        evaluate.draw_neighbours(flow.particles_, train, folder / "neighbours.png")
+        page = folder / "neighbours.png"
+        evaluate.draw_neighbours(flow.particles_, train, page, mirror=settings.mirror)
         from sliceflow.cli.report import write_report
 
         write_report(folder)

@@ -19,6 +19,9 @@ __all__ = ["Settings"]
 
 _STEPS = {"draft": 30, "standard": 100, "best": 300}  # per stage, as in ImageFlow
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
+# Even knots are many before `compress` keeps those that stand where maps bend; the maps of sorted
+# particles would stay as they are.
+_TO_COMPRESS = {"transport": "histogram", "n_knots": 1024}
 _PICTURES_ONLY = ("size", "observed", "schedule", "mirror", "conditional")
 
 
@@ -38,6 +41,7 @@ class Settings:
     schedule: str = "auto"
     amplifier: float = 10.0
     mirror: bool = False
+    compress: float | None = None
     device: str = "auto"
     seed: int = 0
     holdout: float = 0.1
@@ -86,6 +90,8 @@ class Settings:
                 f"--conditional needs labels and {data.name} has none",
                 "put the pictures into one subfolder per class, or leave --conditional out",
             )
+        if self.compress is not None and not 0 < self.compress < float("inf"):
+            raise WrongUsage(f"--compress {self.compress:g} is no error above 0", "try --compress 0.1")
         labels = self.labels(data)
         classes = 0 if labels is None else len(np.unique(labels))
         if self.particles is not None and self.particles < classes:
@@ -114,6 +120,7 @@ class Settings:
     def _estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
         from sliceflow import ImageFlow, SlicedWassersteinFlow
 
+        more: dict[str, Any] = {} if self.compress is None else _TO_COMPRESS
         if not data.pictures:
             return SlicedWassersteinFlow(
                 n_particles=self.particles,
@@ -121,6 +128,7 @@ class Settings:
                 amplifier=self.amplifier,
                 device=self.device,
                 random_state=self.seed,
+                **more,
             )
         return ImageFlow(
             schedule=self.schedule,
@@ -132,6 +140,7 @@ class Settings:
             device=self.device,
             random_state=self.seed,
             observed=self.observed,
+            **more,
         )
 
     def n_steps(self, data: Data) -> int:

@@ -99,7 +99,8 @@ class Battery:
             distances = self._test_distances
             out["NN ratio"] = float(np.median(distances[::2]) / max(np.median(distances[1::2]), 1e-300))
         if self.predict is not None and self.test_labels is not None:
-            out["accuracy"] = float(np.mean(self.predict(self.test) == self.test_labels))
+            labels = few(self.test_labels, self.most, self.seed)
+            out["accuracy"] = float(np.mean(self.predict(self._unseen) == labels))
         return out
 
     def table(self, **kinds: Mapping[str, float]) -> str:

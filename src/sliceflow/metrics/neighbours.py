@@ -89,11 +89,17 @@ def _exact(
 
 
 def nn_ratio(
-    samples: np.ndarray, train: np.ndarray, test: np.ndarray, *, device: str = "auto"
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    *,
+    mirror: bool = False,
+    device: str = "auto",
 ) -> float:
     """Median distance sample → nearest train row, over test row → nearest train row.
 
-    1 is ideal; near 0 the samples are copies of the training rows; above 1 they are off the data.
+    1 is ideal; near 0 the samples are copies of the training rows; above 1 they are off the data. With
+    `mirror`, for pictures of flows that were fitted to mirror images too, those count as train rows.
 
     Examples
     --------
@@ -101,13 +107,20 @@ def nn_ratio(
     >>> nn_ratio(train[:50], train, test, device="cpu")  # copies
     0.0
     """
-    theirs = np.median(nearest(test, train, device=device)[0])
+
+    def apart(x: np.ndarray) -> float:
+        distances = nearest(x, train, device=device)[0]
+        if mirror:
+            distances = np.minimum(distances, nearest(x[:, :, ::-1], train, device=device)[0])
+        return float(np.median(distances))
+
+    theirs = apart(test)
     if theirs == 0:
         raise ValueError(
             "the median test row is identical to a train row, so the NN ratio is undefined; "
             "remove duplicates between test and train"
         )
-    return float(np.median(nearest(samples, train, device=device)[0]) / theirs)
+    return apart(samples) / theirs
 
 
 def nearest_pictures(
