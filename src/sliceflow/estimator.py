@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ from sliceflow.checks import (
     resolve_device,
 )
 from sliceflow.checks import need as check
+from sliceflow.distributed import Ranks, weighed
 from sliceflow.flow import Cloud, Flow, Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
 from sliceflow.online.growing import Growing
@@ -176,6 +178,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         listeners: tuple[events.Listener, ...] = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
+        ranks: Ranks | None = None,
     ) -> Self:
         """Move particles onto the rows of X.
 
@@ -192,46 +195,65 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
         checkpoint_every : seconds between two checkpoints
+        ranks : of `sliceflow.distributed.joined`, all of which call this with the same parameters. X
+            and y are then this rank's own rows, `particle_conditions` all of them, and `particles_`
+            and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         self._check_parameters()
+        together = ranks or Ranks()
         given = X.device if isinstance(X, Tensor) else None
         if isinstance(X, Tensor):
             X = X.detach().cpu().numpy()
         X = validate_data(self, X, dtype=[np.float64, np.float32])
         condition, codes = None, None
+        y = None if y is None else conditions.as_array(y)
+        place = together.place(len(X), _kind(X, y))
         if y is not None:
-            y = conditions.as_array(y)
-            condition = conditions.infer(y, len(X))
+            conditions.infer(y, len(X))  # what is wrong with a rank's own is said before all are asked
+            y = together.gather(y)
+            condition = conditions.infer(y, place.total)
             codes = condition.encode(y)
         device = resolve_device(self.device)
-        seed, keeper = Seed.of(self.random_state), None
+        seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
         if checkpoint_dir is not None:
             given_y = None if particle_conditions is None else conditions.as_array(particle_conditions)
-            data_of = dict(X=digest(X), y=digest(y), particle_conditions=digest(given_y))
-            keeper = Keeper(
-                checkpoint_dir, checkpoint_every, identity(self, device, seed, **data_of), seed
-            )
+            data_of = dict(X=digest(X, together, place), y=digest(y))
+            data_of["particle_conditions"] = digest(given_y)
+            of = identity(self, device, seed, **data_of)
+            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
             seed = keeper.seed
 
-        shift, scale = _standardization(X, self.standardize)
+        shift, scale = _standardization(X, self.standardize, together, place.total)
         x = torch.from_numpy(((X - shift) / scale).astype(X.dtype))
-        heard: list[events.Listener] = [history := events.History(), *listeners]
+        heard: list[events.Listener] = [history := events.History()]
+        heard += together.agreeing(listeners)
         rule = None
         if self.early_stopping:
-            kept, held = self._hold_out(len(x), seed.child("held out"))
-            rule = self._stopping_rule(x[held].to(device), seed.child("stopping rule"))
+            kept, held = self._hold_out(place.total, seed.child("held out"))
+            kept_here, held_here = (
+                rows[(rows >= place.first) & (rows < place.first + place.count)] - place.first
+                for rows in (kept, held)
+            )
+            all_held = together.gather(x[held_here])
+            rule = self._stopping_rule(all_held.to(device), seed.child("stopping rule"), together)
             heard.append(rule)
-            x = x[kept]
+            x = x[kept_here]
             if y is not None and codes is not None:
                 y, codes = y[kept.numpy()], codes[kept]
-        if self.verbose:
+            place = together.place(len(x))
+        if self.verbose and together.first:
             heard.append(events.Progress())
 
-        m = self._resolve_n_particles(len(x), condition, particle_conditions)
+        m = self._resolve_n_particles(place.total, condition, particle_conditions)
+        share = together.share(m)
+        check(share.total >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
         transport = self._transport()
         h = max(getattr(self._frame(), "n_directions", 0), x.shape[1])
         n_values = 2 * self.n_knots * (h * self.n_steps + x.shape[1] * self.n_axis_steps)
-        _check_memory(m, x, self._frame(), transport, self.n_axis_steps, n_values, device)
+        gathered = m + place.total
+        _check_memory(
+            share.count, x, self._frame(), transport, self.n_axis_steps, n_values, gathered, device
+        )
         y_p, codes_p, order = None, None, None
         if condition is not None and codes is not None:
             if particle_conditions is not None:
@@ -242,9 +264,10 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 rows = conditions.proportional(codes, m, seed.child("conditions"))
                 y_p, codes_p = y[rows.numpy()], codes[rows]
 
-        data = _cloud(x, codes, device)
-        noise = Noise(seed.child("particles"))
-        particles = _cloud(x.new_empty(m, x.shape[1]), codes_p, device)
+        data = _cloud(x, None if codes is None else codes[place.slice], device)
+        noise = Noise(seed.child("particles"), share.first)
+        own_codes = None if codes_p is None else codes_p[share.slice]
+        particles = _cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
         noise.child("start").fill(particles.x)
         flow = Flow(
             self.stages(),
@@ -254,17 +277,25 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             float(self.entropy),
             projection_budget(device),
         )
-        run = Run()
-        kept_up = nullcontext() if keeper is None else keeper.running(run, particles, history, rule)
+        run, batches, shared = Run(), None, flow
+        if ranks is not None:  # every step looks at everything, and all ranks at the same maps
+            pair = (codes, codes_p) if flow.conditional else (None, None)
+            here = torch.arange(place.first, place.first + place.count)
+            batches, left_out = weighed(*pair, here, device)
+            shared, transport = _shared(flow, transport, ranks, m + place.total - left_out)
+        kept_up: Any = nullcontext()
+        if keeper is not None:
+            kept_up = keeper.running(run, particles, history, rule, share.first)
         with events.closing(heard), kept_up:
             model = simulate(
-                flow,
+                shared,
                 particles,
                 data,
                 transport,
                 noise,
                 n_knots=self.n_knots,
                 listeners=heard,
+                batches=batches,
                 run=run,
             )
 
@@ -274,11 +305,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self._flow, self._model, self._shift, self._scale = flow, model, shift, scale
         self._condition, self._codes = condition, codes
         self._type, self._device, self._given_device = x.dtype, device, given
-        moved = particles.x if order is None else torch.empty_like(particles.x)
-        if order is not None:
-            moved[:, order.to(device)] = particles.x
+        moved = particles.x
+        if order is not None:  # back into the user's own
+            moved = together.pick(moved, torch.argsort(order)[share.slice].to(device))
         self.particles_ = self._give_back(moved)
-        self.particle_conditions_ = y_p
+        self.particle_conditions_ = None if y_p is None else y_p[share.slice]
         if isinstance(condition, conditions.Labels):
             self.classes_ = condition.classes
         elif hasattr(self, "classes_"):
@@ -378,9 +409,13 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         order = seed.permutation(n)
         return order[n_held:].sort().values, order[:n_held].sort().values
 
-    def _stopping_rule(self, rows: Tensor, seed: Seed) -> events.HeldOut:
+    def _stopping_rule(self, rows: Tensor, seed: Seed, ranks: Ranks) -> events.HeldOut:
         return events.HeldOut(
-            rows.T.contiguous(), seed, n_iter_no_change=self.n_iter_no_change, tol=self.tol
+            rows.T.contiguous(),
+            seed,
+            n_iter_no_change=self.n_iter_no_change,
+            tol=self.tol,
+            joint=ranks.joint,
         )
 
     def _resolve_n_particles(
@@ -448,14 +483,41 @@ def _cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
     return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
 
 
-def _standardization(X: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(shift, scale) of each column; a constant column is shifted to 0 and not scaled."""
+def _kind(X: np.ndarray, y: np.ndarray | None) -> str:
+    """What ranks must agree on."""
+    of_y = "no y" if y is None else f"y of kind {y.dtype.kind} and shape (n, {y.shape[1:]})"
+    return f"X of {X.dtype} with {X.shape[1]} columns and {of_y}"
+
+
+def _shared(flow: Flow, transport: transports.Transport, ranks: Ranks, n: int) -> Any:
+    """The flow and the transport with which ranks simulate, `n` particles and data in all."""
+    stages = [
+        replace(stage, transport=stage.transport and ranks.shared(stage.transport, n))
+        for stage in flow.schedule
+    ]
+    return replace(flow, schedule=stages), ranks.shared(transport, n)
+
+
+def _standardization(
+    X: np.ndarray,
+    wanted: bool,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    n: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(shift, scale) of each column; a constant column is shifted to 0 and not scaled.
+
+    Of the rows of all ranks, n in all.
+    """
+    n = len(X) if n is None else n
     d = X.shape[1]
     if not wanted:
         return np.zeros(d), np.ones(d)
-    constant = X.max(axis=0) == X.min(axis=0)
+
+    ends = ranks.least(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0)))))
+    constant = (ends[0] == -ends[1]).numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = X.mean(axis=0, dtype=np.float64), X.std(axis=0, dtype=np.float64)
+        mean = ranks.mean(X, n)
+        std = np.sqrt(ranks.mean(X, n, about=mean))
     bad = ~constant & ~(np.isfinite(std) & (std > 0))
     if bad.any():
         column = int(np.argmax(bad))
@@ -474,6 +536,7 @@ def _check_memory(
     transport: transports.Transport,
     n_axis_steps: int,
     n_values: int,
+    gathered: int,
     device: torch.device,
 ) -> None:
     """Refuse what cannot fit: both clouds, projections and what fitting makes of them, the model."""
@@ -483,7 +546,7 @@ def _check_memory(
     arrays = 7 if transport.most is None else 3  # sorting keeps order, knots and values besides z
     projected = arrays * h * looked_at
     if n_axis_steps:
-        projected = max(projected, 7 * d * (m + n))  # axis steps sort everything
+        projected = max(projected, 7 * d * gathered)  # axis steps sort everything
     need_memory(
         x.itemsize * (2 * d * (m + n) + projected + n_values),
         device,

@@ -119,6 +119,7 @@ class HeldOut:
     ----------
     rows : (d, n) held-out rows, in the flow's own units
     n_directions : how many random directions measure the distance
+    joint : what brings the projections (h, n) of all particles together, where others are elsewhere
     """
 
     def __init__(
@@ -129,11 +130,12 @@ class HeldOut:
         n_iter_no_change: int = 10,
         tol: float = 1e-4,
         n_directions: int = 100,
+        joint: Callable[[Tensor], Tensor] = lambda z: z,
     ) -> None:
         theta = seed.normal(n_directions, rows.shape[0], dtype=rows.dtype)
         self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
         self.target = torch.sort(self.theta @ rows, dim=1).values
-        self.n_iter_no_change, self.tol = n_iter_no_change, tol
+        self.n_iter_no_change, self.tol, self._joint = n_iter_no_change, tol, joint
         self.heard: list[tuple[int, float]] = []
         self._stage = -1
 
@@ -144,7 +146,7 @@ class HeldOut:
 
     def distance(self, particles: Tensor) -> float:
         """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
-        z = torch.sort(self.theta @ particles, dim=1).values
+        z = torch.sort(self._joint(self.theta @ particles), dim=1).values
         m, n = z.shape[1], self.target.shape[1]
         position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
         i = position.floor().long().clamp(max=max(m - 2, 0))

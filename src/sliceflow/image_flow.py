@@ -28,6 +28,7 @@ from sliceflow.checks import (
     projection_budget,
     resolve_device,
 )
+from sliceflow.distributed import Ranks, weighed
 from sliceflow.flow import Cloud, Noise, Run
 from sliceflow.local import Tiles
 from sliceflow.minibatch import divide
@@ -152,6 +153,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         listeners: tuple[events.Listener, ...] = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
+        ranks: Ranks | None = None,
     ) -> Self:
         """Move particles onto the pictures.
 
@@ -164,28 +166,38 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
         checkpoint_every : seconds between two checkpoints
+        ranks : of `sliceflow.distributed.joined`, all of which call this with the same parameters.
+            Pictures and labels are then this rank's own, and `particles_` and `particle_conditions_`
+            this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         self._check_parameters()
+        together = ranks or Ranks()
         layout = Layout.of(images, self.levels)
         device = resolve_device(self.device)
         raw = layout.read(images, device)
-        n = raw.shape[1]
+        place = together.place(raw.shape[1], f"{layout}{'' if labels is None else ' and labels'}")
+        n = place.total
         condition: conditions.Labels | None = None
         codes, names = None, None
         if labels is not None:
             if self.observed is not None:
                 raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
             names = conditions.as_array(labels)
-            if len(names) != n:
-                raise ValueError(f"there are {n} pictures but {len(names)} labels; pass one for each")
+            if len(names) != place.count:
+                raise ValueError(
+                    f"there are {place.count} pictures but {len(names)} labels; pass one for each"
+                )
+            names = together.gather(names)
             inferred = conditions.infer(names, n)
             if not isinstance(inferred, conditions.Labels):
                 raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
             condition, codes = inferred, inferred.encode(names)
-        seed, keeper = Seed.of(self.random_state), None
+        seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
         if checkpoint_dir is not None:
-            of = dict(layout=repr(layout), images=digest(raw.cpu().numpy()), labels=digest(names))
-            keeper = Keeper(checkpoint_dir, checkpoint_every, identity(self, device, seed, **of), seed)
+            images_of = digest(raw.T.cpu().numpy(), together, place)
+            of = dict(layout=repr(layout), images=images_of, labels=digest(names))
+            of = identity(self, device, seed, **of)
+            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
             seed = keeper.seed
         m = self.n_particles or default_particles(n)
         if condition is not None and m < condition.width:
@@ -193,8 +205,11 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
                 f"pass n_particles >= {condition.width}"
             )
+        share, runs = together.share(m), [place.slice]
+        need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
         if self.mirror:
-            raw = layout.mirrored(raw)
+            raw, runs = layout.mirrored(raw), [*runs, slice(n + place.first, n + runs[0].stop)]
+            n *= 2
             codes = None if codes is None else codes.repeat(2)
             names = None if names is None else np.concatenate((names, names))
         mask = None if self.observed is None else mask_of(self.observed, layout)
@@ -203,34 +218,39 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         stages = self.stages(layout.height, layout.width)
         transport = self._transport(condition is not None and self.amplifier > 0)
         directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
-        most = columns_looked_at(transport.most, max(directions), device)
-        looked_at = min(m, most or m) + min(raw.shape[1], most or raw.shape[1])
+        most = columns_looked_at(transport.most, max(directions), device) if ranks is None else None
+        looked_at = min(share.count, most or m) + min(raw.shape[1], most or n)
         knots = self.n_knots + 1 if self.n_knots else 0
         n_values = knots * sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
-        _check_memory(m, raw, looked_at, directions, n_values, device)
+        _check_memory(share.count, raw, looked_at, directions, n_values, device)
 
         rows = None
         if codes is not None:
             rows = conditions.proportional(codes, m, seed.child("conditions")).to(device)
             codes = codes.to(device)
-        batches = divide(
-            m,
-            raw.shape[1],
-            most,
-            None if rows is None or codes is None or self.amplifier == 0 else codes[rows],
-            codes,
-            seed.child("batches"),
-            device,
-        )
-        noise = Noise(seed.child("particles"))
-        x = torch.empty(layout.dimension, m, dtype=torch.float32, device=device)
+        codes_p = None if rows is None or codes is None else codes[rows]
+        seen = None if self.amplifier == 0 else codes_p
+        here = torch.cat([torch.arange(run.start, run.stop, device=device) for run in runs])
+        if ranks is None:
+            batches = divide(m, n, most, seen, codes, seed.child("batches"), device)
+        else:  # every step looks at everything, and all ranks at the same maps
+            batches, left_out = weighed(codes, seen, here, device)
+            transport = ranks.shared(transport, m + n - left_out)
+        noise = Noise(seed.child("particles"), share.first)
+        x = torch.empty(layout.dimension, share.count, dtype=torch.float32, device=device)
         noise.child("start").fill(x).mul_(self.start_noise)
         if known is not None:
             # The particles' observed pixels are the pictures' own, each used equally often.
-            pictures = conditions.evenly(raw.shape[1], m, seed.child("conditions")).to(device)
-            own = layout.encode(raw[:, pictures], seed.child("observed"), dequantize=self.dequantize)
+            pictures = conditions.evenly(n, m, seed.child("conditions"))[share.slice].to(device)
+            own = layout.encode(
+                _picked(raw, pictures, together, self.mirror),
+                seed.child("observed"),
+                dequantize=self.dequantize,
+                total=m,
+                runs=[share.slice],
+            )
             x = torch.where(known, own, x)
-        particles = Cloud(x, None if codes is None or rows is None else codes[rows])
+        particles = Cloud(x, None if codes_p is None else codes_p[share.slice])
         walk = Walk(
             layout,
             stages,
@@ -239,7 +259,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             amplifier=float(self.amplifier),
             known=known,
             upsampling=self.upsampling,
-            directions=self._directions(layout, raw),
+            directions=self._directions(layout, raw, here, n, together),
             clip=self.clip,
             dequantize=self.dequantize,
             start_noise=float(self.start_noise),
@@ -247,21 +267,28 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             budget=projection_budget(device),
             precision=self._operands(device),
         )
+        own_codes = None if codes is None else codes[here]
         if batches.order is not None:
             raw = raw[:, batches.order]
-            codes = None if codes is None else codes[batches.order]
+            own_codes = None if own_codes is None else own_codes[batches.order]
         history = events.History()
-        heard: list[events.Listener] = [history, *listeners]
-        if self.verbose:
+        heard: list[events.Listener] = [history, *together.agreeing(listeners)]
+        if self.verbose and together.first:
             heard.append(events.Progress())
         run = Run()
-        kept_up = nullcontext() if keeper is None else keeper.running(run, particles, history)
+        kept_up: Any = nullcontext()
+        if keeper is not None:
+            kept_up = keeper.running(run, particles, history, None, share.first)
+
+        def data(i: int) -> Cloud:
+            place_of = seed.child("data", i)
+            encoded = layout.encode(raw, place_of, dequantize=self.dequantize, total=n, runs=runs)
+            return Cloud(encoded, own_codes)
+
         with events.closing(heard), kept_up:
             model = walk.simulate(
                 particles,
-                lambda i: Cloud(
-                    layout.encode(raw, seed.child("data", i), dequantize=self.dequantize), codes
-                ),
+                data,
                 transport,
                 noise,
                 self.n_knots,
@@ -277,7 +304,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._device, self._mask = device, mask
         self.schedule_ = stages
         self.particles_ = layout.write(particles.x)
-        self.particle_conditions_ = None if names is None or rows is None else names[rows.cpu().numpy()]
+        own_rows = None if rows is None else rows[share.slice].cpu().numpy()
+        self.particle_conditions_ = None if names is None or own_rows is None else names[own_rows]
         if condition is not None:
             self.classes_ = condition.classes
         elif hasattr(self, "classes_"):
@@ -415,13 +443,23 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         }
         return kinds[self.transport]
 
-    def _directions(self, layout: Layout, raw: Tensor) -> str:
+    def _directions(
+        self,
+        layout: Layout,
+        raw: Tensor,
+        here: Tensor | None = None,
+        n: int = 0,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ) -> str:
+        """What directions the pictures are for; those of ranks are numbers `here` out of n."""
         if self.directions != "auto":
             return self.directions
-        some = raw[:, :: max(1, raw.shape[1] // 10_000)].float()
+        here = torch.arange(raw.shape[1], device=raw.device) if here is None else here
+        some = raw[:, here % max(1, (n or len(here)) // 10_000) == 0].float()
         value = some / (1 if layout.levels is None else layout.levels - 1)
-        between = ((value > 0.1) & (value < 0.9)).float().mean()
-        return "pixels" if float(between) < 0.2 else "cosines"
+        between = ((value > 0.1) & (value < 0.9)).sum()
+        few, all_of_them = ranks.sum(torch.tensor([int(between), some.numel()])).tolist()
+        return "pixels" if few / all_of_them < 0.2 else "cosines"
 
     def _operands(self, device: torch.device) -> torch.dtype | None:
         if device.type == "cpu":
@@ -462,6 +500,16 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             self.transport,
             "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
         )
+
+
+def _picked(raw: Tensor, numbers: Tensor, ranks: Ranks, mirrored: bool) -> Tensor:
+    """Columns by their numbers among those of all ranks; mirror images come after all others."""
+    if not mirrored or ranks.size == 1:
+        return ranks.pick(raw, numbers)
+    halves = raw.chunk(2, dim=1)
+    n = sum(ranks.told_by_all(halves[0].shape[1]))
+    straight, flipped = (ranks.pick(half, numbers % n) for half in halves)
+    return torch.where(numbers < n, straight, flipped)
 
 
 def _joined(chunks: list[Any]) -> Any:

@@ -6,7 +6,7 @@ Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,11 +100,19 @@ class Layout:
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 
     def encode(
-        self, raw: Tensor, seed: Seed, *, dequantize: bool = True, names: Tensor | None = None
+        self,
+        raw: Tensor,
+        seed: Seed,
+        *,
+        dequantize: bool = True,
+        names: Tensor | None = None,
+        total: int | None = None,
+        runs: Sequence[slice] = (),
     ) -> Tensor:
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
         A picture's noise depends on its place among the columns, or on its name (n,) if it has one.
+        Where the columns are `runs` of neighbours out of `total`, places are those among all of these.
         """
         x = raw.to(torch.float32)
         if self.levels is None:
@@ -112,7 +120,10 @@ class Layout:
         if dequantize:
             if names is None:
                 # One row of numbers per pixel: their layout is the pictures' own, no transposition.
-                u = seed.uniform(*raw.shape, dtype=torch.float32, device=raw.device)
+                d, n = len(raw), raw.shape[1] if total is None else total
+                kind: Any = dict(dtype=torch.float32, device=raw.device)
+                parts = [seed.uniform_part(d, n, run, **kind) for run in runs or [slice(0, n)]]
+                u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             else:
                 u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
             x += u.clamp_(max=1 - self.levels * 2.0**-22)  # or v + u would round up to v + 1

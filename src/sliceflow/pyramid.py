@@ -73,6 +73,17 @@ def _basis_as(
     return basis(full, small, upsampling).to(device=device, dtype=dtype)
 
 
+def _product(a: Tensor, image: Tensor) -> Tensor:
+    """a @ image, every column rounded as if it stood alone.
+
+    A product with a single row is other code, whose rounding depends on how many columns there are: the
+    same picture would be another one on another rank.
+    """
+    if len(a) > 1:
+        return torch.matmul(a, image)
+    return torch.matmul(a.repeat(2, 1), image)[..., :1, :].contiguous()
+
+
 @dataclass(frozen=True)
 class Subspace:
     """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n)."""
@@ -110,8 +121,8 @@ class Subspace:
             return out
         # A copy where x is a run of columns out of more.
         image = x.reshape(self.channels, rows.shape[1], columns.shape[1] * n)
-        image = torch.matmul(rows, image).view(self.channels * len(rows), columns.shape[1], n)
-        return torch.matmul(columns, image).view(d, n)
+        image = _product(rows, image).view(self.channels * len(rows), columns.shape[1], n)
+        return _product(columns, image).view(d, n)
 
     def down(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""

@@ -261,6 +261,8 @@ class Auto:
     most: int | None = MOST
 
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
-        if z_p.shape[1] + z_q.shape[1] <= self.threshold:
-            return Sorted().fit(z_p, z_q, weights)
-        return Histogram(self.n_bins).fit(z_p, z_q, weights)
+        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights)
+
+    def chosen(self, n: int) -> Sorted | Histogram:
+        """The transport for `n` particles and data together."""
+        return Sorted() if n <= self.threshold else Histogram(self.n_bins)

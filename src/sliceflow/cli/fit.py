@@ -1,12 +1,17 @@
-"""``sliceflow fit``: from data to a run folder. It reads, fits, measures and writes, in this order."""
+"""``sliceflow fit``: from data to a run folder. It reads, fits, measures and writes, in this order.
+
+Under torchrun every rank reads the data, keeps its share and fits; the first one does everything else.
+"""
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import shlex
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +29,7 @@ from sliceflow.cli.table import write_csv
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution
+    from sliceflow.distributed import Ranks
 
 __all__ = ["fit"]
 
@@ -42,13 +48,47 @@ def fit(
     progress: bool = True,
 ) -> None:
     """Fit what the settings describe into a run folder, and say what was written."""
+    with _ranks(settings.device) as ranks:
+        _fit(
+            settings,
+            resume=resume,
+            force=force,
+            dry_run=dry_run,
+            as_json=as_json,
+            quiet=quiet,
+            progress=progress,
+            ranks=ranks,
+        )
+
+
+def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
+    """The ranks that torchrun has started; None without it, and then torch is not imported yet."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from sliceflow.distributed import joined
+
+    return joined(device)
+
+
+def _fit(
+    settings: Settings,
+    *,
+    resume: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    progress: bool,
+    ranks: Ranks | None,
+) -> None:
+    first = ranks is None or ranks.first
 
     def say(text: str) -> None:
-        if not quiet and not as_json:
+        if first and not quiet and not as_json:
             print(text, flush=True)
 
     folder = RunFolder(settings.folder)
-    if not dry_run:
+    if first and not dry_run:
         folder.check(force=force, resume=resume)
         if resume:
             settings.check_same(folder)
@@ -72,32 +112,46 @@ def fit(
     if dry_run:
         from sliceflow.cli.plan import plan
 
-        made = plan(flow, train, labels)
-        print(json.dumps(made.as_dict(), indent=2) if as_json else made)
+        if first:
+            made = plan(flow, train, labels)
+            print(json.dumps(made.as_dict(), indent=2) if as_json else made)
         return
 
-    folder.make(force=force and not resume)
     config = _config(settings, train, test)
-    folder.write_json("config.json", config)
+    if first:
+        folder.make(force=force and not resume)
+        folder.write_json("config.json", config)
+    mine = slice(None)
+    if ranks is not None:
+        ranks.told_by_first("the folder is ready")
+        mine = ranks.share(len(train.x)).slice
     if resume and not (folder.checkpoint / "fit.checkpoint").exists():
         say("note: there is no checkpoint yet; the fit starts anew")
     unbroken = Unbroken()
     try:
-        evolution = _evolution(flow, train, folder) if train.pictures else None
-        shown = display(flow, train, quiet=quiet, progress=progress)
+        evolution = _evolution(flow, train, folder) if first and train.pictures else None
+        shown = display(flow, train, quiet=quiet or not first, progress=progress)
         flow.fit(
-            train.x,
-            labels,
+            train.x[mine],
+            None if labels is None else labels[mine],
             listeners=(*shown, *([evolution] if evolution else []), unbroken),
             checkpoint_dir=folder.checkpoint,
             checkpoint_every=settings.checkpoint_every,
+            ranks=ranks,
         )
+        config["particles"] = _kept_of_all(flow, ranks)
+        if not first:
+            unbroken.release()
+            return
         if settings.compress is not None:
             flow.compress(settings.compress)
         _write_fit(flow, train, evolution, config, folder)
     except BaseException as error:
         unbroken.release()
-        folder.clear_failed()
+        if first:
+            folder.clear_failed()
+        elif isinstance(error, KeyboardInterrupt):  # the first rank says so
+            sys.exit(1)
         told = _told(error, settings, folder)
         if told is error:
             raise
@@ -119,7 +173,7 @@ def fit(
         ) from error
     seconds = config["seconds"]
     written = [name for name in RunFolder.NAMES if (folder / name).exists()]
-    say(f"{len(flow.particles_)} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
+    say(f"{config['particles']} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
     say(measures.text())
     say(f"wrote {folder.path}: {', '.join(written)}")
     if as_json:
@@ -131,11 +185,26 @@ def fit(
         print()
 
 
+def _kept_of_all(flow: Any, ranks: Ranks | None) -> int:
+    """How many particles there are. Ranks get the first ones of all, which one process would keep."""
+    if ranks is None:
+        return len(flow.particles_)
+    place = ranks.place(len(flow.particles_))
+    kept = slice(0, max(0, _KEPT - place.first))
+    flow.particles_ = ranks.gather(flow.particles_[kept])
+    if flow.particle_conditions_ is not None:
+        flow.particle_conditions_ = ranks.gather(flow.particle_conditions_[kept])
+    return place.total
+
+
 def _told(error: BaseException, settings: Settings, folder: RunFolder) -> BaseException:
     """What ended a fit, with what to do about it."""
     from sliceflow.checkpoints import OtherFitError
     from sliceflow.checks import NotEnoughMemoryError, ParameterError
+    from sliceflow.distributed import LostRank
 
+    if isinstance(error, LostRank):
+        return Failed(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, KeyboardInterrupt):
         if not (folder.checkpoint / "fit.checkpoint").exists():
             return Failed("the fit was stopped before its first step", "run it again")
@@ -165,7 +234,6 @@ def _write_fit(
     config |= {
         "finished": _now(),
         "seconds": flow.history_["seconds"][-1],
-        "particles": len(flow.particles_),
         "steps": flow.n_iter_,
         "device": str(resolve_device(flow.device)),
         "classes": [str(c) for c in getattr(flow, "classes_", [])],
