@@ -17,6 +17,8 @@ from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
+from sliceflow.vectors import units
+from sliceflow.vectors.start import count_particles
 
 if TYPE_CHECKING:
     from sliceflow.estimator import SlicedWassersteinFlow
@@ -56,7 +58,7 @@ class VectorsOnline(Online):
         given = X.device if isinstance(X, Tensor) else None
         X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
         X = validate_data(estimator, X, dtype=[np.float64, np.float32])
-        shift, scale = estimator._units(X)
+        shift, scale = units.standardization(X, estimator.standardize)
         device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
         stages = flat(
             estimator._frame(),
@@ -87,7 +89,7 @@ class VectorsOnline(Online):
         return cast(np.ndarray, X.astype(kind) + kind(0))  # no −0, which is 0 by another name
 
     def columns(self, rows: np.ndarray) -> Tensor:
-        x = torch.from_numpy(((rows - self.shift) / self.scale).astype(rows.dtype))
+        x = units.encode(rows, self.shift, self.scale)
         return x.to(self.device).T.contiguous()
 
     def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
@@ -101,7 +103,7 @@ class VectorsOnline(Online):
         history: events.History,
     ) -> None:
         condition, labels, codes = self.condition()
-        m = estimator._resolve_n_particles(len(codes), condition, None)
+        m = count_particles(estimator.n_particles, len(codes), condition)
         flow = replace(
             self.ledger.places[0].flow,
             n_conditions=0 if condition is None else condition.width,

@@ -1,0 +1,117 @@
+"""What a fit is given: X and y, checked, and of them the rows that it fits or holds out.
+
+Of X every rank has its own rows. y and its codes are those of all ranks, everywhere: particles take
+their conditions from any row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from sliceflow import conditions
+from sliceflow.checkpoints import digest
+from sliceflow.distributed import Place, Ranks
+from sliceflow.rng import Seed
+from sliceflow.vectors import units
+
+__all__ = ["Given", "Rows", "hold_out", "read"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gives to a fit, checked.
+
+    Parameters
+    ----------
+    X : (n, d), this rank's rows
+    place : of these among the rows of all ranks
+    device : where the user's tensor is; None for arrays
+    y : of all ranks' rows, as the user wrote it; None without conditions, as the next two
+    condition : what y is
+    codes : y, encoded
+    """
+
+    X: np.ndarray
+    place: Place
+    device: torch.device | None
+    y: np.ndarray | None = None
+    condition: conditions.Condition | None = None
+    codes: Tensor | None = None
+
+    def digests(self, particle_conditions: Any, ranks: Ranks) -> dict[str, str]:
+        """What the `identity` of the fit says of its data."""
+        y_p = None if particle_conditions is None else conditions.as_array(particle_conditions)
+        of = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
+        return of | {"particle_conditions": digest(y_p)}
+
+    def rows(self, shift: np.ndarray, scale: np.ndarray) -> Rows:
+        """All rows, in the units of the engine."""
+        x = units.encode(self.X, shift, scale)
+        return Rows(x, self.place, self.y, self.condition, self.codes)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that a fit looks at: x (n, d) in the units of the engine, else as in `Given`."""
+
+    x: Tensor
+    place: Place
+    y: np.ndarray | None = None
+    condition: conditions.Condition | None = None
+    codes: Tensor | None = None
+
+
+def read(estimator: Any, X: Any, y: Any, ranks: Ranks) -> Given:
+    """X and y of the user, or a ValueError that names what is wrong with them."""
+    device = X.device if isinstance(X, Tensor) else None
+    if isinstance(X, Tensor):
+        X = X.detach().cpu().numpy()
+    X = validate_data(estimator, X, dtype=[np.float64, np.float32])
+    y = None if y is None else conditions.as_array(y)
+    place = ranks.place(len(X), _kind(X, y))
+    if y is None:
+        return Given(X, place, device)
+    conditions.infer(y, len(X))  # what is wrong with a rank's own is said before all are asked
+    y = ranks.gather(y)
+    condition = conditions.infer(y, place.total)
+    return Given(X, place, device, y, condition, condition.encode(y))
+
+
+def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, Tensor]:
+    """The rows to fit, and the x of those held out, of all ranks."""
+    kept, held = _divided(rows.place.total, fraction, seed)
+    place = rows.place
+    kept_here, held_here = (
+        numbers[(numbers >= place.first) & (numbers < place.first + place.count)] - place.first
+        for numbers in (kept, held)
+    )
+    all_held = ranks.gather(rows.x[held_here])
+    x, y, codes = rows.x[kept_here], rows.y, rows.codes
+    if y is not None and codes is not None:
+        y, codes = y[kept.numpy()], codes[kept]
+    return Rows(x, ranks.place(len(x)), y, rows.condition, codes), all_held
+
+
+def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
+    """Row numbers to fit and row numbers held out."""
+    n_held = math.ceil(fraction * n)
+    if n_held >= n:
+        raise ValueError(
+            f"early_stopping holds out {n_held} of {n} rows and leaves none to fit; "
+            "give more rows or set early_stopping=False"
+        )
+    order = seed.permutation(n)
+    return order[n_held:].sort().values, order[:n_held].sort().values
+
+
+def _kind(X: np.ndarray, y: np.ndarray | None) -> str:
+    """What ranks must agree on."""
+    of_y = "no y" if y is None else f"y of kind {y.dtype.kind} and shape (n, {y.shape[1:]})"
+    return f"X of {X.dtype} with {X.shape[1]} columns and {of_y}"

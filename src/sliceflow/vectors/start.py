@@ -1,0 +1,162 @@
+"""What a fit starts from: particles, data, and the flow that is to move the ones onto the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow import conditions
+from sliceflow.checks import default_particles, need, projection_budget
+from sliceflow.distributed import Place, Ranks, weighed
+from sliceflow.flow import Cloud, Flow, Noise
+from sliceflow.minibatch import MiniBatches
+from sliceflow.rng import Seed
+from sliceflow.transports import Transport
+from sliceflow.vectors.given import Rows
+from sliceflow.vectors.memory import check_memory
+from sliceflow.vectors.parameters import transport_of
+
+if TYPE_CHECKING:
+    from sliceflow.estimator import SlicedWassersteinFlow
+
+__all__ = ["Start", "begin", "cloud", "count_particles"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a fit starts from.
+
+    Parameters
+    ----------
+    particles : this rank's, standing where they start
+    data : this rank's
+    noise : the particles' own
+    flow : which the model is replayed with
+    shared : the same flow, with transports between the clouds of all ranks
+    transport : of stages that have none of their own
+    batches : what steps look at; None lets `simulate` divide the clouds
+    share : which of all particles are this rank's
+    y : conditions of this rank's particles as the user wrote them, or None
+    order : of the user's particle conditions, in which the particles of all ranks stand; None without
+    """
+
+    particles: Cloud
+    data: Cloud
+    noise: Noise
+    flow: Flow
+    shared: Flow
+    transport: Transport
+    batches: MiniBatches | None
+    share: Place
+    y: np.ndarray | None
+    order: Tensor | None
+
+    def in_users_order(self, ranks: Ranks) -> Tensor:
+        """x (d, n) of this rank's share of the particles, as `y` is ordered."""
+        x = self.particles.x
+        if self.order is None:
+            return x
+        return ranks.pick(x, torch.argsort(self.order)[self.share.slice].to(x.device))
+
+
+def begin(
+    estimator: SlicedWassersteinFlow,
+    rows: Rows,
+    particle_conditions: Any,
+    seed: Seed,
+    device: torch.device,
+    ranks: Ranks | None,
+) -> Start:
+    """Everything that is simulated; a fit that cannot fit into memory is refused.
+
+    With `ranks`, even with one, every step looks at everything.
+    """
+    together, x, place = ranks or Ranks(), rows.x, rows.place
+    m = count_particles(estimator.n_particles, place.total, rows.condition, particle_conditions)
+    share = together.share(m)
+    need(share.total >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
+    transport = transport_of(estimator.transport)
+    check_memory(estimator, x, share.count, m + place.total, transport, device)
+    y_p, codes_p, order = _conditions(rows, m, particle_conditions, seed.child("conditions"))
+
+    data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
+    noise = Noise(seed.child("particles"), share.first)
+    own_codes = None if codes_p is None else codes_p[share.slice]
+    particles = cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
+    noise.child("start").fill(particles.x)
+    flow = Flow(
+        estimator.stages(),
+        seed.child("flow"),
+        0 if rows.condition is None else rows.condition.width,
+        float(estimator.amplifier),
+        float(estimator.entropy),
+        projection_budget(device),
+    )
+    batches, shared = None, flow
+    if ranks is not None:  # every step looks at everything, and all ranks at the same maps
+        pair = (rows.codes, codes_p) if flow.conditional else (None, None)
+        here = torch.arange(place.first, place.first + place.count)
+        batches, left_out = weighed(*pair, here, device)
+        shared, transport = _shared(flow, transport, ranks, m + place.total - left_out)
+    own_y = None if y_p is None else y_p[share.slice]
+    return Start(particles, data, noise, flow, shared, transport, batches, share, own_y, order)
+
+
+def count_particles(
+    n_particles: int | None,
+    n: int,
+    condition: conditions.Condition | None,
+    particle_conditions: Any = None,
+) -> int:
+    """M: as many as the user says, or as they have conditions, or enough for n rows."""
+    if particle_conditions is not None:
+        if condition is None:
+            raise ValueError("particle_conditions was given without y; pass y as well")
+        m = len(particle_conditions)
+        if n_particles not in (None, m):
+            raise ValueError(
+                f"particle_conditions has {m} rows but n_particles={n_particles}; "
+                "make them equal or leave n_particles=None"
+            )
+    elif n_particles is not None:
+        m = int(n_particles)
+    else:
+        m = default_particles(n)
+    if isinstance(condition, conditions.Labels) and m < condition.width:
+        raise ValueError(
+            f"n_particles={m} is fewer than the {condition.width} classes of y; "
+            f"pass n_particles >= {condition.width}"
+        )
+    return m
+
+
+def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and codes, as the engine stores them: columns, on its device."""
+    return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
+
+
+def _conditions(
+    rows: Rows, m: int, particle_conditions: Any, seed: Seed
+) -> tuple[np.ndarray | None, Tensor | None, Tensor | None]:
+    """The particles' y, their codes, and the order of these, if it is not that of y."""
+    if rows.condition is None or rows.codes is None or rows.y is None:
+        return None, None, None
+    if particle_conditions is not None:
+        y_p = conditions.as_array(particle_conditions)
+        order = seed.permutation(m)  # the flow wants them in random order
+        return y_p, rows.condition.encode(y_p)[order], order
+    numbers = conditions.proportional(rows.codes, m, seed)
+    return rows.y[numbers.numpy()], rows.codes[numbers], None
+
+
+def _shared(flow: Flow, transport: Transport, ranks: Ranks, n: int) -> tuple[Flow, Transport]:
+    """The flow and the transport with which ranks simulate, `n` particles and data in all."""
+    stages = [
+        replace(stage, transport=stage.transport and ranks.shared(stage.transport, n))
+        for stage in flow.schedule
+    ]
+    return replace(flow, schedule=stages), ranks.shared(transport, n)
