@@ -506,3 +506,11 @@ def test_a_loaded_flow_that_was_fitted_again_can_grow(tmp_path):
     with pytest.warns(UserWarning, match="begins anew"):
         flow.partial_fit(x)
     assert len(flow.particles_) == 100
+
+
+def test_classes_of_an_earlier_fit_are_gone():
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    flow = SlicedWassersteinFlow(100, 3, random_state=0).fit(x, np.arange(60) % 2)
+    with pytest.warns(UserWarning, match="begins anew"):
+        flow.partial_fit(x)
+    assert not hasattr(flow, "classes_")

@@ -373,6 +373,7 @@ def keep(
     """What both estimators keep of a refresh."""
     estimator._condition, estimator._codes = condition, codes
     estimator.particle_conditions_ = None
+    estimator.__dict__.pop("classes_", None)
     if condition is not None and particles.y is not None:
         estimator.classes_ = condition.classes
         estimator.particle_conditions_ = condition.classes[particles.y.cpu().numpy()]
