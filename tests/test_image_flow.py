@@ -144,7 +144,7 @@ def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
     beyond = []
     for clip in (True, False):
         flow = ImageFlow(**quick, schedule=SHORT, start_noise=1.0, clip=clip).fit(digits[0])
-        beyond.append(float(flow._moved(Seed(0), 0, 200, None, None).abs().max()))
+        beyond.append(float(flow._offline().moved(Seed(0), 0, 200).abs().max()))
     assert beyond[0] <= 1 < beyond[1]
 
 
@@ -434,7 +434,7 @@ def test_masks_that_do_not_fit_are_refused(digits):
 
 
 def test_observed_pixels_stay_where_particles_are_seen_and_moved_in_runs(digits, monkeypatch):
-    monkeypatch.setattr("sliceflow.image_flow.projection_budget", lambda device: 1 << 10)
+    monkeypatch.setattr("sliceflow.picture_start.projection_budget", lambda device: 1 << 10)
     flow = ImageFlow(**quick, schedule=SHORT, observed="top", transport=Histogram(32, most=100))
     flow.fit(digits[0])
     assert {tuple(top.ravel()) for top in flow.particles_[:, :4]} <= {
@@ -633,7 +633,7 @@ def in_chunks(flow, draw, size, monkeypatch):
         widths.append(x.shape[1])
         return write(layout, x)
 
-    monkeypatch.setattr("sliceflow.image_flow._CHUNK", size)
+    monkeypatch.setattr("sliceflow.picture_samples._CHUNK", size)
     monkeypatch.setattr(type(flow._layout), "write", recorded)
     out = draw()
     monkeypatch.undo()

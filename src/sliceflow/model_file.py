@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 import sliceflow
-from sliceflow import conditions, frames
+from sliceflow import conditions, frames, picture_parameters
 from sliceflow.checks import is_real, need, projection_budget, resolve_device
 from sliceflow.compact import compress_model
 from sliceflow.container import Fields, ModelFileError, read, write
@@ -338,7 +338,7 @@ def _pictures_unpacked(
         start_noise=header.number("start_noise"),
         taper=header.number("taper"),
         budget=projection_budget(device),
-        precision=flow._operands(device),
+        precision=picture_parameters.choose_operands(flow.precision, device),
     )
     flow._model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from sliceflow import events, transports
-from sliceflow.checks import default_particles, projection_budget, resolve_device
+from sliceflow.checks import projection_budget, resolve_device
 from sliceflow.flow import Run
 from sliceflow.minibatch import MiniBatches
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
+from sliceflow.picture_parameters import choose_directions, choose_operands, choose_particles
 from sliceflow.pictures import Layout
 from sliceflow.rng import Seed
 from sliceflow.walk import Walk
@@ -62,7 +63,7 @@ class PicturesOnline(Online):
             amplifier=0.0,
             known=None,
             upsampling=estimator.upsampling,
-            directions=estimator._directions(layout, layout.read(images)),
+            directions=choose_directions(estimator.directions, layout, layout.read(images)),
             clip=estimator.clip,
             dequantize=estimator.dequantize,
             start_noise=float(estimator.start_noise),
@@ -104,19 +105,14 @@ class PicturesOnline(Online):
         history: events.History,
     ) -> None:
         condition, labels, codes = self.condition()
-        m = estimator.n_particles or default_particles(len(codes))
-        if condition is not None and m < condition.width:
-            raise ValueError(
-                f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
-                f"pass n_particles >= {condition.width}"
-            )
+        m = choose_particles(estimator.n_particles, len(codes), condition)
         walk = replace(
             self.walk,
             n_conditions=0 if condition is None else condition.width,
             amplifier=float(estimator.amplifier),
             start_noise=float(estimator.start_noise),
             clip=estimator.clip,
-            precision=estimator._operands(self.device),
+            precision=choose_operands(estimator.precision, self.device),
         )
         d, own = self.layout.dimension, None if condition is None else codes
         particles, noise = self.particles(d, torch.float32, m, own, walk.start_noise)

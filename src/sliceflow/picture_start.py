@@ -1,0 +1,156 @@
+"""What a fit of pictures starts from: particles, batches, transport, and the walk ahead of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sliceflow import conditions, schedule, transports
+from sliceflow.checks import columns_looked_at, need, need_memory, projection_budget
+from sliceflow.distributed import Place, Ranks, weighed
+from sliceflow.flow import Cloud, Noise
+from sliceflow.local import Tiles
+from sliceflow.minibatch import MiniBatches, divide
+from sliceflow.picture_data import PictureData
+from sliceflow.picture_parameters import (
+    choose_directions,
+    choose_operands,
+    choose_particles,
+    choose_transport,
+)
+from sliceflow.pictures import mask_of
+from sliceflow.rng import Seed
+from sliceflow.walk import Walk
+
+if TYPE_CHECKING:
+    from sliceflow.image_flow import ImageFlow
+
+__all__ = ["PictureStart", "begin"]
+
+
+@dataclass(frozen=True)
+class PictureStart:
+    """Everything that is there before the first step.
+
+    Parameters
+    ----------
+    share : which of the M particles are this rank's
+    particles : those of this rank
+    noise : where they come from
+    rows : (M,) rows of the data, whose labels the particles of all ranks have; None without labels
+    batches : which particles and data a step looks at
+    transport : between the clouds of all ranks
+    walk : the stages
+    mask : (d, 1) observed pixels; None without `observed`
+    """
+
+    share: Place
+    particles: Cloud
+    noise: Noise
+    rows: Tensor | None
+    batches: MiniBatches
+    transport: transports.Transport
+    walk: Walk
+    mask: Tensor | None
+
+
+def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -> PictureStart:
+    """Where the parameters of `flow` let a fit of the data start; an error names what forbids it."""
+    together, layout = ranks or Ranks(), data.layout
+    m = choose_particles(flow.n_particles, data.place.total, data.condition)
+    share = together.share(m)
+    need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
+    mask = None if flow.observed is None else mask_of(flow.observed, layout)
+    # Nothing observed: the unconditional flow.
+    known = None if mask is None or not bool(mask.any()) else mask.to(data.device)
+    stages = flow.stages(layout.height, layout.width)
+    transport = choose_transport(flow.transport, data.condition is not None and flow.amplifier > 0)
+    directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
+    most = None
+    if ranks is None:
+        most = columns_looked_at(transport.most, max(directions), data.device)
+    _check_memory(flow.n_knots, data, share, stages, directions, most)
+
+    rows, codes, codes_p = None, None, None
+    if data.codes is not None:
+        rows = conditions.proportional(data.codes, m, seed.child("conditions")).to(data.device)
+        codes = data.codes.to(data.device)
+        codes_p = codes[rows]
+    seen = None if flow.amplifier == 0 else codes_p
+    if ranks is None:
+        batches = divide(m, data.n, most, seen, codes, seed.child("batches"), data.device)
+    else:  # every step looks at everything, and all ranks at the same maps
+        batches, left_out = weighed(codes, seen, data.here, data.device)
+        transport = ranks.shared(transport, m + data.n - left_out)
+    noise = Noise(seed.child("particles"), share.first)
+    x = torch.empty(layout.dimension, share.count, dtype=torch.float32, device=data.device)
+    noise.child("start").fill(x).mul_(flow.start_noise)
+    if known is not None:
+        x = torch.where(known, _observed(data, share, seed, flow.dequantize, together), x)
+    particles = Cloud(x, None if codes_p is None else codes_p[share.slice])
+    walk = _walk(flow, data, stages, known, seed.child("flow"), together)
+    return PictureStart(share, particles, noise, rows, batches, transport, walk, mask)
+
+
+def _observed(data: PictureData, share: Place, seed: Seed, dequantize: bool, ranks: Ranks) -> Tensor:
+    """The particles' observed pixels: the pictures' own, each picture used equally often."""
+    numbers = conditions.evenly(data.n, share.total, seed.child("conditions"))[share.slice]
+    return data.layout.encode(
+        data.picked(numbers.to(data.device), ranks),
+        seed.child("observed"),
+        dequantize=dequantize,
+        total=share.total,
+        runs=[share.slice],
+    )
+
+
+def _walk(
+    flow: ImageFlow,
+    data: PictureData,
+    stages: list[schedule.PictureStage],
+    known: Tensor | None,
+    seed: Seed,
+    ranks: Ranks,
+) -> Walk:
+    layout, raw = data.layout, data.raw
+    return Walk(
+        layout,
+        stages,
+        seed,
+        n_conditions=0 if data.condition is None else data.condition.width,
+        amplifier=float(flow.amplifier),
+        known=known,
+        upsampling=flow.upsampling,
+        directions=choose_directions(flow.directions, layout, raw, data.here, data.n, ranks),
+        clip=flow.clip,
+        dequantize=flow.dequantize,
+        start_noise=float(flow.start_noise),
+        taper=flow.taper,
+        budget=projection_budget(data.device),
+        precision=choose_operands(flow.precision, data.device),
+    )
+
+
+def _check_memory(
+    n_knots: int,
+    data: PictureData,
+    share: Place,
+    stages: list[schedule.PictureStage],
+    directions: list[int],
+    most: int | None,
+) -> None:
+    """Refuse what cannot fit: particles, a level's coefficients, pictures, projections, the model."""
+    m, (d, n) = share.count, data.raw.shape
+    looked_at = min(m, most or share.total) + min(n, most or data.n)
+    knots = n_knots + 1 if n_knots else 0
+    n_values = knots * sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
+    clouds = 4 * d * (4 * m + 3 * n) + data.raw.nbytes
+    need_memory(
+        clouds + 4 * max(directions) * looked_at + 5 * n_values,  # values, and a byte of weight
+        data.device,
+        f"n_particles={m}, {n} pictures of {d} values and a model of {n_values} numbers need",
+        "lower n_particles, quality or n_knots (0 keeps no model)",
+    )
