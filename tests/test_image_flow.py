@@ -654,7 +654,7 @@ def test_samples_stream_in_chunks_and_do_not_depend_on_them(digits, tensor, monk
 
 
 def test_completions_stream_in_chunks(digits, monkeypatch):
-    flow = ImageFlow(**quick, observed="top", dequantize=False).fit(digits[0])
+    flow = ImageFlow(**quick, observed="top").fit(digits[0])
     whole = flow.inpaint(digits[0][:9], 5, random_state=0)
     parts = in_chunks(flow, lambda: flow.inpaint(digits[0][:9], 5, random_state=0), 7, monkeypatch)
     assert parts.shape == whole.shape == (9, 5, 8, 8)

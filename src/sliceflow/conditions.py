@@ -162,7 +162,7 @@ def infer(array: np.ndarray, n_rows: int) -> Condition:
         if not np.all(array == np.round(array)):
             raise ValueError(
                 f"y is one-dimensional, which means class labels, but holds fractions such as "
-                f"{array[array != np.round(array)][0]!r}; pass y[:, None] for a continuous condition"
+                f"{array[array != np.round(array)][0]}; pass y[:, None] for a continuous condition"
             )
     return Labels.of(array)
 

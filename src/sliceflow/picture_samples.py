@@ -47,11 +47,16 @@ class Offline:
         """`n_samples` of each picture, of which the pixels `where` (h, w) are kept."""
         layout = self.walk.layout
         raw = layout.read(pictures, self.device)
-        n, out = raw.shape[1] * n_samples, []
-        for first in range(0, n, _CHUNK):
-            columns = torch.arange(first, min(first + _CHUNK, n), device=raw.device) // n_samples
+        n, out, chunk = raw.shape[1] * n_samples, [], self._chunk()
+        for part in (slice(first, min(first + chunk, n)) for first in range(0, n, chunk)):
+            first, columns = part.start, torch.arange(part.start, part.stop, device=raw.device)
+            columns //= n_samples
             values = layout.encode(
-                raw[:, columns], seed.child("observed", first), dequantize=self.walk.dequantize
+                raw[:, columns],
+                seed.child("observed", 0),
+                dequantize=self.walk.dequantize,
+                total=n,
+                runs=[part],
             )
             out.append(layout.write(self.moved(seed, first, len(columns), None, values)))
         done = _joined(out)
