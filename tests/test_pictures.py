@@ -246,3 +246,23 @@ def test_unknown_mask_names_are_refused():
     )
     with refused(message):
         mask_of("middle", Layout(8, 8, None, "uint8", 256))
+
+
+def test_mirror_images_are_drawn_with_the_pictures(monkeypatch):
+    """Pictures and their mirror images are two runs that meet: drawn row by row, they took seconds."""
+    asked = []
+    whole = Seed.uniform_part
+
+    def spy(self, rows, columns, part, **kind):
+        asked.append(part)
+        return whole(self, rows, columns, part, **kind)
+
+    monkeypatch.setattr(Seed, "uniform_part", spy)
+    images = np.zeros((5, 4, 4), np.uint8)
+    layout = Layout.of(images, 256)
+    raw = layout.mirrored(layout.read(images))
+    together = layout.encode(raw, Seed(0), total=10, runs=[slice(0, 5), slice(5, 10)])
+    assert asked == [slice(0, 10)]
+    assert torch.equal(together, layout.encode(raw, Seed(0)))
+    layout.encode(raw[:, :4], Seed(0), total=10, runs=[slice(0, 2), slice(5, 7)])
+    assert asked[2:] == [slice(0, 2), slice(5, 7)]

@@ -122,7 +122,7 @@ class Layout:
                 # One row of numbers per pixel: their layout is the pictures' own, no transposition.
                 d, n = len(raw), raw.shape[1] if total is None else total
                 kind: Any = dict(dtype=torch.float32, device=raw.device)
-                parts = [seed.uniform_part(d, n, run, **kind) for run in runs or [slice(0, n)]]
+                parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
                 u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             else:
                 u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
@@ -149,6 +149,17 @@ class Layout:
         """The pictures followed by their mirror images, left for right."""
         flipped = raw.view(*self.shape, -1).flip(2).reshape(raw.shape)
         return torch.cat((raw, flipped), dim=1)
+
+
+def _merged(runs: Sequence[slice]) -> list[slice]:
+    """The same columns, in as few runs as possible."""
+    out = [runs[0]]
+    for run in runs[1:]:
+        if run.start == out[-1].stop:
+            out[-1] = slice(out[-1].start, run.stop)
+        else:
+            out.append(run)
+    return out
 
 
 def _array(images: Any) -> np.ndarray:

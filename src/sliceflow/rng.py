@@ -122,7 +122,7 @@ class Seed:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """``uniform(rows, columns)[:, part]``, without drawing the rest of it.
+        """``uniform(rows, columns)[:, part]``, without keeping the rest of it.
 
         Examples
         --------
@@ -133,6 +133,13 @@ class Seed:
             return self.uniform(rows, columns, dtype=dtype, device=device)
         quads, first, end = -(-columns // 4), part.start // 4, -(-part.stop // 4)
         out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
+        if out.device.type != "cpu":  # a call for every row would cost more than what is not needed
+            block = max(1, _CHUNK // columns)
+            for row in range(0, rows, block):
+                n = min(block, rows - row)
+                whole = self.uniform(n, columns, start=row, dtype=dtype, device=device)
+                out[row : row + n] = whole[:, part]
+            return out
         for row in range(rows):  # a run of quads out of each row
             run = self.uniform(end - first, 4, start=row * quads + first, dtype=dtype, device=device)
             out[row] = run.view(-1)[part.start - 4 * first : part.stop - 4 * first]
