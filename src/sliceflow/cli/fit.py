@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 _KEPT = 10_000  # batched samples in samples.npz
+_FRAMES = 40  # of evolution.gif
 _SHOWN = 400  # rows of a table beside them, for the report
 
 
@@ -304,6 +305,10 @@ def _write_samples(flow: Any, train: Data, folder: RunFolder) -> None:
 def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> None:
     from sliceflow.cli.grid import animation, as_bytes, by_class, grid
 
-    shown = (by_class(as_bytes(p, train.levels), None, 8)[0] for p in evolution.pictures())
+    taken = evolution.pictures()
+    # Colours make a .gif large: fewer frames, and fewer pictures.
+    taken = [taken[i] for i in np.unique(np.linspace(0, len(taken) - 1, _FRAMES).round().astype(int))]
+    side = 8 if train.x.ndim == 3 else 6
+    shown = (by_class(as_bytes(p[: side**2], train.levels), None, side)[0] for p in taken)
     frames = [grid(p, 32, ground=128) for p in shown]  # a .gif has no page's colour: grey
     animation(folder / "evolution.gif", frames)
