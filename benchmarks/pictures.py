@@ -17,13 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from timing import timed_fit
 
 import sliceflow
 import sliceflow.datasets
 import sliceflow.pictures
 import sliceflow.schedule
 import sliceflow.transports
-from sliceflow import ImageFlow, datasets
+from sliceflow import datasets
+from sliceflow.picture_parameters import default_bins
 
 
 def grid(images: np.ndarray, columns: int = 20) -> np.ndarray:
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto", help="operands on a GPU: float16, float32, …")
+    parser.add_argument("--directions", default="auto", help="pixels, cosines, or auto")
     parser.add_argument("--most", type=int, help="particles and pictures that a step looks at")
     parser.add_argument("--out", type=Path, default=Path("runs/pictures"))
     args = parser.parse_args()
@@ -61,8 +64,6 @@ def main() -> None:
     keep_model = args.offline > 0 or args.observed is not None
     settings = {
         "schedule": args.schedule or preset,
-        "n_particles": args.particles,
-        "quality": args.steps,
         "amplifier": args.amplifier,
         "levels": data.levels,
         "mirror": args.mirror,
@@ -71,20 +72,15 @@ def main() -> None:
         "random_state": args.seed,
         "n_knots": args.knots if keep_model else 0,
         "precision": args.precision,
+        "directions": args.directions,
     }
     labels = data.labels if args.conditional else None
     if args.bins or args.most:
-        bins = args.bins or (256 if labels is None else 1024)
+        bins = args.bins or default_bins(labels is not None)
         chosen = {"most": args.most} if args.most else {}
         settings["transport"] = sliceflow.transports.Histogram(bins, **chosen)
 
-    # Compile first; fewer pictures would be sorted, not counted.
-    warm = settings | {"n_particles": 8000, "quality": 1}
-    ImageFlow(**warm).fit(data.images[:8000], None if labels is None else labels[:8000])
-    flow = ImageFlow(**settings)
-    began = time.perf_counter()
-    flow.fit(data.images, labels)
-    seconds = time.perf_counter() - began
+    flow, seconds = timed_fit(data.images, labels, args.particles, args.steps, **settings)
 
     args.out.mkdir(parents=True, exist_ok=True)
     np.save(args.out / "samples.npy", flow.particles_[:50_000])
@@ -129,6 +125,7 @@ def main() -> None:
     Image.fromarray(picture if data.levels == 256 else picture * (255 // (data.levels - 1))).save(
         args.out / "grid.png"
     )
+    settings |= {"n_particles": args.particles, "quality": args.steps}
     settings = {k: str(v) for k, v in settings.items()}
     (args.out / "run.json").write_text(json.dumps(settings | out, indent=1))
     print(args.name, json.dumps(settings | out))

@@ -18,14 +18,21 @@ from pathlib import Path
 
 import numpy as np
 from report import facts, signature, table
+from timing import timed_fit
 
 from sliceflow import ImageFlow, metrics
 from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
+from sliceflow.picture_parameters import default_bins
 from sliceflow.schedule import PRESETS
 from sliceflow.transports import Histogram
 
-_LOW = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
+SCHEDULES = {
+    "digits": "1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3]",
+    "mnist": PRESETS["mnist"],
+    "fashion-mnist": PRESETS["mnist"],
+    "cifar10": PRESETS["cifar10"],
+}
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,10 @@ class Candidate:
     settings: dict = field(default_factory=dict)
 
 
-def candidates(preset: str, labels: bool, steps: tuple[int, ...]) -> list[Candidate]:
-    """The preset by steps, then with one thing changed at a time, at the second number of steps."""
-    out = [Candidate("preset", n, {"schedule": preset}) for n in steps]
-    n, text = steps[1], PRESETS[preset]
-    words = text.split()
+def candidates(text: str, labels: bool, steps: tuple[int, ...]) -> list[Candidate]:
+    """The schedule by steps, then with one thing changed at a time, at the second number of steps."""
+    out = [Candidate("preset", n, {"schedule": text}) for n in steps]
+    n, words = steps[1], text.split()
     low = " ".join(f"{w}*3" if int(w.split("[")[0]) < 12 else w for w in words)
     fine = " ".join([*words[:-1], f"{words[-1]}*2"])
     side = words[-1].split("[")[0]
@@ -52,18 +58,18 @@ def candidates(preset: str, labels: bool, steps: tuple[int, ...]) -> list[Candid
         "no large patches": {"schedule": text.replace("15,13,11,", "").replace("14,13,11,", "14,")},
         "every second patch": {"schedule": text.replace("15,13,11,9,7,5,3", "15,11,7,5,3")},
         "pixels at the end": {"schedule": f"{text} {side}[1]"},
-        "no taper": {"schedule": preset, "taper": 0.0},
-        "start noise 0.3": {"schedule": preset, "start_noise": 0.3},
-        "directions of pixels": {"schedule": preset, "directions": "pixels"},
-        "directions of cosines": {"schedule": preset, "directions": "cosines"},
+        "no taper": {"schedule": text, "taper": 0.0},
+        "start noise 0.3": {"schedule": text, "start_noise": 0.3},
+        "directions of pixels": {"schedule": text, "directions": "pixels"},
+        "directions of cosines": {"schedule": text, "directions": "cosines"},
     }
     for bins in (512, 1024, 2048) if labels else (64, 128, 256):
-        changed[f"{bins} bins"] = {"schedule": preset, "transport": Histogram(bins)}
+        changed[f"{bins} bins"] = {"schedule": text, "transport": Histogram(bins)}
     for most in (1 << 14, 1 << 15, 1 << 16):
-        bins = 1024 if labels else 128
-        changed[f"{most} columns"] = {"schedule": preset, "transport": Histogram(bins, most)}
+        bins = default_bins(labels)
+        changed[f"{most} columns"] = {"schedule": text, "transport": Histogram(bins, most)}
     if labels:
-        changed |= {f"ξ = {xi}": {"schedule": preset, "amplifier": xi} for xi in (5.0, 20.0)}
+        changed |= {f"ξ = {xi}": {"schedule": text, "amplifier": xi} for xi in (5.0, 20.0)}
     return [*out, *(Candidate(name, n, settings) for name, settings in changed.items())]
 
 
@@ -108,12 +114,7 @@ def fitted(
     mirror = train.images.ndim == 4
     settings = {"levels": train.levels, "mirror": mirror, "device": device, "n_knots": 0}
     settings |= {"random_state": seed, **candidate.settings}
-    if resolve_device(device).type == "cuda":
-        short = ImageFlow(n_particles=min(8000, m), quality=1, **settings)
-        short.fit(train.images[:8000], None if labels is None else labels[:8000])
-    began = time.perf_counter()
-    flow = ImageFlow(n_particles=m, quality=candidate.quality, **settings).fit(train.images, labels)
-    return flow, time.perf_counter() - began
+    return timed_fit(train.images, labels, m, candidate.quality, **settings)
 
 
 def text(rows: list[dict], extra: list[str]) -> str:
@@ -130,7 +131,7 @@ def text(rows: list[dict], extra: list[str]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Search, report, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", choices=["digits", "mnist", "fashion-mnist", "cifar10"])
+    parser.add_argument("dataset", choices=list(SCHEDULES))
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--conditional", action="store_true")
     parser.add_argument("--particles", type=int, default=60_000)
@@ -146,9 +147,6 @@ def main(arguments: list[str] | None = None) -> None:
     train, test = (load(args.dataset, split, args.data_root) for split in ("train", "test"))
     labels = train.labels if args.conditional else None
     judge = Judge(train, test, str(resolve_device(args.device)), args.fid_weights)
-    preset = {"cifar10": "cifar10", "digits": "digits"}.get(args.dataset, "mnist")
-    if preset == "digits":
-        PRESETS["digits"] = f"{_LOW} 8[8,7,5,3]"
     rows: list[dict] = []
 
     def tried(candidate: Candidate, seed: int, last: bool) -> dict:
@@ -164,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
         about = {"machine": facts(resolve_device(args.device)), "tried": rows, "reported": reported}
         (args.out / "search.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
-    every = candidates(preset, args.conditional, tuple(args.steps))
+    every = candidates(SCHEDULES[args.dataset], args.conditional, tuple(args.steps))
     chosen = [c for c in every if args.only is None or c.name in args.only]
     for candidate in chosen:
         if time.perf_counter() - began > args.seconds:

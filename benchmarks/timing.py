@@ -6,11 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 
+from sliceflow import ImageFlow
 from sliceflow.events import Event
 
-__all__ = ["Ends", "between_marks", "own_seconds", "steps_own_seconds", "steps_seconds", "wait"]
+__all__ = [
+    "Ends",
+    "between_marks",
+    "own_seconds",
+    "steps_own_seconds",
+    "steps_seconds",
+    "timed_fit",
+    "wait",
+]
 
 MARK = "spin_kernel"  # the kernel of torch.cuda._sleep
 
@@ -19,6 +29,18 @@ def wait(device: torch.device) -> None:
     """Until the device has done all it was told to."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def timed_fit(
+    images: np.ndarray, labels: np.ndarray | None, m: int | None, n_steps: int, **settings: object
+) -> tuple[ImageFlow, float]:
+    """A flow and the seconds of its `fit`, everything compiled before by a short one."""
+    few = min(8000, len(images))  # fewer pictures would be sorted, not counted
+    short = ImageFlow(n_particles=min(m or few, 8000), quality=1, **settings)
+    short.fit(images[:few], None if labels is None else labels[:few])
+    began = time.perf_counter()
+    flow = ImageFlow(n_particles=m, quality=n_steps, **settings).fit(images, labels)
+    return flow, time.perf_counter() - began
 
 
 def own_seconds(work: Callable[[], object], device: torch.device, repeats: int = 20) -> float:

@@ -1,11 +1,11 @@
 """What speed costs in quality: precision of the products, and columns that a step looks at."""
 
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from judge import Judge
 from report import table
+from timing import timed_fit
 
 from sliceflow import ImageFlow, transports
 from sliceflow.datasets import Pictures
@@ -21,12 +21,7 @@ def fitted(
 ) -> tuple[ImageFlow, float]:
     """A flow and the seconds of its `fit`, everything compiled before by a short one."""
     common = dict(schedule=schedule, levels=data.levels, n_knots=0, random_state=0, **settings)
-    few = min(8000, len(data.images))  # fewer pictures would be sorted, not counted
-    some = None if labels is None else labels[:few]
-    ImageFlow(n_particles=min(m, 8000), quality=1, **common).fit(data.images[:few], some)
-    began = time.perf_counter()
-    flow = ImageFlow(n_particles=m, quality=n_steps, **common).fit(data.images, labels)
-    return flow, time.perf_counter() - began
+    return timed_fit(data.images, labels, m, n_steps, **common)
 
 
 def _table(rows: dict[str, dict[str, float]], floor: dict[str, float]) -> str:

@@ -74,11 +74,16 @@ def choose_particles(n_particles: int | None, n: int, condition: Labels | None) 
     return m
 
 
+def default_bins(labelled: bool) -> int:
+    """Bins of the histograms; classes that are held apart want more."""
+    return 1024 if labelled else 128
+
+
 def choose_transport(transport: str | transports.Transport, labelled: bool) -> transports.Transport:
-    """The transport by its name; classes that are held apart want more bins."""
+    """The transport by its name."""
     if not isinstance(transport, str):
         return transport
-    n_bins = 1024 if labelled else 128
+    n_bins = default_bins(labelled)
     kinds: dict[str, transports.Transport] = {
         "auto": transports.Auto(n_bins=n_bins),
         "sorted": transports.Sorted(),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sliceflow.kernels import gpu_large_tiles as large
 from sliceflow.kernels import reference
-from sliceflow.kernels.gpu_values import pack
+from sliceflow.kernels.gpu_values import by_word, pack
 from sliceflow.kernels.reference import Geometry
 
 __all__ = ["lanes", "move_tiles", "project_tiles"]
@@ -71,10 +71,7 @@ def _displaced(z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.co
     position = tl.reshape(position, [BM * BN])
     b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
     direction = first + tl.arange(0, BM * BN) // BN
-    word = tl.load(words + direction * n_bins + b)
-    start = (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    growth = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    dz = start + (position - b.to(tl.float32)) * growth
+    dz = by_word(tl.load(words + direction * n_bins + b), position - b.to(tl.float32))
     return tl.where(valid, tl.reshape(dz, [BM, BN]), 0.0)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "Packed",
     "add_class_offsets",
     "bins_per_unit",
+    "by_word",
     "displace_grid",
     "displace_in_place",
     "pack",
@@ -59,6 +60,14 @@ def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
 
 
 @triton.jit
+def by_word(word, beyond):
+    """The displacement `beyond` the left edge of the bin that `word` is of."""
+    start = (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    growth = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return start + beyond * growth
+
+
+@triton.jit
 def _displace_kernel(
     z, rows, words, offsets, codes, n, n_bins, n_classes, LABELS: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -75,10 +84,7 @@ def _displace_kernel(
         tl.maximum(position, tl.load(rows + 4 * row + 2)), tl.load(rows + 4 * row + 3)
     )
     b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
-    word = tl.load(words + row * n_bins + b)
-    start = (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    growth = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    dz = start + (position - b.to(tl.float32)) * growth
+    dz = by_word(tl.load(words + row * n_bins + b), position - b.to(tl.float32))
     tl.store(here, dz.to(z.dtype.element_ty), mask=valid)
 
 
