@@ -16,14 +16,16 @@ Every function takes projections as (h, n) tensors, one row per direction. A mod
 - ``value_range(z)``: each row's smallest and largest value;
 - ``count(z, lo, hi, n_bins, weights)``: each row's histogram;
 - ``histogram(z, n_bins, weights)``: both of these, the range found on the way;
+- ``histogram_of_runs(z, n_bins, starts)``: the same of every run of columns by itself;
 - ``compose(counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)``: F_q⁻¹∘F_p at the particles' bin edges, and
   what moving along it costs;
 - ``add_below(total, counts, width, start, step, factor)``: a histogram's values below given edges;
 - ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid;
+- ``displace_runs(z, lo, hi, values, starts)``: the same with tables for every run of columns;
 - ``lanes(k)``: to how many rows and columns a tile's rotation is filled up with zeros;
 - ``project_tiles(x, theta, geometry, columns, offsets, codes)``: z of pictures cut into tiles;
-- ``move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes)``: the whole second half of a
-  step for pictures, in place.
+- ``move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes, starts)``: the whole second
+  half of a step for pictures, in place.
 
 A kernel module for another device is one more entry in `for_device`.
 """

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.kernels import reference
 from sliceflow.kernels.reference import (
     GAP_RATIO,
     LEVEL_EPSILON,
@@ -38,7 +39,9 @@ __all__ = [
     "count",
     "displace_grid",
     "displace_knots",
+    "displace_runs",
     "histogram",
+    "histogram_of_runs",
     "lanes",
     "laplace",
     "match",
@@ -368,6 +371,10 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
     return count(z, lo, hi, n_bins, weights), lo, hi
 
 
+def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    return reference.histogram_of_runs(z, n_bins, starts, histogram)
+
+
 @_jit
 def _add_below(total, counts, width, start, step, factor):
     n_bins = counts.shape[1]
@@ -467,6 +474,10 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
+def displace_runs(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor, starts: Sequence[int]) -> Tensor:
+    return reference.displace_runs(z, lo, hi, values, starts, displace_grid)
+
+
 def project_tiles(
     x: Tensor,
     theta: Tensor,
@@ -491,6 +502,9 @@ def move_tiles(
     size: float,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
 ) -> None:
     z = project_tiles(x, theta, geometry, None, offsets, codes)
-    x.add_(lift_tiles(displace_grid(z, lo, hi, values), theta, geometry), alpha=size)
+    table = (z, lo, hi, values)
+    dz = displace_grid(*table) if starts is None else displace_runs(*table, starts)
+    x.add_(lift_tiles(dz, theta, geometry), alpha=size)

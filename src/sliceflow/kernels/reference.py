@@ -7,8 +7,10 @@ answer for float32 projections is the float64 answer rounded once.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -25,7 +27,9 @@ __all__ = [
     "count",
     "displace_grid",
     "displace_knots",
+    "displace_runs",
     "histogram",
+    "histogram_of_runs",
     "lanes",
     "laplace",
     "lift_tiles",
@@ -236,6 +240,28 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
     return count(z, lo, hi, n_bins, weights), lo, hi
 
 
+def histogram_of_runs(
+    z: Tensor,
+    n_bins: int,
+    starts: Sequence[int],
+    histogram: Callable[..., tuple[Tensor, Tensor, Tensor]] = histogram,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`histogram` of every run of columns by itself: (C·h, n_bins), (C·h,) and (C·h,), run by run.
+
+    Run c has the columns from starts[c] to starts[c + 1]. One of no columns has no counts, and its
+    range is from 0 to 0.
+    """
+    out = []
+    for first, end in pairwise(starts):
+        if first == end:
+            none = z.new_zeros((len(z), n_bins + 2), dtype=torch.float64)
+            out.append((none[:, 2:], none[:, 0], none[:, 1]))
+        else:
+            out.append(histogram(z[:, first:end], n_bins))
+    counts, lo, hi = (torch.cat(parts) for parts in zip(*out, strict=True))
+    return counts, lo, hi
+
+
 def add_below(
     total: Tensor, counts: Tensor, width: Tensor, start: Tensor, step: Tensor, factor: float
 ) -> None:
@@ -314,6 +340,23 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     inside = _interpolate(position, v)
     out = torch.where(position <= 0, below, torch.where(position >= n_bins, above, inside))
     return (out - zd).to(z.dtype)
+
+
+def displace_runs(
+    z: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    starts: Sequence[int],
+    displace: Callable[..., Tensor] = displace_grid,
+) -> Tensor:
+    """`displace_grid` of every run of columns by tables of its own: lo and hi (C·h,), run by run."""
+    h, out = len(z), torch.empty_like(z)
+    for c, (first, end) in enumerate(pairwise(starts)):
+        rows = slice(c * h, (c + 1) * h)
+        if first < end:
+            out[:, first:end] = displace(z[:, first:end], lo[rows], hi[rows], values[rows])
+    return out
 
 
 @dataclass(frozen=True)
@@ -400,7 +443,13 @@ def move_tiles(
     size: float,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
 ) -> None:
-    """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values)."""
+    """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values).
+
+    With `starts`, every run of columns has tables of its own, as in `displace_runs`.
+    """
     z = project_tiles(x, theta, geometry, None, offsets, codes)
-    x.add_(lift_tiles(displace_grid(z, lo, hi, values), theta, geometry), alpha=size)
+    table = (z, lo, hi, values)
+    dz = displace_grid(*table) if starts is None else displace_runs(*table, starts)
+    x.add_(lift_tiles(dz, theta, geometry), alpha=size)
