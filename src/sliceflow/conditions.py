@@ -85,6 +85,7 @@ class Labels:
     """
 
     classes: np.ndarray
+    hidden: bool = False  # clusters, of which the user knows nothing
 
     @classmethod
     def of(cls, y: np.ndarray) -> Labels:

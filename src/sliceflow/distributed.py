@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from sliceflow.checks import resolve_device
 from sliceflow.conditions import row_weights
 from sliceflow.events import Event, Listener, tell
 from sliceflow.minibatch import MiniBatches
-from sliceflow.transports import Auto, Counts, Fit, Histogram, Transport
+from sliceflow.runs import Runs
+from sliceflow.transports import Auto, Both, Counts, Fit, Histogram, Transport
 
 __all__ = ["LostRank", "Place", "Ranks", "Shared", "joined", "under_torchrun", "weighed"]
 
@@ -262,7 +264,10 @@ class Shared:
     n: int
     most: int | None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        if runs is not None:
+            assert isinstance(self.transport, Histogram)
+            return self._apart(self.transport, z_p, z_q, *runs)
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
             z_q, weights = z_q[:, :0], weights[:0]  # see `weighed`
         if isinstance(self.transport, Histogram):
@@ -290,6 +295,36 @@ class Shared:
         counts_p, counts_q = both[: len(p)].to(p.dtype), both[len(p) :]
         counts_q = counts_q.to(p.dtype) if weights is None else counts_q
         return histogram.between(Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q), z_p.dtype)
+
+    def _apart(self, histogram: Histogram, z_p: Tensor, z_q: Tensor, of_p: Runs, of_q: Runs) -> Fit:
+        """The same where every class is held apart; a rank may have nothing of a class."""
+        h, n_classes, kernel = len(z_p), len(of_p), kernels.for_tensor(z_p)
+        parts = [
+            [z[:, first:end] for first, end in pairwise(runs.starts)]
+            for z, runs in ((z_p, of_p), (z_q, of_q))
+        ]
+        far = torch.full(
+            (h,), torch.inf, dtype=kernel.value_range(z_p[:, :1])[0].dtype, device=z_p.device
+        )
+        ranges = [[kernel.value_range(z) if z.shape[1] else (far, -far) for z in of] for of in parts]
+        lo, hi = (torch.stack([torch.cat([r[end] for r in of]) for of in ranges]) for end in (0, 1))
+        both = self.ranks.least(torch.stack((lo, -hi)))  # (lo and −hi, p and q, C·h)
+        nothing = torch.isinf(both).any(0).any(0)
+        both = torch.where(torch.isinf(both), 0.0, both)
+        (lo_p, lo_q), (hi_p, hi_q) = both[0], -both[1]
+        counts = [
+            kernel.count(z, lo[c * h : (c + 1) * h], hi[c * h : (c + 1) * h], histogram.n_bins)
+            if z.shape[1]
+            else torch.zeros((h, histogram.n_bins), device=z.device)
+            for of, lo, hi in zip(parts, (lo_p, lo_q), (hi_p, hi_q), strict=True)
+            for c, z in enumerate(of)
+        ]
+        dtype = torch.int32 if self.n < 1 << 31 else torch.float64
+        p, q = self.ranks.sum(torch.cat([t.to(dtype) for t in counts])).chunk(2)
+        kind = torch.int32 if z_p.is_cuda and dtype == torch.int32 else torch.float64
+        still = torch.nonzero(nothing.view(n_classes, h)[:, 0])[:, 0].tolist()
+        of_all = Counts(p.to(kind), lo_p, hi_p), Counts(q.to(kind), lo_q, hi_q)
+        return histogram.between(*of_all, z_p.dtype, still, n_classes)
 
 
 def weighed(

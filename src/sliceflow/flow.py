@@ -23,8 +23,9 @@ from sliceflow.events import Event, Listener, now, tell
 from sliceflow.frames import AnyFrame, Axis
 from sliceflow.minibatch import MiniBatches, divide
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 from sliceflow.schedule import Stage
-from sliceflow.transports import Fit, Table, Transport
+from sliceflow.transports import Fit, GridTable, Table, Transport
 
 __all__ = ["Cloud", "Counted", "Flow", "Noise", "Run", "Step", "batches_for", "replay", "simulate"]
 
@@ -33,10 +34,14 @@ BUDGET = 1 << 28  # bytes for projections that are moved at a time
 
 @dataclass
 class Cloud:
-    """Points with their conditions: x (d, n) moves, y (codes of n rows, or None) never does."""
+    """Points with their conditions: x (d, n) moves, y (codes of n rows, or None) never does.
+
+    With ξ = ∞ the points are in the order of their classes, and `runs` says which is where.
+    """
 
     x: Tensor
     y: Tensor | None = None
+    runs: Runs | None = None
 
     def part(self, columns: slice | Tensor) -> Cloud:
         """Some of the points; a view where they are neighbours."""
@@ -93,7 +98,8 @@ class Flow:
     schedule : the stages
     seed : root of the frames' seeds
     n_conditions : l, the width of the condition; 0 for none
-    amplifier : ξ. At 0 the condition cannot be seen: the unconditional flow, bit for bit
+    amplifier : ξ. At 0 the condition cannot be seen: the unconditional flow, bit for bit. At ∞ every
+        class has maps of its own (`runs`)
     entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
     budget : bytes that the projections of the particles being moved may take: more go in chunks
     precision : type of the rotations of picture tiles; None takes the particles' own
@@ -111,9 +117,19 @@ class Flow:
     def conditional(self) -> bool:
         return self.n_conditions > 0 and self.amplifier > 0
 
+    @property
+    def apart(self) -> bool:
+        """Whether every class has maps of its own."""
+        return self.conditional and math.isinf(self.amplifier)
+
+    @property
+    def maps(self) -> int:
+        """How many maps a direction has."""
+        return self.n_conditions if self.apart else 1
+
     def frame(self, i: int, k: int, x: Tensor) -> AnyFrame:
         """The frame of step k of stage i, on x's device."""
-        width = self.n_conditions if self.conditional else 0
+        width = self.n_conditions if self.conditional and not self.apart else 0
         seed, dtype = self.seed.child("frame", i), self.precision or x.dtype
         return self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device, dtype)
 
@@ -152,10 +168,29 @@ class Flow:
             chunk = max(256, self.budget // (x.itemsize * max(frame.n_directions, d)))
             for first in range(0, n, chunk):
                 part = slice(first, first + chunk)
-                frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
+                if self.apart:
+                    self._move_apart(cloud, part, frame, table, size)
+                else:
+                    frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
         if self.entropy > 0 and not isinstance(stage.frame, Axis):  # axis steps are exact: no noise
             epsilon = noise.child("entropy", i, k).fill(torch.empty_like(x))
             x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
+
+    def _move_apart(
+        self, cloud: Cloud, part: slice, frame: AnyFrame, table: Table, size: float
+    ) -> None:
+        """The same where every class has maps of its own; one of several classes takes their mean."""
+        x, y, runs = cloud.x[:, part], cloud.y, cloud.runs
+        assert isinstance(table, GridTable)
+        assert y is not None
+        if runs is not None:
+            frame.move(x, table, None, size, runs.part(part))
+            return
+        z, dz = frame.project(x), torch.zeros((frame.n_directions, x.shape[1]), device=x.device)
+        for c, weight in enumerate(y[part].T.to(x.dtype)):
+            if bool(weight.any()):
+                dz.addcmul_(weight, table.of_class(c, self.n_conditions).displace(z))
+        x.add_(frame.lift(dz), alpha=size)
 
 
 @dataclass
@@ -221,13 +256,19 @@ def simulate(
             frame = flow.frame(i, k, particles.x)
             some, others = look.at(k)
             z_p = flow.project(frame, particles, some)
-            if isinstance(data, Cloud):
-                fit = solver.fit(z_p, flow.project(frame, data, others), look.weights)
-            else:
+            if not isinstance(data, Cloud):
                 fit = data.fit(z_p, flow, frame, i, k)
+            elif flow.apart:
+                assert particles.runs is not None
+                assert data.runs is not None
+                runs = look.runs_at(k) or (particles.runs, data.runs)
+                fit = solver.fit(z_p, flow.project(frame, data, others), None, runs)
+            else:
+                fit = solver.fit(z_p, flow.project(frame, data, others), look.weights)
             dz = fit.dz if some is None else None
             if dz is None and some is None and z_p.device.type == "cpu" and z_p.nbytes <= flow.budget:
-                dz = fit.table.displace(z_p)  # at hand: a GPU projects again faster than it reads
+                # At hand: a GPU projects again faster than it reads.
+                dz = fit.table.displace(z_p, *([particles.runs] if flow.apart else []))
             flow.move(particles, frame, fit.table, dz, i, k, noise)
 
             if n_knots != 0:

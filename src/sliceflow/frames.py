@@ -24,6 +24,7 @@ from sliceflow.rng import Seed
 
 if TYPE_CHECKING:
     from sliceflow.conditions import Offset
+    from sliceflow.runs import Runs
     from sliceflow.transports import Table
 
 __all__ = [
@@ -71,9 +72,12 @@ class Frame:
         z = x if self.theta is None else torch.mm(self.theta, x)
         return z if offset is None else offset.added(z)
 
-    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None:
-        """x += s·Θᵀ(T(z) − z)/c in place, z being `project`'s."""
-        x.add_(self.lift(table.displace(self.project(x, None, offset))), alpha=size)
+    def move(
+        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
+    ) -> None:
+        """x += s·Θᵀ(T(z) − z)/c in place, z being `project`'s, T that of each run if there are any."""
+        z = self.project(x, None, offset)
+        x.add_(self.lift(table.displace(z, *([] if runs is None else [runs]))), alpha=size)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
@@ -91,7 +95,9 @@ class AnyFrame(Protocol):
         self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None
     ) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
-    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None: ...
+    def move(
+        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
+    ) -> None: ...
 
 
 class FrameKind(Protocol):

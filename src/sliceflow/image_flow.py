@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +25,12 @@ from sliceflow.model_file import Saved
 from sliceflow.online.growing import Growing
 from sliceflow.online.pictures import PicturesOnline
 from sliceflow.picture_data import PictureData
-from sliceflow.picture_parameters import QUALITY, check_parameters
+from sliceflow.picture_parameters import (
+    QUALITY,
+    check_parameters,
+    choose_clusters,
+    choose_particles,
+)
 from sliceflow.picture_samples import Offline, proportional_codes, sample_codes
 from sliceflow.picture_start import PictureStart, begin
 from sliceflow.pictures import Layout
@@ -44,15 +50,16 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedule`
     n_particles : M; None takes the smallest multiple of the number of pictures of at least 10,000
     quality : "draft", "standard" or "best" (30, 100 or 300 steps per stage), or the number of steps
-    amplifier : ξ, how far apart classes are held; 0 ignores the labels
+    amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
+        own (`sliceflow.runs`). "auto" is ∞, or 10 for small clouds, which are sorted
     levels : integer pixels are 0..levels-1
     mirror : also fit the pictures' mirror images
     device : "auto" takes a GPU where there is one
     random_state : int, RandomState, Generator or None
     observed : None, or what is known of every picture: an (h, w) mask of booleans, or one of "top",
         "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
-    transport : "auto" (histograms of 128 bins, 1024 with labels; sorted for small clouds), or any of
-        `sliceflow.transports`
+    transport : "auto" (histograms of 128 bins, 1024 where classes share them; sorted for small clouds),
+        or any of `sliceflow.transports`
     start_noise : standard deviation of the particles' starting pixels
     clip : keep particles in the range of pixels at the full resolution
     dequantize : spread integer pixels over their step, anew at every stage
@@ -60,6 +67,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     directions : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a time
         (see `sliceflow.cosines`); or "auto": cosines, unless the pictures are drawings, of whose
         pixels less than a fifth are neither dark nor light
+    clusters : pictures without labels are divided into so many clusters, each with maps of its own
+        (`sliceflow.clusters`); 1 does not divide them. "auto" is 50, of a thousand pictures or more
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
@@ -93,7 +102,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         schedule: str = "auto",
         n_particles: int | None = None,
         quality: str | int = "standard",
-        amplifier: float = 10.0,
+        amplifier: str | float = "auto",
         levels: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
@@ -107,6 +116,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         upsampling: str = "lanczos",
         directions: str = "auto",
         taper: float = 0.5,
+        clusters: str | int = "auto",
         n_knots: int = 128,
         precision: str = "auto",
         verbose: int = 0,
@@ -127,6 +137,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self.upsampling = upsampling
         self.directions = directions
         self.taper = taper
+        self.clusters = clusters
         self.n_knots = n_knots
         self.precision = precision
         self.verbose = verbose
@@ -173,8 +184,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             seed = keeper.seed
         if self.mirror:
             data = data.with_mirror_images()
+        if data.condition is None and self.observed is None:
+            m = choose_particles(self.n_particles, data.place.total, None)
+            k = choose_clusters(self.clusters, self.transport, m, data.n)
+            if k > 1:
+                data = data.clustered(k, seed.child("data"), self.upsampling, together)
         start = begin(self, data, seed, ranks)
-        data = data.in_order(start.batches.order)
+        data = replace(data, order=start.batches.order)
         history = events.History()
         heard: list[events.Listener] = [history, *together.agreeing(listeners)]
         if self.verbose and together.first:
@@ -187,7 +203,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         with events.closing(heard), kept_up:
             model = start.walk.simulate(
                 start.particles,
-                lambda i: data.cloud(seed.child("data", i), self.dequantize),
+                lambda i: data.cloud(seed.child("data", i), self.dequantize, start.walk.apart),
                 start.transport,
                 start.noise,
                 self.n_knots,
@@ -196,12 +212,14 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 run,
             )
 
-        self._keep(data, start, model)
+        self._keep(data, start, model, together)
         self.history_ = history.as_columns()
         self.n_iter_ = len(self.history_["step"])
         return self
 
-    def _keep(self, data: PictureData, start: PictureStart, model: list[list[Step]]) -> None:
+    def _keep(
+        self, data: PictureData, start: PictureStart, model: list[list[Step]], ranks: Ranks
+    ) -> None:
         """What is learned. Only now: a fit that fails or is interrupted leaves the old model whole."""
         self._online = None
         self.__dict__.pop("_file", None)  # no longer the model of a file
@@ -209,11 +227,14 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._condition, self._codes = data.condition, data.codes
         self._device, self._mask = data.device, start.mask
         self.schedule_ = start.walk.stages
-        self.particles_ = data.layout.write(start.particles.x)
+        x = start.particles.x
+        if start.place is not None:
+            x = ranks.pick(x, start.place[start.share.slice])
+        self.particles_ = data.layout.write(x)
         self.particle_conditions_ = None
         if data.names is not None and start.rows is not None:
             self.particle_conditions_ = data.names[start.rows[start.share.slice].cpu().numpy()]
-        if data.condition is not None:
+        if data.condition is not None and not data.condition.hidden:
             self.classes_ = data.condition.classes
         elif hasattr(self, "classes_"):
             del self.classes_
@@ -258,7 +279,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
         """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
         check_is_fitted(self, "history_")
-        if self._condition is None or self._codes is None:
+        if self._condition is None or self._condition.hidden or self._codes is None:
             return None
         codes = proportional_codes(self._codes, n_samples, Seed.of(random_state))
         return np.asarray(self._condition.classes[codes.numpy()])

@@ -23,6 +23,7 @@ from sliceflow.transports import GridTable
 
 if TYPE_CHECKING:
     from sliceflow.conditions import Offset
+    from sliceflow.runs import Runs
     from sliceflow.transports import Table
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
@@ -54,12 +55,15 @@ class TileFrame:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
         return lift_tiles(dz, self.theta, self.geometry)
 
-    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None:
+    def move(
+        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
+    ) -> None:
         """x += s·Θᵀ(T(z) − z) in place; on a GPU nothing but x is written."""
         if isinstance(table, GridTable) and (offset is None or offset.by_class):
             shift = (None, None) if offset is None else (offset.theta, offset.codes)
-            grid = (table.lo, table.hi, table.values)
-            kernels.for_tensor(x).move_tiles(x, self.theta, self.geometry, *grid, size, *shift)
+            step = (self.theta, self.geometry, table.lo, table.hi, table.values, size, *shift)
+            starts = None if runs is None else runs.starts
+            kernels.for_tensor(x).move_tiles(x, *step, starts)
         else:
             x.add_(self.lift(table.displace(self.project(x, None, offset))), alpha=size)
 

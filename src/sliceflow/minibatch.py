@@ -11,15 +11,18 @@ order, and data in the order that `divide` asks for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from sliceflow.conditions import row_groups, row_weights
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 
-__all__ = ["MiniBatches", "divide"]
+__all__ = ["MiniBatches", "divide", "divide_apart"]
 
 _ROUNDS = 4  # different data that a batch of labelled particles meets
 
@@ -34,19 +37,28 @@ class MiniBatches:
     weights : of the data that are used, where those are always the same
     period : steps after which the next batch comes
     start : steps that have been done before
+    runs : the classes of the particles and data of every batch, where these are held apart
     """
 
-    particles: list[slice] | None = None
+    particles: list[slice] | list[Tensor] | None = None
     data: list[slice] | list[Tensor] | None = None
     order: Tensor | None = None
     weights: Tensor | None = None
     period: int = 1
     start: int = 0
+    runs: list[tuple[Runs, Runs]] | None = None
 
-    def at(self, step: int) -> tuple[slice | None, slice | Tensor | None]:
+    def at(self, step: int) -> tuple[slice | Tensor | None, slice | Tensor | None]:
         """The columns of particles and of data that `step` looks at."""
-        turn, p, q = (self.start + step) // self.period, self.particles, self.data
+        turn, p, q = self._turn(step), self.particles, self.data
         return None if p is None else p[turn % len(p)], None if q is None else q[turn % len(q)]
+
+    def runs_at(self, step: int) -> tuple[Runs, Runs] | None:
+        """Their classes; None where all columns are looked at, or classes are not held apart."""
+        return None if self.runs is None else self.runs[self._turn(step) % len(self.runs)]
+
+    def _turn(self, step: int) -> int:
+        return (self.start + step) // self.period
 
     def after(self, steps: int) -> MiniBatches:
         """The batches that follow when so many steps have been done."""
@@ -93,6 +105,47 @@ def divide(
         order = order[torch.argsort(groups_q[order], stable=True)]  # group by group, at random within
         q = [columns.to(device) for columns in _partners(p, groups_p, groups_q)]
     return MiniBatches(p if len(p) > 1 else None, q, order.to(device))
+
+
+def divide_apart(
+    most: int | None, codes_p: Tensor, codes_q: Tensor, n_classes: int, seed: Seed
+) -> MiniBatches:
+    """The same where every class is held apart: masses need not agree.
+
+    Both are taken in the order of their classes, which is the particles' own and `order` for the data.
+
+    Examples
+    --------
+    >>> labels = torch.arange(1000) % 2
+    >>> batches = divide_apart(100, labels.sort().values, labels, 2, Seed(0))
+    >>> (p, q), (of_p, of_q) = batches.at(0), batches.runs_at(0)
+    >>> len(p), of_p
+    (100, Runs(starts=(0, 50, 100)))
+    """
+    m, n = len(codes_p), len(codes_q)
+    if most is None or max(m, n) <= most:
+        return MiniBatches(order=torch.argsort(codes_q, stable=True))
+    order = seed.child("order").permutation(n).to(codes_q.device)
+    order = order[torch.argsort(codes_q[order], stable=True)]  # class by class, at random within
+    p, of_p = _parts(Runs.of(codes_p, n_classes), most, codes_p.device)
+    q, of_q = _parts(Runs.of(codes_q, n_classes), most, codes_q.device)
+    turns = range(math.lcm(len(p), len(q)))
+    runs = [(of_p[turn % len(p)], of_q[turn % len(q)]) for turn in turns]
+    return MiniBatches(p, q, order, runs=runs)
+
+
+def _parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
+    """All columns in parts of about `most`, each with its share of every class."""
+    count = -(-runs.starts[-1] // most)
+    columns, of = [], []
+    for b in range(count):
+        ends = [
+            (first + (end - first) * b // count, first + (end - first) * (b + 1) // count)
+            for first, end in pairwise(runs.starts)
+        ]
+        columns.append(torch.cat([torch.arange(*pair, device=device) for pair in ends]))
+        of.append(Runs(tuple(accumulate((end - first for first, end in ends), initial=0))))
+    return columns, of
 
 
 def _weighted(codes_q: Tensor, codes_p: Tensor) -> MiniBatches:

@@ -6,6 +6,7 @@ are written as `packing` says, and the file itself, whole and checked, is `conta
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -46,7 +47,7 @@ from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["FORMAT", "ModelFileError", "Saved", "load"]
 
-FORMAT = 2  # a new number only where an old library would misread the file
+FORMAT = 3  # a new number only where an old library would misread the file
 _BATCHED = ("particles_", "particle_conditions_")
 
 
@@ -280,7 +281,7 @@ def _pictures_packed(flow: sliceflow.ImageFlow, tensors: dict[str, Tensor]) -> d
         "estimator": "ImageFlow",
         "pictures": asdict(walk.layout),
         "seed": asdict(walk.seed),
-        "amplifier": walk.amplifier,
+        "amplifier": None if walk.apart else walk.amplifier,  # JSON has no infinity
         "upsampling": walk.upsampling,
         "directions": walk.directions,
         "clip": walk.clip,
@@ -329,7 +330,7 @@ def _pictures_unpacked(
         stages,
         seed,
         n_conditions=0 if condition is None else condition.width,
-        amplifier=header.number("amplifier"),
+        amplifier=math.inf if header.raw("amplifier") is None else header.number("amplifier"),
         known=None if mask is None or not bool(mask.any()) else mask.to(device),
         upsampling=upsampling,
         directions=directions,
@@ -344,11 +345,11 @@ def _pictures_unpacked(
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
         tiles, place = Tiles(c, stage.h, stage.w, stage.patch), seed.child("level", i, "frame", 0)
 
-        def n_directions(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
-            return tiles.geometry(place, k).n_directions
+        def n_maps(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
+            return tiles.geometry(place, k).n_directions * max(1, flow._walk.apart)
 
         # Every level of a walk is a flow of a single stage.
-        flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_directions, device))
+        flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
     if not any(flow._model):
         raise ValueError("there are no tables; the model is empty")
     flow._layout, flow._mask, flow._device = layout, mask, device
@@ -364,7 +365,7 @@ def _restore_rest(
     flow: Any, header: Fields, tensors: dict[str, Tensor], shape: tuple[int, ...], dtype: str
 ) -> None:
     """History, classes, and the batched samples if they were saved."""
-    if isinstance(flow._condition, conditions.Labels):
+    if isinstance(flow._condition, conditions.Labels) and not flow._condition.hidden:
         flow.classes_ = flow._condition.classes
     flow.history_ = unpack_history(header)
     flow.n_iter_ = len(flow.history_["step"])

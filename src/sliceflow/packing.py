@@ -111,6 +111,8 @@ def parameters_of(estimator: Any) -> dict[str, Any]:
             value = describe_frame(value)
         elif name == "observed" and value is not None and not isinstance(value, str):
             value = {"kind": "mask"}
+        elif value == math.inf:
+            value = "inf"  # JSON has no infinity
         if name != "device":
             out[name] = value
     return out
@@ -129,6 +131,8 @@ def restore_parameters(header: Fields, kind: type[Any]) -> dict[str, Any]:
             value = "auto" if value is None else restore(row.inner(name), TRANSPORTS)
         elif name == "frame" and not isinstance(value, str):
             value = restore(row.inner(name), FRAMES)
+        elif value == "inf":
+            value = math.inf
         elif isinstance(value, (dict, list)) and value != {"kind": "mask"}:
             raise ValueError(f"parameters.{name} is a {type(value).__name__}")
         out[name] = value
@@ -197,6 +201,7 @@ def pack_condition(
             "kind": "labels",
             "dtype": classes.dtype.str,
             "classes": [_label(v) for v in _plain(classes)],
+            "hidden": condition.hidden,
         }
         _classes(Fields(row))  # what cannot be read must not be written
         return row
@@ -223,7 +228,8 @@ def unpack_condition(header: Fields, tensors: dict[str, Tensor]) -> tuple[Any, T
         return conditions.Columns(mean.numpy(), scale.numpy()), codes
     if kind != "labels":
         raise ValueError(f"condition.kind is {kind!r}; it must be 'labels' or 'columns'")
-    labels = conditions.Labels(_classes(row))
+    hidden = "hidden" in row.value and row.flag("hidden")
+    labels = conditions.Labels(_classes(row), hidden)
     codes = check_tensor(tensors, "codes", torch.int32, (None,)).long()
     if len(codes) == 0 or not 0 <= int(codes.min()) <= int(codes.max()) < labels.width:
         raise ValueError("codes are not numbers of the classes")

@@ -12,12 +12,18 @@ from torch import Tensor
 from sliceflow import conditions
 from sliceflow.checkpoints import digest
 from sliceflow.checks import resolve_device
+from sliceflow.clusters import centres, nearest
 from sliceflow.distributed import Place, Ranks
 from sliceflow.flow import Cloud
 from sliceflow.pictures import Layout
+from sliceflow.pyramid import Subspace
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 
 __all__ = ["PictureData"]
+
+_SOME = 20_000  # pictures that clusters are found among
+_COARSE = 14  # pixels across
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class PictureData:
     names : the labels themselves
     own_codes : codes of the columns of `raw`, on the device
     mirrored : whether the mirror images are there
+    order : of the columns that a stage sees; None is theirs
     """
 
     layout: Layout
@@ -46,6 +53,7 @@ class PictureData:
     names: np.ndarray | None = None
     own_codes: Tensor | None = None
     mirrored: bool = False
+    order: Tensor | None = None
 
     @classmethod
     def of(
@@ -115,12 +123,24 @@ class PictureData:
             mirrored=True,
         )
 
-    def in_order(self, order: Tensor | None) -> Self:
-        """The columns as `minibatch.divide` wants them; None leaves them as they are."""
-        if order is None:
-            return self
-        own = None if self.own_codes is None else self.own_codes[order]
-        return replace(self, raw=self.raw[:, order], own_codes=own)
+    def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
+        """The pictures with k clusters as their labels, which nobody is told of."""
+        c, height, width = self.layout.shape
+        side = max(height, width)
+        h, w = (max(1, min(of, round(of * _COARSE / side))) for of in (height, width))
+        coarse = Subspace(c, height, width, h, w, upsampling)
+
+        def seen(raw: Tensor) -> Tensor:
+            return coarse.down(self.layout.encode(raw, seed, dequantize=False))
+
+        numbers = torch.arange(0, self.n, max(1, self.n // _SOME), device=self.device)
+        means = centres(seen(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        parts = (self.raw[:, first : first + _SOME] for first in range(0, self.raw.shape[1], _SOME))
+        own = torch.cat([nearest(seen(part), means) for part in parts])
+        halves = own.cpu().chunk(2 if self.mirrored else 1)
+        codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
+        condition = conditions.Labels(np.arange(k), hidden=True)
+        return replace(self, condition=condition, codes=codes, own_codes=own)
 
     def picked(self, numbers: Tensor, ranks: Ranks) -> Tensor:
         """Columns by their numbers among those of all ranks."""
@@ -130,7 +150,15 @@ class PictureData:
         straight, flipped = (ranks.pick(half, numbers % n) for half in self.raw.chunk(2, dim=1))
         return torch.where(numbers < n, straight, flipped)
 
-    def cloud(self, seed: Seed, dequantize: bool) -> Cloud:
-        """Values and codes; `seed` draws the dequantisation noise."""
-        x = self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs)
-        return Cloud(x, self.own_codes)
+    def cloud(self, seed: Seed, dequantize: bool, apart: int = 0) -> Cloud:
+        """Values and codes; `seed` draws the dequantisation noise.
+
+        In the order of their classes, of which there are `apart`, if that is not 0.
+        """
+        x, y = (
+            self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs),
+            self.own_codes,
+        )
+        if self.order is not None:
+            x, y = x[:, self.order], None if y is None else y[self.order]
+        return Cloud(x, y, Runs.of(y, apart) if apart and y is not None else None)

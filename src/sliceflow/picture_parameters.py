@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 __all__ = [
     "QUALITY",
     "check_parameters",
+    "choose_amplifier",
+    "choose_clusters",
     "choose_directions",
     "choose_operands",
     "choose_particles",
     "choose_transport",
 ]
 
+_ENOUGH = 1000  # pictures of a class that is held apart from all others
+_CLUSTERS = 50
 QUALITY = {"draft": 30, "standard": 100, "best": 300}
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -50,9 +55,13 @@ def check_parameters(flow: ImageFlow) -> None:
     )
     ways = ["auto", *DIRECTIONS]
     need(flow.directions in ways, "directions", flow.directions, f"one of {ways}")
-    for name in ("amplifier", "start_noise"):
-        value = getattr(flow, name)
-        need(is_real(value, 0), name, value, "a finite number of at least 0")
+    xi = flow.amplifier
+    ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
+    need(ok, "amplifier", xi, "'auto', or a number of at least 0; math.inf is one")
+    k = flow.clusters
+    need(k == "auto" or is_int(k, 1), "clusters", k, "'auto' or an int of at least 1, which is none")
+    noise = flow.start_noise
+    need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
     need(is_real(flow.taper, 0, 1), "taper", flow.taper, "a number from 0 to 1")
     known = isinstance(flow.transport, str) and flow.transport in ("auto", "sorted", "histogram")
     need(
@@ -74,16 +83,48 @@ def choose_particles(n_particles: int | None, n: int, condition: Labels | None) 
     return m
 
 
-def default_bins(labelled: bool) -> int:
-    """Bins of the histograms; classes that are held apart want more."""
-    return 1024 if labelled else 128
+def choose_amplifier(
+    amplifier: str | float, transport: str | transports.Transport, m: int, n: int, n_classes: int
+) -> float:
+    """ξ for m particles and n pictures of so many classes.
+
+    "auto" is ∞ where they are counted and a class has a thousand pictures or more; fewer would be
+    copied, if they had nothing to do with the other classes.
+    """
+    if isinstance(transport, str):
+        transport = choose_transport(transport, math.inf)
+    if isinstance(transport, transports.Auto):
+        transport = transport.chosen(m + n)
+    counts = isinstance(transport, transports.Histogram)
+    if amplifier == "auto":
+        return math.inf if counts and n >= _ENOUGH * n_classes else 10.0
+    if math.isinf(float(amplifier)) and not counts:
+        raise ValueError(
+            f"amplifier=inf counts classes one by one, but {m} particles and {n} pictures are sorted, "
+            "being so few; use a finite amplifier such as 10, or transport='histogram'"
+        )
+    return float(amplifier)
 
 
-def choose_transport(transport: str | transports.Transport, labelled: bool) -> transports.Transport:
-    """The transport by its name."""
+def choose_clusters(clusters: str | int, transport: str | transports.Transport, m: int, n: int) -> int:
+    """Into how many clusters n pictures without labels are divided; 1 is not at all."""
+    if clusters != "auto":
+        choose_amplifier(math.inf if int(clusters) > 1 else 0.0, transport, m, n, 1)
+        return int(clusters)
+    most = min(_CLUSTERS, n // _ENOUGH)
+    return most if most > 1 and math.isinf(choose_amplifier("auto", transport, m, n, 1)) else 1
+
+
+def default_bins(amplifier: float) -> int:
+    """Bins of the histograms; classes that share a histogram, ξ apart, want more."""
+    return 1024 if 0 < amplifier < math.inf else 128
+
+
+def choose_transport(transport: str | transports.Transport, amplifier: float) -> transports.Transport:
+    """The transport by its name; `amplifier` is that of the labels, 0 without any."""
     if not isinstance(transport, str):
         return transport
-    n_bins = default_bins(labelled)
+    n_bins = default_bins(amplifier)
     kinds: dict[str, transports.Transport] = {
         "auto": transports.Auto(n_bins=n_bins),
         "sorted": transports.Sorted(),

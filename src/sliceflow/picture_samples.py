@@ -12,6 +12,7 @@ from torch import Tensor
 from sliceflow import conditions
 from sliceflow.flow import Cloud, Noise, Step
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 from sliceflow.walk import Walk
 
 __all__ = ["Offline", "proportional_codes", "sample_codes"]
@@ -81,9 +82,14 @@ class Offline:
         noise.child("start").fill(x).mul_(self.walk.start_noise)
         if values is not None and self.walk.known is not None:
             x = torch.where(self.walk.known, values, x)
-        cloud = Cloud(x, y)
+        if y is None or y.dim() == 2 or not self.walk.apart:
+            cloud = Cloud(x, y)
+            self.walk.replay(cloud, self.model, noise)
+            return cloud.x
+        y, order = y.sort(stable=True)
+        cloud = Cloud(x[:, order], y, Runs.of(y, self.walk.apart))
         self.walk.replay(cloud, self.model, noise)
-        return cloud.x
+        return cloud.x[:, order.argsort()]
 
     def _chunk(self) -> int:
         """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""
@@ -107,10 +113,10 @@ def sample_codes(
     condition, codes : of the data
     labels : one for all, one per sample, class weights, or None for the data's proportions
     """
-    if condition is None:
+    if condition is None or condition.hidden:
         if labels is not None:
             raise ValueError("labels were given but the model was fitted without; leave them out")
-        return None
+        return None if condition is None or codes is None else proportional_codes(codes, n, seed)
     if labels is None and codes is not None:
         return proportional_codes(codes, n, seed)
     wanted = condition.encode(conditions.repeated(condition, labels, n))

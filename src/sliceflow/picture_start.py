@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from sliceflow.checks import columns_looked_at, need, need_memory, projection_bu
 from sliceflow.distributed import Place, Ranks, weighed
 from sliceflow.flow import Cloud, Noise
 from sliceflow.local import Tiles
-from sliceflow.minibatch import MiniBatches, divide
+from sliceflow.minibatch import MiniBatches, divide, divide_apart
 from sliceflow.picture_data import PictureData
 from sliceflow.picture_parameters import (
+    choose_amplifier,
     choose_directions,
     choose_operands,
     choose_particles,
@@ -23,6 +25,7 @@ from sliceflow.picture_parameters import (
 )
 from sliceflow.pictures import mask_of
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 from sliceflow.walk import Walk
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class PictureStart:
     particles : those of this rank
     noise : where they come from
     rows : (M,) rows of the data, whose labels the particles of all ranks have; None without labels
+    place : (M,) where those particles stand, if they are in the order of their classes
     batches : which particles and data a step looks at
     transport : between the clouds of all ranks
     walk : the stages
@@ -51,6 +55,7 @@ class PictureStart:
     particles: Cloud
     noise: Noise
     rows: Tensor | None
+    place: Tensor | None
     batches: MiniBatches
     transport: transports.Transport
     walk: Walk
@@ -67,22 +72,37 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     # Nothing observed: the unconditional flow.
     known = None if mask is None or not bool(mask.any()) else mask.to(data.device)
     stages = flow.stages(layout.height, layout.width)
-    transport = choose_transport(flow.transport, data.condition is not None and flow.amplifier > 0)
+    amplifier = 0.0
+    if data.condition is not None:
+        xi = math.inf if data.condition.hidden else flow.amplifier
+        amplifier = choose_amplifier(xi, flow.transport, m, data.n, data.condition.width)
+    transport = choose_transport(flow.transport, amplifier)
+    n_classes = 0 if data.condition is None else data.condition.width
+    apart = n_classes if amplifier == math.inf else 0
     directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
     most = None
     if ranks is None:
         most = columns_looked_at(transport.most, max(directions), data.device)
-    _check_memory(flow.n_knots, data, share, stages, directions, most)
+    _check_memory(flow.n_knots * max(1, apart), data, share, stages, directions, most)
 
-    rows, codes, codes_p = None, None, None
+    rows, codes, codes_p, place, runs = None, None, None, None, None
     if data.codes is not None:
         rows = conditions.proportional(data.codes, m, seed.child("conditions")).to(data.device)
         codes = data.codes.to(data.device)
         codes_p = codes[rows]
-    seen = None if flow.amplifier == 0 else codes_p
-    if ranks is None:
+    if apart and codes is not None and codes_p is not None and data.own_codes is not None:
+        codes_p, order = codes_p.sort(stable=True)
+        place, runs = order.argsort(), Runs.of(codes_p[share.slice], apart)
+        batches = MiniBatches(order=torch.argsort(data.own_codes, stable=True))
+        if ranks is None:
+            batches = divide_apart(most, codes_p, codes, apart, seed.child("batches"))
+        else:
+            transport = ranks.shared(transport, m + data.n)
+    elif ranks is None:
+        seen = None if amplifier == 0 else codes_p
         batches = divide(m, data.n, most, seen, codes, seed.child("batches"), data.device)
     else:  # every step looks at everything, and all ranks at the same maps
+        seen = None if amplifier == 0 else codes_p
         batches, left_out = weighed(codes, seen, data.here, data.device)
         transport = ranks.shared(transport, m + data.n - left_out)
     noise = Noise(seed.child("particles"), share.first)
@@ -90,9 +110,9 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     noise.child("start").fill(x).mul_(flow.start_noise)
     if known is not None:
         x = torch.where(known, _observed(data, share, seed, flow.dequantize, together), x)
-    particles = Cloud(x, None if codes_p is None else codes_p[share.slice])
-    walk = _walk(flow, data, stages, known, seed.child("flow"), together)
-    return PictureStart(share, particles, noise, rows, batches, transport, walk, mask)
+    particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
+    walk = _walk(flow, data, amplifier, stages, known, seed.child("flow"), together)
+    return PictureStart(share, particles, noise, rows, place, batches, transport, walk, mask)
 
 
 def _observed(data: PictureData, share: Place, seed: Seed, dequantize: bool, ranks: Ranks) -> Tensor:
@@ -110,6 +130,7 @@ def _observed(data: PictureData, share: Place, seed: Seed, dequantize: bool, ran
 def _walk(
     flow: ImageFlow,
     data: PictureData,
+    amplifier: float,
     stages: list[schedule.PictureStage],
     known: Tensor | None,
     seed: Seed,
@@ -121,7 +142,7 @@ def _walk(
         stages,
         seed,
         n_conditions=0 if data.condition is None else data.condition.width,
-        amplifier=float(flow.amplifier),
+        amplifier=amplifier,
         known=known,
         upsampling=flow.upsampling,
         directions=choose_directions(flow.directions, layout, raw, data.here, data.n, ranks),

@@ -95,7 +95,7 @@ def unpack_tables(
     stage: int,
     tensors: dict[str, Tensor],
     n_steps: int | None,
-    directions: Callable[[int], int] | None,
+    maps: Callable[[int], int] | None,
     device: torch.device,
 ) -> list[Step]:
     """The steps that `pack_tables` wrote for entry i of the schedule, `row`.
@@ -103,8 +103,7 @@ def unpack_tables(
     Parameters
     ----------
     stage : the number that the steps are to bear
-    n_steps, directions : of the stage, and how many directions the frame of a step has; None where the
-        file can only be our own
+    n_steps, maps : of the stage, and how many maps a step has; None where the file can only be our own
     """
     out: dict[int, Step] = {}
     for j, group in enumerate(row.inners("tables")):
@@ -122,10 +121,8 @@ def unpack_tables(
                 raise ValueError(
                     f"tables.{i}.{j} has step {k}, which is twice there or beyond {n_steps}"
                 )
-            if directions is not None and h != directions(k):
-                raise ValueError(
-                    f"step {k} of stage {i} has {h} maps but its frame has {directions(k)} directions"
-                )
+            if maps is not None and h != maps(k):
+                raise ValueError(f"step {k} of stage {i} has {h} maps but its frame needs {maps(k)}")
             seen.add(k)
         unpack = _unpack_compact if kind == "compact" else _unpack_whole
         tables = unpack(group, f"tables.{i}.{j}", kind, sizes, tensors, device)

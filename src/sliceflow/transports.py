@@ -7,6 +7,7 @@ plain tensors and know nothing of how they were fitted: a model is a sequence of
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.runs import Runs
 
 __all__ = [
     "Auto",
@@ -26,6 +28,8 @@ __all__ = [
     "Table",
     "Transport",
 ]
+
+Both = tuple[Runs, Runs] | None
 
 MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
 
@@ -54,7 +58,10 @@ class Fit(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The values of every direction counted: counts (h, B) in equal bins of [lo, hi] (h,)."""
+    """The values of every direction counted: counts (h, B) in equal bins of [lo, hi] (h,).
+
+    Of every direction and class, (C·h, B), where classes are held apart (`runs`).
+    """
 
     counts: Tensor
     lo: Tensor
@@ -69,8 +76,11 @@ class Transport(Protocol):
         """How many particles and how many data a step looks at; None looks at all of them."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> Fit:
-        """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data."""
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: Both = None) -> Fit:
+        """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data.
+
+        With `runs`, of the particles and of the data, every class by itself; not all transports can.
+        """
         ...
 
 
@@ -121,9 +131,19 @@ class GridTable:
     counts: Tensor | None = None
     weights: Tensor | None = None
 
-    def displace(self, z: Tensor) -> Tensor:
-        out: Tensor = kernels.for_tensor(z).displace_grid(z, self.lo, self.hi, self.values)
+    def displace(self, z: Tensor, runs: Runs | None = None) -> Tensor:
+        """T(z) − z; of every run of columns by the maps of its class, if they are given."""
+        kernel, table = kernels.for_tensor(z), (z, self.lo, self.hi, self.values)
+        out: Tensor = (
+            kernel.displace_grid(*table) if runs is None else kernel.displace_runs(*table, runs.starts)
+        )
         return out
+
+    def of_class(self, c: int, n_classes: int) -> GridTable:
+        """The maps of class c, where every class has maps of its own."""
+        h = len(self.lo) // n_classes
+        rows = slice(c * h, (c + 1) * h)
+        return GridTable(self.lo[rows], self.hi[rows], self.values[rows])
 
     def thin(self, n_knots: int) -> GridTable:
         """Keep every k-th edge, k a divisor of the number of bins, and steady the tails.
@@ -193,7 +213,12 @@ class Sorted:
 
     most: int | None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        if runs is not None:
+            raise ValueError(
+                "amplifier=inf counts every class by itself, and transport='sorted' does not count; "
+                "use a finite amplifier, or transport='histogram'"
+            )
         k = kernels.for_tensor(z_p)
         if weights is None:
             sorted_q, w = k.sort_rows(z_q), None
@@ -235,16 +260,33 @@ class Histogram:
     n_bins: int = 256
     most: int | None = MOST
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
-        return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        if runs is None:
+            return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
+        of_p, of_q = runs
+        p, q = self.count(z_p, runs=of_p), self.count(z_q, runs=of_q)
+        return self.between(p, q, z_p.dtype, {*of_p.empty, *of_q.empty}, len(of_p))
 
-    def count(self, z: Tensor, weights: Tensor | None = None) -> Counts:
-        """The histogram of every direction of z (h, n), over its own range."""
-        return Counts(*kernels.for_tensor(z).histogram(z, self.n_bins, weights))
+    def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
+        """The histogram of every direction of z (h, n), over its own range; or of every run's."""
+        kernel = kernels.for_tensor(z)
+        if runs is not None:
+            return Counts(*kernel.histogram_of_runs(z, self.n_bins, runs.starts))
+        return Counts(*kernel.histogram(z, self.n_bins, weights))
 
-    def between(self, p: Counts, q: Counts, dtype: torch.dtype) -> Fit:
-        """The maps from counted particles to counted data, their values of type `dtype`."""
+    def between(
+        self, p: Counts, q: Counts, dtype: torch.dtype, still: Collection[int] = (), n_classes: int = 1
+    ) -> Fit:
+        """The maps from counted particles to counted data, their values of type `dtype`.
+
+        Classes that are `still`, of `n_classes`, have no particles or no data: nothing of them moves.
+        """
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
+        for c in still:
+            rows = slice(c * len(cost) // n_classes, (c + 1) * len(cost) // n_classes)
+            place = torch.linspace(0, 1, values.shape[1], dtype=torch.float64, device=values.device)
+            lo, hi = p.lo[rows, None].double(), p.hi[rows, None].double()
+            values[rows], cost[rows] = (lo + (hi - lo) * place).to(values.dtype), 0.0
         return Fit(GridTable(p.lo, p.hi, values.to(dtype), p.counts), cost)
 
 
@@ -260,8 +302,8 @@ class Auto:
     n_bins: int = 1024
     most: int | None = MOST
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None) -> Fit:
-        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights)
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
 
     def chosen(self, n: int) -> Sorted | Histogram:
         """The transport for `n` particles and data together."""

@@ -5,6 +5,7 @@ Each stage runs `flow` with local frames (`local`) in its level's subspace (`pyr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from sliceflow.minibatch import MiniBatches
 from sliceflow.pictures import Layout
 from sliceflow.pyramid import Subspace
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 from sliceflow.transports import Table
 
 __all__ = ["DIRECTIONS", "Painted", "Walk"]
@@ -48,6 +50,11 @@ class Walk:
     taper: float
     budget: int
     precision: torch.dtype | None
+
+    @property
+    def apart(self) -> int:
+        """How many classes have maps of their own; 0 where all share them."""
+        return self.n_conditions if math.isinf(self.amplifier) else 0
 
     def engine(self, i: int) -> tuple[Flow, Subspace]:
         """The flow of stage i, and the subspace it runs in."""
@@ -79,7 +86,7 @@ class Walk:
                 yield i, flow, subspace, particles
             else:
                 before = subspace.down(particles.x)
-                cloud = Cloud(before.clone(), particles.y)
+                cloud = replace(particles, x=before.clone())
                 yield i, flow, subspace, cloud
                 particles.x += subspace.up(cloud.x - before)
             if self.clip and subspace.whole:
@@ -109,7 +116,7 @@ class Walk:
         for i, flow, subspace, cloud in self._levels(particles, run.stage):
             target = data(i)
             if self.known is None and isinstance(target, Cloud):
-                target = Cloud(subspace.down(target.x), target.y)
+                target = replace(target, x=subspace.down(target.x))
             if run.level is not None:
                 cloud.x.copy_(run.level)
             inside = Run(step=run.step, model=[run.model[i]])
@@ -200,8 +207,10 @@ class PaintedFrame:
     def lift(self, dz: Tensor) -> Tensor:
         return self.subspace.up(self.inner.lift(dz)) * ~self.known
 
-    def move(self, x: Tensor, table: Table, offset: Offset | None, size: float) -> None:
+    def move(
+        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
+    ) -> None:
         before = self.subspace.down(x)
         after = before.clone()
-        self.inner.move(after, table, offset, size)
+        self.inner.move(after, table, offset, size, runs)
         x += self.subspace.up(after.sub_(before)) * ~self.known

@@ -138,7 +138,13 @@ def fit(
     schedule: Annotated[
         str, typer.Option(help='auto, mnist, cifar10, celeba, or text such as "1[1] 4[4,3] 8[5]".')
     ] = "auto",
-    amplifier: Annotated[float, typer.Option(min=0, help="How far apart classes are held.")] = 10.0,
+    amplifier: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="How far apart classes are held; inf gives each its own maps. [default: by size]",
+        ),
+    ] = None,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also fit the mirror images.")] = False,
     compress: Annotated[
         float | None,

@@ -19,7 +19,7 @@ _COUNT, _FRAMES = 64, 48
 
 
 class Evolution:
-    """Snapshots of the first particles, as whole pictures.
+    """Snapshots of some particles, as whole pictures.
 
     A stage moves the coefficients of its level. What is orthogonal to the level stays as it was: noise
     at first, of which the listener draws its own.
@@ -63,7 +63,9 @@ class Evolution:
             return
         while len(self._taken) > 1 and self._taken[-1][0] >= done:  # by a run that got further
             self._taken.pop()
-        self._x = self._painted(event.particles[:, :_COUNT].float().cpu(), event.stage_index)
+        n = event.particles.shape[1]
+        some = torch.arange(min(n, _COUNT), device=event.particles.device) * n // min(n, _COUNT)
+        self._x = self._painted(event.particles[:, some].float().cpu(), event.stage_index)
         self._taken.append((done, self._x))
         self._ended = last
 

@@ -39,7 +39,7 @@ class Settings:
     quality: str = "standard"
     particles: int | None = None
     schedule: str = "auto"
-    amplifier: float = 10.0
+    amplifier: float | None = None
     mirror: bool = False
     compress: float | None = None
     device: str = "auto"
@@ -125,7 +125,7 @@ class Settings:
             return SlicedWassersteinFlow(
                 n_particles=self.particles,
                 n_steps=self.n_steps(data),
-                amplifier=self.amplifier,
+                amplifier=10.0 if self.amplifier is None else self.amplifier,
                 device=self.device,
                 random_state=self.seed,
                 **more,
@@ -134,7 +134,7 @@ class Settings:
             schedule=self.schedule,
             n_particles=self.particles,
             quality=self.quality if self.quality in _STEPS else self.n_steps(data),
-            amplifier=self.amplifier,
+            amplifier="auto" if self.amplifier is None else self.amplifier,
             levels=data.levels,
             mirror=self.mirror,
             device=self.device,

@@ -6,7 +6,8 @@ too (below), so neither the order of the rows nor how they came in batches leave
 was added and taken away, the counts are those of the rows that remain.
 
 The histograms are of Θx alone. What a class adds to its projections, ξ·θ_y, shifts its whole histogram
-and is put in when a flow asks for the step's data: so classes can come and go.
+and is put in when a flow asks for the step's data: so classes can come and go. With ξ = ∞ every class
+is asked for by itself.
 
 Sums of products come out the same in any order if every number in them is a multiple of 2^-18: then all
 partial sums are whole multiples of 2^-36, and float64 holds them exactly while they stay below 2^17.
@@ -18,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ from sliceflow.frames import AnyFrame, Axis, Frame, Orthogonal
 from sliceflow.kernels.reference import project_tiles
 from sliceflow.local import TileFrame, Tiles
 from sliceflow.pyramid import Subspace, basis
+from sliceflow.runs import Runs
 from sliceflow.transports import Counts, Fit, Histogram
 
 __all__ = ["Ledger", "Mixture", "Place", "Tally", "mixed"]
@@ -342,15 +345,17 @@ class Mixture:
     def counts(self, flow: Flow, frame: AnyFrame, i: int, k: int) -> Counts:
         """What is known of the data in step k of stage i."""
         tallies = [self.ledger.tallies[label][self.place + i][k] for label in self.labels]
-        if len(tallies) == 1 and frame.theta_y is None:
-            (tally,) = tallies
-            half = tally.width * (tally.counts.shape[1] / 2)
-            return Counts(tally.counts, -half, half)
+        if flow.apart or (len(tallies) == 1 and frame.theta_y is None):
+            counts = torch.cat([tally.counts for tally in tallies])
+            half = torch.cat([tally.width for tally in tallies]) * (counts.shape[1] / 2)
+            return Counts(counts, -half, half)
         offsets = None if frame.theta_y is None else flow.amplifier * frame.theta_y
         return mixed(tallies, self.masses, offsets, self.n_bins)
 
     def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
         transport = Histogram(self.n_bins)
-        p, q = transport.count(z_p), self.counts(flow, frame, i, k)
+        runs = Runs(tuple(accumulate(self.masses, initial=0))) if flow.apart else None
+        p, q = transport.count(z_p, runs=runs), self.counts(flow, frame, i, k)
         same = Counts(q.counts.to(p.counts.dtype), q.lo.to(p.lo.dtype), q.hi.to(p.hi.dtype))
-        return transport.between(p, same, z_p.dtype)
+        still = [] if runs is None else runs.empty
+        return transport.between(p, same, z_p.dtype, still, flow.maps)

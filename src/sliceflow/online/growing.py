@@ -316,7 +316,7 @@ class Online(ABC):
         who = particles.y.cpu() if flow.conditional and particles.y is not None else codes
         masses = torch.bincount(who, minlength=len(labels)).tolist()
         n_bins = self.ledger.n_bins
-        n_bins = n_bins if len(labels) == 1 else max(n_bins, _GRID)
+        n_bins = n_bins if len(labels) == 1 or flow.apart else max(n_bins, _GRID)
         return Mixture(self.ledger, place, labels, masses, n_bins)
 
 

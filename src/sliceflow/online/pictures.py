@@ -11,13 +11,19 @@ from torch import Tensor
 
 from sliceflow import events, transports
 from sliceflow.checks import projection_budget, resolve_device
-from sliceflow.flow import Run
+from sliceflow.flow import Cloud, Run
 from sliceflow.minibatch import MiniBatches
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
-from sliceflow.picture_parameters import choose_directions, choose_operands, choose_particles
+from sliceflow.picture_parameters import (
+    choose_amplifier,
+    choose_directions,
+    choose_operands,
+    choose_particles,
+)
 from sliceflow.pictures import Layout
 from sliceflow.rng import Seed
+from sliceflow.runs import Runs
 from sliceflow.walk import Walk
 
 if TYPE_CHECKING:
@@ -106,16 +112,24 @@ class PicturesOnline(Online):
     ) -> None:
         condition, labels, codes = self.condition()
         m = choose_particles(estimator.n_particles, len(codes), condition)
+        amplifier = 0.0
+        if condition is not None:
+            of = (m, self.times * len(codes), condition.width)
+            amplifier = choose_amplifier(estimator.amplifier, "histogram", *of)
         walk = replace(
             self.walk,
             n_conditions=0 if condition is None else condition.width,
-            amplifier=float(estimator.amplifier),
+            amplifier=amplifier,
             start_noise=float(estimator.start_noise),
             clip=estimator.clip,
             precision=choose_operands(estimator.precision, self.device),
         )
         d, own = self.layout.dimension, None if condition is None else codes
         particles, noise = self.particles(d, torch.float32, m, own, walk.start_noise)
+        place = None
+        if walk.apart and particles.y is not None:
+            y, order = particles.y.sort(stable=True)
+            particles, place = Cloud(particles.x, y, Runs.of(y, walk.apart)), order.argsort()
         run = Run()
         if last is not None:
             first = max(0, len(walk.stages) - last)
@@ -142,5 +156,6 @@ class PicturesOnline(Online):
         )
         estimator._walk, estimator._model, estimator._layout = walk, model, self.layout
         estimator._device, estimator._mask, estimator.schedule_ = self.device, None, walk.stages
+        particles = particles if place is None else particles.part(place)
         keep(estimator, condition, own, particles, history)
         estimator.particles_ = self.layout.write(particles.x)
