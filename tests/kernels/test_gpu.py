@@ -1,5 +1,7 @@
 """The Triton kernels against the plain-torch reference, on a GPU or else in Triton's interpreter."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from sliceflow.kernels import gpu, reference  # noqa: E402
+from sliceflow.kernels.gpu_values import displace_in_place, pack  # noqa: E402
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 2, 97, 1009, 5000]
@@ -214,6 +217,67 @@ def test_the_range_is_found_on_the_way(kind, n_bins):
         assert torch.equal(counts, gpu.count(z, lo, hi, n_bins))
 
 
+RUNS = [  # where runs of columns start
+    (0, 97),
+    (0, 40, 97),
+    (0, 0, 1, 1025, 1025, 5000, 5000),
+    (0, 5001, 9999, 15_000, 40_001),
+]
+
+
+@pytest.mark.parametrize("n_bins", [32, 64, 128, 512, 1024])
+@pytest.mark.parametrize("starts", RUNS, ids=str)
+def test_runs_of_columns_are_counted_by_themselves(starts, n_bins):
+    z = projections("normal", starts[-1])
+    counts, lo, hi = gpu.histogram_of_runs(z, n_bins, starts)
+    expected = reference.histogram_of_runs(z, n_bins, starts)
+    assert (counts.dtype, lo.dtype, hi.dtype) == (torch.int32, torch.float32, torch.float32)
+    assert torch.equal(lo.double(), expected[1])
+    assert torch.equal(hi.double(), expected[2])
+    assert counts.shape == expected[0].shape
+    assert torch.equal(counts.sum(1), expected[0].sum(1).long())
+    off = (counts - expected[0]).abs().sum(1)  # but for values at an edge
+    assert bool((off <= 2 * (1 + expected[0].sum(1) // 1000)).all())
+    for c, (first, end) in enumerate(pairwise(starts)):
+        if first < end:
+            rows = slice(c * len(z), (c + 1) * len(z))
+            assert torch.equal(counts[rows], gpu.histogram(z[:, first:end], n_bins)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_of_any_kind_are_counted_as_without_runs(kind):
+    z, starts = projections(kind, 1009), (0, 300, 300, 1009)
+    counts, lo, hi = gpu.histogram_of_runs(z, 64, starts)
+    for c, (first, end) in enumerate(pairwise(starts)):
+        if first < end:
+            rows = slice(c * len(z), (c + 1) * len(z))
+            separate = gpu.histogram(z[:, first:end], 64)
+            for ours, theirs in zip((counts, lo, hi), separate, strict=True):
+                assert torch.equal(ours[rows], theirs)
+    whole, separate = gpu.histogram_of_runs(z, 64, (0, 1009)), gpu.histogram(z, 64)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(whole, separate, strict=True))
+
+
+def test_runs_that_triton_does_not_count_are_the_references():
+    z = projections("normal", 97, h=4)
+    for view, n_bins in ((z.double(), 64), (z, 37), (z, 16)):
+        ours = gpu.histogram_of_runs(view, n_bins, (0, 20, 20, 97))
+        theirs = reference.histogram_of_runs(view, n_bins, (0, 20, 20, 97))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    ours = gpu.histogram_of_runs(z.T, 64, (0, 1, 4))  # a transposed tensor is copied
+    theirs = gpu.histogram_of_runs(z.T.contiguous(), 64, (0, 1, 4))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_runs_are_displaced_by_tables_of_their_own():
+    z, starts = projections("normal", 97), (0, 20, 20, 97)
+    lo, hi = (torch.full((9,), v, device=DEVICE) for v in (-2.0, 1.5))
+    values = projections("normal", 33, seed=2, h=9).sort(dim=1).values
+    moved = gpu.displace_runs(z, lo, hi, values, starts)
+    expected = reference.displace_runs(z, lo, hi, values, starts)
+    assert float((moved - expected).abs().max()) <= 2e-5 * span(z, values)
+
+
 def test_the_cost_is_the_mean_squared_displacement():
     z_p, z_q = projections("normal", 5000), 2 * projections("normal", 1009, seed=1) + 1
     ours = gpu.compose(*gpu.histogram(z_p, 256), *gpu.histogram(z_q, 256))
@@ -303,6 +367,61 @@ def test_a_part_of_the_columns_is_moved_in_place():
     ours, theirs = x.clone(), x.clone()
     gpu.move_tiles(ours[:, 16:50], theta, geometry, *table, 1.0)
     reference.move_tiles(theirs[:, 16:50], theta, geometry, *table, 1.0)
+    assert torch.equal(ours[:, :16], x[:, :16])
+    assert torch.equal(ours[:, 50:], x[:, 50:])
+    assert torch.allclose(ours, theirs, atol=5e-3)
+
+
+def tables_of(geometry, n_runs):
+    """As many tables as there are runs, all different."""
+    rng, h = np.random.default_rng(n_runs), n_runs * geometry.n_directions
+    lo, hi = (torch.from_numpy(v + rng.uniform(0, 0.5, h)).float().to(DEVICE) for v in (-2.0, 1.5))
+    return lo, hi, torch.from_numpy(np.sort(rng.normal(size=(h, 65)), axis=1)).float().to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("cut", "starts"),
+    [*((cut, (0, 13, 13, 40)) for cut in CUTS), (CUTS[2], (0, 0, 131, 132, 300))],
+    ids=str,
+)
+def test_runs_of_tiles_are_moved_as_by_the_reference(cut, starts, dtype):
+    x, theta, geometry, _, _ = tiles_of(cut, starts[-1], dtype)
+    table = tables_of(geometry, len(starts) - 1)
+    ours, theirs = x.clone(), x.clone()
+    gpu.move_tiles(ours, theta, geometry, *table, 0.7, starts=starts)
+    reference.move_tiles(theirs, theta, geometry, *table, 0.7, starts=starts)
+    assert float((theirs - x).abs().max()) > 0.1
+    error = (ours - theirs).abs()
+    assert float(error.max()) <= (5e-2 if dtype == torch.float16 else 5e-3)
+    assert float(error.mean()) <= (2e-3 if dtype == torch.float16 else 5e-4)
+
+
+def test_runs_longer_than_a_block_are_displaced_in_place():
+    z, starts = projections("normal", 4200), (0, 2049, 2049, 4200)
+    lo, hi = (torch.full((9,), v, device=DEVICE) for v in (-2.0, 1.5))
+    values = projections("normal", 65, seed=2, h=9).sort(dim=1).values
+    moved = z.clone()
+    displace_in_place(moved, pack(lo, hi, values), starts=starts)
+    expected = reference.displace_runs(z, lo, hi, values, starts)
+    assert float((moved - expected).abs().max()) <= 5e-3  # read in half precision
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_a_single_run_of_tiles_is_moved_as_without_runs(cut):
+    x, theta, geometry, table, _ = tiles_of(cut, 70, torch.float16)
+    ours, theirs = x.clone(), x.clone()
+    gpu.move_tiles(ours, theta, geometry, *table, 0.7, starts=[0, 70])
+    gpu.move_tiles(theirs, theta, geometry, *table, 0.7)
+    assert torch.equal(ours, theirs)
+
+
+def test_runs_in_a_part_of_the_columns_are_moved_in_place():
+    x, theta, geometry, _, _ = tiles_of(CUTS[3], 60, torch.float32)
+    table = tables_of(geometry, 2)
+    ours, theirs = x.clone(), x.clone()
+    gpu.move_tiles(ours[:, 16:50], theta, geometry, *table, 1.0, starts=(0, 5, 34))
+    reference.move_tiles(theirs[:, 16:50], theta, geometry, *table, 1.0, starts=(0, 5, 34))
     assert torch.equal(ours[:, :16], x[:, :16])
     assert torch.equal(ours[:, 50:], x[:, 50:])
     assert torch.allclose(ours, theirs, atol=5e-3)

@@ -1,5 +1,7 @@
 """Every kernel against the plain-torch reference in float64, on friendly and hostile projections."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,43 @@ def test_counts_add_up(module):
     assert torch.equal(parts, module.count(z, lo, hi, 37))
 
 
+RUNS = [(0, 97), (0, 40, 97), (0, 0, 1, 20, 20, 97, 97)]  # where runs of columns start
+
+
+@pytest.mark.parametrize("starts", RUNS, ids=str)
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_runs_of_columns_are_counted_by_themselves(module, starts):
+    z = torch.randn(3, 97, generator=torch.Generator().manual_seed(0))
+    counts, lo, hi = module.histogram_of_runs(z, 37, starts)
+    assert counts.shape == (3 * (len(starts) - 1), 37)
+    for c, (first, end) in enumerate(pairwise(starts)):
+        rows = slice(3 * c, 3 * c + 3)
+        if first < end:
+            separate = module.histogram(z[:, first:end], 37)
+        else:
+            separate = (torch.zeros(3, 37).double(), torch.zeros(3).double(), torch.zeros(3).double())
+        for ours, theirs in zip((counts, lo, hi), separate, strict=True):
+            assert torch.equal(ours[rows], theirs)
+    for ours, theirs in zip((counts, lo, hi), reference.histogram_of_runs(z, 37, starts), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("starts", RUNS, ids=str)
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_runs_are_displaced_by_tables_of_their_own(module, starts):
+    g = torch.Generator().manual_seed(0)
+    z, h = torch.randn(3, 97, generator=g), 3 * (len(starts) - 1)
+    lo, hi = -2 + torch.rand(h, generator=g).double(), 1 + torch.rand(h, generator=g).double()
+    values = torch.randn(h, 9, generator=g).sort().values.double()
+    moved = module.displace_runs(z, lo, hi, values, starts)
+    for c, (first, end) in enumerate(pairwise(starts)):
+        rows = slice(3 * c, 3 * c + 3)
+        if first < end:
+            separate = module.displace_grid(z[:, first:end], lo[rows], hi[rows], values[rows])
+            assert torch.equal(moved[:, first:end], separate)
+    close(moved, reference.displace_runs(z, lo, hi, values, starts), 4, z.dtype)
+
+
 @pytest.mark.parametrize("module", [cpu, reference])
 def test_values_outside_a_given_range_are_counted_at_its_ends(module):
     z = torch.tensor([[-5.0, 0.5, 9.0]])
@@ -165,3 +204,20 @@ def test_tiles_agree(n_classes):
         k.move_tiles(ours, theta, geometry, *table, 0.5, *shift)
     assert torch.allclose(*moved, atol=1e-4)
     assert not torch.allclose(moved[0], x)
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_runs_of_tiles_are_moved_by_themselves(module):
+    geometry = reference.Geometry((2, 7, 5), (3, 3), (1, 2))
+    g = torch.Generator().manual_seed(0)
+    x, theta = torch.randn(70, 40, generator=g), torch.randn(18, 18, generator=g)
+    h, starts = geometry.n_directions, (0, 13, 13, 40)
+    lo, hi = -torch.ones(3 * h).double(), torch.ones(3 * h).double()
+    values = torch.randn(3 * h, 9, generator=g).sort().values
+    moved, separate = x.clone(), x.clone()
+    module.move_tiles(moved, theta, geometry, lo, hi, values, 0.5, starts=starts)
+    for c in (0, 2):
+        rows, part = slice(c * h, (c + 1) * h), separate[:, starts[c] : starts[c + 1]]
+        module.move_tiles(part, theta, geometry, lo[rows], hi[rows], values[rows], 0.5)
+    assert torch.allclose(moved, separate, atol=1e-4)
+    assert not torch.allclose(moved, x)

@@ -7,6 +7,8 @@ no rounding can carry mass across a gap. Each function is tested against its nam
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
-from sliceflow.kernels.gpu_values import add_class_offsets, bins_per_unit, displace_grid
+from sliceflow.kernels.gpu_values import add_class_offsets, bins_per_unit, displace_grid, displace_runs
 from sliceflow.kernels.reference import (
     add_below,
     argsort_rows,
@@ -35,7 +37,9 @@ __all__ = [
     "count",
     "displace_grid",
     "displace_knots",
+    "displace_runs",
     "histogram",
+    "histogram_of_runs",
     "lanes",
     "laplace",
     "match",
@@ -118,11 +122,21 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _count_kernel(
-    z, lo, hi, counts, n, stride, RANGE: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """One direction: its range, unless that is given, and its histogram. Pass two hits the cache."""
+    z, lo, hi, counts, starts, n, stride,
+    RANGE: tl.constexpr, RUNS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One direction, or a run of its columns: its range, unless that is given, and its histogram.
+
+    Pass two hits the cache.
+    """
     row = tl.program_id(0).to(tl.int64)
     z += row * stride
+    if RUNS:
+        run = tl.program_id(1)
+        first = tl.load(starts + run)
+        n = tl.load(starts + run + 1) - first
+        z += first
+        row += run.to(tl.int64) * tl.num_programs(0)  # of what is stored
     if RANGE:
         low = tl.full([BLOCK], float("inf"), tl.float32)
         high = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -131,6 +145,8 @@ def _count_kernel(
             low = tl.minimum(low, tl.load(z + column, mask=column < n, other=float("inf")))
             high = tl.maximum(high, tl.load(z + column, mask=column < n, other=float("-inf")))
         start, end = tl.min(low, 0), tl.max(high, 0)
+        if RUNS:
+            start, end = tl.where(n > 0, start, 0.0), tl.where(n > 0, end, 0.0)
         tl.store(lo + row, start)
         tl.store(hi + row, end)
     else:
@@ -172,8 +188,9 @@ def _counted(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, find_range: bool) -
     counts = torch.empty((h, n_bins), dtype=torch.int32, device=z.device)
     grid: Any = (h,)
     _count_kernel[grid](
-        z, lo, hi, counts, n, z.stride(0), RANGE=find_range, BINS=n_bins, BLOCK=_BLOCK, num_warps=8
-    )
+        z, lo, hi, counts, counts, n, z.stride(0),
+        RANGE=find_range, RUNS=False, BINS=n_bins, BLOCK=_BLOCK, num_warps=8,
+    )  # fmt: skip
     return counts
 
 
@@ -192,6 +209,30 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
         return reference.histogram(z, n_bins, weights)
     lo, hi = torch.empty((2, len(z)), dtype=torch.float32, device=z.device)
     return _counted(z, lo, hi, n_bins, find_range=True), lo, hi
+
+
+@lru_cache
+def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(starts, dtype=torch.int32, device=device)
+
+
+def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    countable = _countable(z, n_bins, None)
+    if not countable or n_bins > 512:
+        counts, lo, hi = reference.histogram_of_runs(z, n_bins, starts, histogram)
+        # An empty run's zeros are float64, and so is then all of it.
+        return (counts.int(), lo.float(), hi.float()) if countable else (counts, lo, hi)
+    z = z if z.stride(1) == 1 else z.contiguous()
+    (h, n), runs = z.shape, len(starts) - 1
+    lo, hi = torch.empty((2, runs * h), dtype=torch.float32, device=z.device)
+    counts = torch.empty((runs * h, n_bins), dtype=torch.int32, device=z.device)
+    block = min(max(1 << (n // runs).bit_length() >> 3, 1024), _BLOCK)  # 4 to 8 a run
+    grid: Any = (h, runs)
+    _count_kernel[grid](
+        z, lo, hi, counts, _on_device(tuple(starts), z.device), n, z.stride(0),
+        RANGE=True, RUNS=True, BINS=n_bins, BLOCK=block, num_warps=8,
+    )  # fmt: skip
+    return counts, lo, hi
 
 
 @triton.jit

@@ -1,11 +1,12 @@
 """Tiles of more values than stay on a chip: cut out into memory, turned by cuBLAS, pasted back.
 
-Three passes over memory around two products, which at this size are most of the work; the passes are
-written in the type of the rotation, half of float32.
+Three passes over memory around two products, which at this size are most of the work; what lies
+between them is written in the type of the rotation, half of float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,9 +71,13 @@ def _cut(x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None) -
     return cut
 
 
-def _turned(theta: Tensor, cut: Tensor, k: int) -> Tensor:
+def _turned(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
     """Θ of every tile, (tiles·k, n)."""
-    z = torch.bmm(theta[:k].expand(len(cut), k, -1), cut)
+    rotations = theta[:k].expand(len(cut), k, -1)
+    if cut.is_cuda and dtype != theta.dtype:  # products are added in float32 and need no rounding
+        z = torch.bmm(rotations, cut, out_dtype=dtype)
+    else:
+        z = torch.bmm(rotations, cut).to(dtype)
     return z.view(-1, cut.shape[2])
 
 
@@ -84,10 +89,10 @@ def project(
     offsets: Tensor | None,
     codes: Tensor | None,
 ) -> Tensor:
-    """`reference.project_tiles`; rounded to the type of theta before the offsets are added."""
-    z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side)
+    """`reference.project_tiles`; the operands of the products are in the type of theta."""
+    z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
     if offsets is None or codes is None:
-        return z.to(x.dtype)
+        return z
     return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
 
 
@@ -99,12 +104,13 @@ def move(
     size: float,
     offsets: Tensor | None,
     codes: Tensor | None,
+    starts: Sequence[int] | None,
 ) -> None:
-    """`reference.move_tiles` with a packed table."""
+    """`reference.move_tiles` with a packed table; z is rounded to the type of theta."""
     (d, n), k = x.shape, geometry.side
     cut = _cut(x, theta, geometry, None)
-    z = _turned(theta, cut, k)
-    displace_in_place(z, table, offsets, codes)
+    z = _turned(theta, cut, k, theta.dtype)
+    displace_in_place(z, table, offsets, codes, starts)
     back = theta[:k].T.expand(len(cut), -1, k)
     torch.bmm(back, z.view(len(cut), k, n), out=cut)
     grid: Any = (d, triton.cdiv(n, _BLOCK))

@@ -10,6 +10,7 @@ Tiles too large for a chip (`gpu_large_tiles`) are written out, and their produc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from sliceflow.kernels import gpu_large_tiles as large
 from sliceflow.kernels import reference
-from sliceflow.kernels.gpu_values import by_word, pack
+from sliceflow.kernels.gpu_values import block_of, blocks_of, by_word, pack
 from sliceflow.kernels.reference import Geometry
 
 __all__ = ["lanes", "move_tiles", "project_tiles"]
@@ -77,23 +78,30 @@ def _displaced(z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.co
 
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _move_kernel(
-    x, theta, rows, words, offsets, codes, n, stride, size, n_bins, n_classes,
+    x, theta, rows, words, offsets, codes, blocks, n, stride, size, n_bins, n_classes,
     pixels, height, width, s, t, top, left, k,
-    LABELS: tl.constexpr, PRECISION: tl.constexpr,
+    LABELS: tl.constexpr, RUNS: tl.constexpr, PRECISION: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN columns."""
     tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    if RUNS:
+        run, begin, end = block_of(blocks, tl.program_id(0))
+        skipped = run.to(tl.int64) * (tl.num_programs(1) * tl.num_programs(2) * k)
+        rows += 4 * skipped
+        words += skipped * n_bins
+    else:
+        begin, end = tl.program_id(0) * BN, n
+    column = begin + tl.arange(0, BN)
     pixel = tl.arange(0, K)
     row, inside = _place(
         pixels, pixel, tl.program_id(2), tl.program_id(1), height, width, s, t, top, left
     )
     here = x + row[:, None] * stride + column[None, :]
-    use = inside[:, None] & (column < n)[None, :]
+    use = inside[:, None] & (column < end)[None, :]
     cut = tl.load(here, mask=use, other=0.0).to(theta.dtype.element_ty)
     if LABELS:
-        code = tl.load(codes + column, mask=column < n, other=0)
+        code = tl.load(codes + column, mask=column < end, other=0)
     dx = tl.zeros([K, BN], tl.float32)
     for first in range(0, k, BM):
         i = first + tl.arange(0, BM)
@@ -191,20 +199,23 @@ def move_tiles(
     size: float,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
 ) -> None:
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
-        return reference.move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes)
+        return reference.move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
     n, side, table = x.shape[1], len(theta), pack(lo, hi, values)
     if side > _ON_CHIP:
-        return large.move(x, theta, geometry, table, size, offsets, codes)
+        return large.move(x, theta, geometry, table, size, offsets, codes, starts)
     down, across = geometry.grid
     none = _nothing(x)
     bm, bn, warps = _MOVE[side]
-    grid: Any = (triton.cdiv(n, bn), across, down)
+    blocks = none if starts is None else blocks_of(tuple(starts), bn, x.device)
+    grid: Any = (triton.cdiv(n, bn) if starts is None else len(blocks), across, down)
     _move_kernel[grid](
         x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
-        n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
-        *_of(geometry, x.device), LABELS=offsets is not None, PRECISION=_precision(theta),
+        blocks, n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
+        *_of(geometry, x.device),
+        LABELS=offsets is not None, RUNS=starts is not None, PRECISION=_precision(theta),
         K=side, BM=bm, BN=bn, num_warps=warps, num_stages=1,
     )  # fmt: skip
     return None

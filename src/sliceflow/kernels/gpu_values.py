@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,13 +18,32 @@ __all__ = [
     "Packed",
     "add_class_offsets",
     "bins_per_unit",
+    "block_of",
+    "blocks_of",
     "by_word",
     "displace_grid",
     "displace_in_place",
+    "displace_runs",
     "pack",
 ]
 
 Packed = tuple[Tensor, Tensor]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
+
+
+@lru_cache
+def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+    """(blocks, 3) int32: run, first column and end of blocks of columns, each in one run alone."""
+    blocks = [
+        (run, at, min(at + width, end))
+        for run, (first, end) in enumerate(pairwise(starts))
+        for at in range(first, end, width)
+    ]
+    return torch.tensor(blocks, dtype=torch.int32, device=device).view(-1, 3)
+
+
+@triton.jit
+def block_of(blocks, i):
+    return tl.load(blocks + 3 * i), tl.load(blocks + 3 * i + 1), tl.load(blocks + 3 * i + 2)
 
 
 @triton.jit
@@ -69,12 +91,19 @@ def by_word(word, beyond):
 
 @triton.jit
 def _displace_kernel(
-    z, rows, words, offsets, codes, n, n_bins, n_classes, LABELS: tl.constexpr, BLOCK: tl.constexpr
-):
+    z, rows, words, offsets, codes, blocks, n, n_bins, n_classes,
+    LABELS: tl.constexpr, RUNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = column < n
-    here = z + row * n + column
+    here = z + row * n
+    if RUNS:
+        run, first, end = block_of(blocks, tl.program_id(1))
+        row += run.to(tl.int64) * tl.num_programs(0)  # of the tables
+    else:
+        first, end = tl.program_id(1) * BLOCK, n
+    column = first + tl.arange(0, BLOCK)
+    valid = column < end
+    here += column
     v = tl.load(here, mask=valid, other=0.0).to(tl.float32)
     if LABELS:
         code = tl.load(codes + column, mask=valid, other=0)
@@ -99,15 +128,23 @@ def pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
 
 
 def displace_in_place(
-    z: Tensor, table: Packed, offsets: Tensor | None = None, codes: Tensor | None = None
+    z: Tensor,
+    table: Packed,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
 ) -> None:
-    """z (h, n) becomes T(z + offset) − z − offset, the offset being its class's, if there are any."""
+    """z (h, n) becomes T(z + offset) − z − offset, the offset being its class's, if there are any.
+
+    With `starts` and no offsets: every run of columns has h rows of the table.
+    """
     (h, n), (rows, words), none = z.shape, table, z.new_empty(0)
-    grid: Any = (h, triton.cdiv(n, 2048))
+    blocks = none if starts is None else blocks_of(tuple(starts), 2048, z.device)
+    grid: Any = (h, triton.cdiv(n, 2048) if starts is None else len(blocks))
     _displace_kernel[grid](
         z, rows, words, none if offsets is None else offsets, none if codes is None else codes,
-        n, words.shape[1], 1 if offsets is None else offsets.shape[1],
-        LABELS=offsets is not None, BLOCK=2048,
+        blocks, n, words.shape[1], 1 if offsets is None else offsets.shape[1],
+        LABELS=offsets is not None, RUNS=starts is not None, BLOCK=2048,
     )  # fmt: skip
 
 
@@ -165,3 +202,7 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
         z, lo, hi, values.contiguous(), out, n, z.stride(0), values.shape[1] - 1, BLOCK=4096
     )
     return out
+
+
+def displace_runs(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor, starts: Sequence[int]) -> Tensor:
+    return reference.displace_runs(z, lo, hi, values, starts, displace_grid)
