@@ -49,7 +49,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedule`
     n_particles : M; None takes the smallest multiple of the number of pictures of at least 10,000
-    quality : "draft", "standard" or "best" (30, 100 or 300 steps per stage), or the number of steps
+    quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
         own (`sliceflow.runs`). "auto" is ∞, or 10 for small clouds, which are sorted
     levels : integer pixels are 0..levels-1
@@ -68,7 +68,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         (see `sliceflow.cosines`); or "auto": cosines, unless the pictures are drawings, of whose
         pixels less than a fifth are neither dark nor light
     clusters : pictures without labels are divided into so many clusters, each with maps of its own
-        (`sliceflow.clusters`); 1 does not divide them. "auto" is 50, of a thousand pictures or more
+        (`sliceflow.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
+        where they would have less than 2000 pictures
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
         samples `particles_` are there
@@ -186,7 +187,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             data = data.with_mirror_images()
         if data.condition is None and self.observed is None:
             m = choose_particles(self.n_particles, data.place.total, None)
-            k = choose_clusters(self.clusters, self.transport, m, data.n)
+            k = choose_clusters(self.clusters, self.transport, m, data.n, data.layout.shape[0])
             if k > 1:
                 data = data.clustered(k, seed.child("data"), self.upsampling, together)
         start = begin(self, data, seed, ranks)

@@ -30,9 +30,10 @@ __all__ = [
     "choose_transport",
 ]
 
+QUALITY = {"draft": 15, "standard": 50, "best": 200}
 _ENOUGH = 1000  # pictures of a class that is held apart from all others
-_CLUSTERS = 50
-QUALITY = {"draft": 30, "standard": 100, "best": 300}
+_CLUSTER = 2000  # pictures of a cluster; fewer would be copied
+_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -106,12 +107,14 @@ def choose_amplifier(
     return float(amplifier)
 
 
-def choose_clusters(clusters: str | int, transport: str | transports.Transport, m: int, n: int) -> int:
+def choose_clusters(
+    clusters: str | int, transport: str | transports.Transport, m: int, n: int, channels: int
+) -> int:
     """Into how many clusters n pictures without labels are divided; 1 is not at all."""
     if clusters != "auto":
         choose_amplifier(math.inf if int(clusters) > 1 else 0.0, transport, m, n, 1)
         return int(clusters)
-    most = min(_CLUSTERS, n // _ENOUGH)
+    most = min(_CLUSTERS["grey" if channels == 1 else "colour"], n // _CLUSTER)
     return most if most > 1 and math.isinf(choose_amplifier("auto", transport, m, n, 1)) else 1
 
 

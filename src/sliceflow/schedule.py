@@ -138,18 +138,22 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
 
 
 def auto(height: int, width: int) -> str:
-    """A schedule in the paper's manner for pictures of any size, in its notation.
+    """A schedule for pictures of any size, in the paper's notation.
 
-    Resolutions 1 to 7, then about 1.4 times as many pixels at a time; patches from 15 (or the whole
-    picture) down to 3, odd sizes after the first. The last patch is a single pixel, which makes every
-    pixel's own distribution right: backgrounds that are always black become black.
+    In the paper's manner: resolutions 1 to 7, then about 1.4 times as many pixels at a time; patches
+    from 15 (or the whole picture) down to 3, odd sizes after the first. Then, as measured: coarse
+    levels, which cost little and decide what the picture shows, have three times the steps; the small
+    patches of the last level come once more, with twice the steps; and pairs and single pixels end it,
+    which makes every pixel's own distribution right: backgrounds that are always black become black.
 
     Examples
     --------
     >>> auto(8, 8)
-    '1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3,1]'
+    '1[1]*3 2[2]*3 3[3]*3 4[4]*3 5[5]*3 6[6]*3 8[8,7,5,3] 8[2,1]'
     >>> auto(28, 28).split()[6:9]
-    ['7[7,5,3]', '10[10,9,7,5,3]', '14[14,13,11,9,7,5,3]']
+    ['7[7,5,3]*3', '10[10,9,7,5,3]*3', '14[14,13,11,9,7,5,3]']
+    >>> auto(28, 28).split()[-2:]
+    ['28[7,5,3]*2', '28[2,1]']
     """
     longer = max(height, width)
     resolutions = [longer]
@@ -162,7 +166,10 @@ def auto(height: int, width: int) -> str:
     for r in levels:
         first = min(r, 15)
         rest = [p for p in range(13, 2, -2) if p < first] if r >= 7 else []
-        if r == longer and r > 1:
-            rest.append(1)
-        words.append(f"{r}[{','.join(map(str, [first, *rest]))}]")
+        more = "*3" if r < min(longer, 12) else ""
+        words.append(f"{r}[{','.join(map(str, [first, *rest]))}]{more}")
+    if longer >= 16:
+        words.append(f"{longer}[7,5,3]*2")
+    if longer > 2:
+        words.append(f"{longer}[2,1]")
     return " ".join(words)

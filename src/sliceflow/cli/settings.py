@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings"]
 
-_STEPS = {"draft": 30, "standard": 100, "best": 300}  # per stage, as in ImageFlow
+_STEPS = {"draft": 15, "standard": 50, "best": 200}  # per stage, as in ImageFlow
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 # Even knots are many before `compress` keeps those that stand where maps bend; the maps of sorted
 # particles would stay as they are.
