@@ -34,7 +34,7 @@ def measured_stages(
     """
     images = made_up.pictures(preset.shape, preset.n_data, device)
     classes = torch.arange(preset.n_data).numpy() % CLASSES if labels else None
-    bins = 1024 if labels else 256
+    bins = 128
 
     def fit(steps: int, listeners: tuple[Listener, ...] = ()) -> None:
         ImageFlow(
@@ -44,6 +44,7 @@ def measured_stages(
             device=device,
             random_state=SEED.entropy,
             transport=transports.Histogram(bins),
+            clusters=1,
             n_knots=0,
         ).fit(images, classes, listeners=listeners)
 

@@ -295,6 +295,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             levels=world.levels,
             device=device,
             directions="pixels",  # the fits from scratch would choose by what is there
+            clusters=1,  # partial_fit knows of none
             random_state=0,
         )
 

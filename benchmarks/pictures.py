@@ -1,7 +1,7 @@
 """Fit one picture set and say how long it took; write samples and a grid to look at.
 
-    python benchmarks/pictures.py mnist --data-root DATA --particles 100000 --steps 100 --out runs/mnist
-    python benchmarks/pictures.py cifar10 --data-root DATA --particles 100000 --steps 50 --mirror
+    python benchmarks/pictures.py mnist --data-root DATA --particles 100000 --out runs/mnist
+    python benchmarks/pictures.py cifar10 --data-root DATA --particles 100000 --mirror
 
 Writes samples.npy (and labels.npy), grid.png and run.json. The time is that of `fit` alone, after a
 short fit that compiles the kernels.
@@ -25,7 +25,7 @@ import sliceflow.pictures
 import sliceflow.schedule
 import sliceflow.transports
 from sliceflow import datasets
-from sliceflow.picture_parameters import default_bins
+from sliceflow.picture_parameters import QUALITY, default_bins
 
 
 def grid(images: np.ndarray, columns: int = 20) -> np.ndarray:
@@ -40,11 +40,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("--data-root")
-    parser.add_argument("--schedule", help="default: the data set's preset, else auto")
+    parser.add_argument("--schedule", default="auto", help="mnist, cifar10, … are the paper's")
     parser.add_argument("--particles", type=int)
-    parser.add_argument("--steps", type=int, default=100, help="steps per stage")
+    parser.add_argument("--steps", type=int, default=QUALITY["standard"], help="steps per stage")
     parser.add_argument("--conditional", action="store_true")
-    parser.add_argument("--amplifier", type=float, default=10.0)
+    parser.add_argument("--amplifier", type=float, help="how far apart classes are held; inf is one")
+    parser.add_argument(
+        "--clusters", type=int, help="of pictures without labels; default: by their number"
+    )
     parser.add_argument("--mirror", action="store_true")
     parser.add_argument("--observed", help="complete pictures of which this part is known, e.g. top")
     parser.add_argument("--bins", type=int, help="histogram bins")
@@ -59,12 +62,11 @@ def main() -> None:
     args = parser.parse_args()
 
     data = datasets.load(args.name, root=args.data_root)
-    preset = {"fashion-mnist": "mnist"}.get(args.name, args.name)
-    preset = preset if preset in sliceflow.schedule.PRESETS else "auto"
     keep_model = args.offline > 0 or args.observed is not None
     settings = {
-        "schedule": args.schedule or preset,
-        "amplifier": args.amplifier,
+        "schedule": args.schedule,
+        "amplifier": "auto" if args.amplifier is None else args.amplifier,
+        "clusters": args.clusters or "auto",
         "levels": data.levels,
         "mirror": args.mirror,
         "observed": args.observed,
@@ -76,7 +78,8 @@ def main() -> None:
     }
     labels = data.labels if args.conditional else None
     if args.bins or args.most:
-        bins = args.bins or default_bins(labels is not None)
+        shared = labels is not None and args.amplifier is not None
+        bins = args.bins or default_bins(args.amplifier if shared else 0.0)
         chosen = {"most": args.most} if args.most else {}
         settings["transport"] = sliceflow.transports.Histogram(bins, **chosen)
 

@@ -23,11 +23,10 @@ from timing import timed_fit
 from sliceflow import ImageFlow, metrics
 from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
-from sliceflow.picture_parameters import default_bins
-from sliceflow.schedule import PRESETS
+from sliceflow.schedule import PRESETS, auto
 from sliceflow.transports import Histogram
 
-SCHEDULES = {
+PAPER = {  # its schedules
     "digits": "1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3]",
     "mnist": PRESETS["mnist"],
     "fashion-mnist": PRESETS["mnist"],
@@ -44,32 +43,31 @@ class Candidate:
     settings: dict = field(default_factory=dict)
 
 
-def candidates(text: str, labels: bool, steps: tuple[int, ...]) -> list[Candidate]:
-    """The schedule by steps, then with one thing changed at a time, at the second number of steps."""
-    out = [Candidate("preset", n, {"schedule": text}) for n in steps]
-    n, words = steps[1], text.split()
-    low = " ".join(f"{w}*3" if int(w.split("[")[0]) < 12 else w for w in words)
-    fine = " ".join([*words[:-1], f"{words[-1]}*2"])
-    side = words[-1].split("[")[0]
-    changed = {
-        "low levels × 3": {"schedule": low},
-        "last level × 2": {"schedule": fine},
-        "small patches again × 3": {"schedule": f"{text} {side}[7,5,3]*3"},
+def candidates(paper: str, text: str, labels: bool, steps: tuple[int, ...]) -> list[Candidate]:
+    """The automatic schedule by steps, then one thing changed at a time, at the second number."""
+    out = [Candidate("auto", n) for n in steps]
+    n, side = steps[1], text.split()[-1].split("[")[0]
+    changed: dict[str, dict] = {
+        "the paper's schedule": {"schedule": paper},
+        "low levels × 1": {"schedule": text.replace("*3", "")},
+        "low levels × 10": {"schedule": text.replace("*3", "*10")},
+        "small patches once": {"schedule": text.replace(f" {side}[7,5,3]*2", "")},
+        "small patches again × 4": {"schedule": text.replace(f"{side}[7,5,3]*2", f"{side}[7,5,3]*4")},
+        "no pairs, no single pixels": {"schedule": text.replace(f" {side}[2,1]", "")},
         "no large patches": {"schedule": text.replace("15,13,11,", "").replace("14,13,11,", "14,")},
         "every second patch": {"schedule": text.replace("15,13,11,9,7,5,3", "15,11,7,5,3")},
-        "pixels at the end": {"schedule": f"{text} {side}[1]"},
-        "no taper": {"schedule": text, "taper": 0.0},
-        "start noise 0.3": {"schedule": text, "start_noise": 0.3},
-        "directions of pixels": {"schedule": text, "directions": "pixels"},
-        "directions of cosines": {"schedule": text, "directions": "cosines"},
+        "no taper": {"taper": 0.0},
+        "start noise 0.3": {"start_noise": 0.3},
+        "directions of pixels": {"directions": "pixels"},
+        "directions of cosines": {"directions": "cosines"},
     }
-    for bins in (512, 1024, 2048) if labels else (64, 128, 256):
-        changed[f"{bins} bins"] = {"schedule": text, "transport": Histogram(bins)}
+    changed |= {f"{bins} bins": {"transport": Histogram(bins)} for bins in (64, 256)}
     for most in (1 << 14, 1 << 15, 1 << 16):
-        bins = default_bins(labels)
-        changed[f"{most} columns"] = {"schedule": text, "transport": Histogram(bins, most)}
+        changed[f"{most} columns"] = {"transport": Histogram(128, most)}
     if labels:
-        changed |= {f"ξ = {xi}": {"schedule": text, "amplifier": xi} for xi in (5.0, 20.0)}
+        changed |= {f"ξ = {xi}": {"amplifier": xi} for xi in (10.0, 20.0)}
+    else:
+        changed |= {f"{k} clusters": {"clusters": k} for k in (1, 10, 30, 100)}
     return [*out, *(Candidate(name, n, settings) for name, settings in changed.items())]
 
 
@@ -117,7 +115,7 @@ def fitted(
     return timed_fit(train.images, labels, m, candidate.quality, **settings)
 
 
-def text(rows: list[dict], extra: list[str]) -> str:
+def tabled(rows: list[dict], extra: list[str]) -> str:
     """The table of some candidates."""
     head = ["candidate", "steps", "seconds", "distance", *extra]
     body = [
@@ -131,11 +129,11 @@ def text(rows: list[dict], extra: list[str]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Search, report, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", choices=list(SCHEDULES))
+    parser.add_argument("dataset", choices=list(PAPER))
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--conditional", action="store_true")
     parser.add_argument("--particles", type=int, default=60_000)
-    parser.add_argument("--steps", type=int, nargs=3, default=(12, 25, 50), help="per stage")
+    parser.add_argument("--steps", type=int, nargs=3, default=(15, 50, 200), help="per stage")
     parser.add_argument("--only", nargs="+", help="names of candidates")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no fit after so many")
     parser.add_argument("--fid-weights", type=Path, help="of the FID network, for the last word")
@@ -162,7 +160,8 @@ def main(arguments: list[str] | None = None) -> None:
         about = {"machine": facts(resolve_device(args.device)), "tried": rows, "reported": reported}
         (args.out / "search.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
-    every = candidates(SCHEDULES[args.dataset], args.conditional, tuple(args.steps))
+    text = auto(*train.images.shape[1:3])
+    every = candidates(PAPER[args.dataset], text, args.conditional, tuple(args.steps))
     chosen = [c for c in every if args.only is None or c.name in args.only]
     for candidate in chosen:
         if time.perf_counter() - began > args.seconds:
@@ -170,15 +169,15 @@ def main(arguments: list[str] | None = None) -> None:
             break
         rows.append(tried(candidate, seed=1, last=False))
         write([])
-        print(text(rows[-1:], ["accuracy"]).splitlines()[-1], flush=True)
+        print(tabled(rows[-1:], ["accuracy"]).splitlines()[-1], flush=True)
     best = frontier(rows)
-    print("\nfrontier, seed 1\n" + text(best, ["accuracy"]))
+    print("\nfrontier, seed 1\n" + tabled(best, ["accuracy"]))
     by_name = {(c.name, c.quality): c for c in chosen}
     reported = []
     for row in best:
         reported.append(tried(by_name[row["name"], row["quality"]], seed=0, last=True))
         write(reported)
-    print("\nthe same, seed 0\n" + text(reported, ["accuracy", "FID-768"]))
+    print("\nthe same, seed 0\n" + tabled(reported, ["accuracy", "FID-768"]))
     print(signature(facts(resolve_device(args.device)), f"python benchmarks/search.py {args.dataset}"))
 
 

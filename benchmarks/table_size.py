@@ -28,7 +28,7 @@ from judge import Judge
 from report import facts, signature, table
 
 from sliceflow import ImageFlow, datasets, load
-from sliceflow.schedule import PRESETS
+from sliceflow.picture_parameters import default_bins
 from sliceflow.transports import Histogram
 
 __all__ = ["AnyJudge", "Problem", "measured", "text", "ways"]
@@ -70,12 +70,15 @@ class Problem:
         colour = name == "cifar10"
         return cls(name, data.images, None if colour else data.labels, test.images, data.levels, colour)
 
-    def fitted(self, steps: str | int, particles: int | None, device: str) -> ImageFlow:
-        """A flow that keeps every edge of its maps."""
-        n_bins = 256 if self.labels is None else 1024
+    def fitted(
+        self, steps: str | int, particles: int | None, amplifier: float, device: str
+    ) -> ImageFlow:
+        """A flow that keeps every edge of its maps; its pictures have no clusters."""
+        n_bins = default_bins(0.0 if self.labels is None else amplifier)
         return ImageFlow(
-            schedule=self.name if self.name in PRESETS else "auto",
             n_particles=particles,
+            amplifier=amplifier,
+            clusters=1,
             quality=steps,
             levels=self.levels,
             mirror=self.mirror,
@@ -229,6 +232,7 @@ def main(argv: list[str] | None = None) -> None:
         "--steps", help="per stage, or draft, standard, best; default: standard, digits 10"
     )
     parser.add_argument("--particles", type=int)
+    parser.add_argument("--amplifier", type=float, default=10.0, help="inf: every class its own maps")
     parser.add_argument("--samples", type=int, help="default: as many as held-out pictures")
     parser.add_argument("--seeds", type=int, default=2, help="sets of samples that are judged")
     parser.add_argument("--errors", type=float, nargs="+", default=[0.1, 0.2, 0.4, 0.8])
@@ -247,7 +251,7 @@ def main(argv: list[str] | None = None) -> None:
         given = args.steps or ("10" if name == "digits" else "standard")
         steps = int(given) if given.isdigit() else given
         began = time.perf_counter()
-        flow = problem.fitted(steps, args.particles, args.device)
+        flow = problem.fitted(steps, args.particles, args.amplifier, args.device)
         seconds = time.perf_counter() - began
         n = args.samples or min(10_000, len(problem.held_out))
         judge = named(args.judge, problem, n)

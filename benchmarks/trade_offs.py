@@ -62,7 +62,7 @@ def tables(
     if most:
         rows = {
             f"{'all' if size is None else f'{size:,}'}": row(
-                None, m, transport=transports.Histogram(256, most=size)
+                None, m, transport=transports.Histogram(128, most=size)
             )
             for size in sizes
         }
@@ -73,7 +73,7 @@ def tables(
         double = 2 * len(train.images)  # equal shares of classes need no weights
         rows = {
             f"{'all' if size is None else f'{size:,}'}": row(
-                train.labels, double, transport=transports.Histogram(1024, most=size)
+                train.labels, double, transport=transports.Histogram(128, most=size)
             )
             for size in sizes
         }
