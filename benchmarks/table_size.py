@@ -28,6 +28,7 @@ from judge import Judge
 from report import facts, signature, table
 
 from sliceflow import ImageFlow, datasets, load
+from sliceflow.compact import at_bends
 from sliceflow.picture_parameters import default_bins
 from sliceflow.transports import Histogram
 
@@ -89,21 +90,39 @@ class Problem:
         ).fit(self.images, self.labels)
 
 
-def ways(n_bins: int, errors: tuple[float, ...]) -> dict[str, int | float]:
-    """The ways to keep maps, by name: so many even knots, or the error of `ImageFlow.compress`."""
-    even = {f"{n} even knots": n for n in (1024, 256, 128, 64) if n <= n_bins}
-    return even | {f"compress({error:g})": float(error) for error in errors}
+def ways(
+    n_bins: int, knots: tuple[int, ...], errors: tuple[float, ...]
+) -> dict[str, tuple[str, float]]:
+    """The ways to keep maps, by name: even knots, knots at bends, the error of `ImageFlow.compress`."""
+    even = {f"{n} even knots": ("even", n) for n in (1024, 256, 128, 64) if n <= n_bins}
+    bends = {f"{n} knots at bends": ("bends", n) for n in knots if n < n_bins}
+    return {**even, **bends, **{f"compress({error:g})": ("compress", error) for error in errors}}
 
 
-def kept(flow: ImageFlow, way: int | float, folder: Path) -> tuple[ImageFlow, int]:
-    """The flow with its maps kept in one way, and their bytes: those of the file if compressed."""
+def kept(flow: ImageFlow, kind: str, number: float, folder: Path) -> tuple[ImageFlow, int]:
+    """The flow with its maps kept in one way, and their bytes: those of the file if compact."""
     other = copy.copy(flow)
-    if isinstance(way, float):
-        other.compress(way).save(folder / "m")
-        return other, (folder / "m").stat().st_size
-    other._model = [[replace(s, table=s.table.thin(way)) for s in steps] for steps in flow._model]
-    tables: list[Any] = [step.table for steps in other._model for step in steps]
-    return other, sum(t.values.nbytes + t.lo.nbytes + t.hi.nbytes for t in tables)
+    if kind == "even":
+        other._model = [
+            [replace(s, table=s.table.thin(int(number))) for s in steps] for steps in flow._model
+        ]
+        tables: list[Any] = [step.table for steps in other._model for step in steps]
+        return other, sum(t.values.nbytes + t.lo.nbytes + t.hi.nbytes for t in tables)
+    if kind == "bends":
+        other._model = [
+            [replace(s, table=_bends(s.table, int(number), flow._walk, i)) for s in steps]
+            for i, steps in enumerate(flow._model)
+        ]
+    else:
+        other.compress(number)
+    other.save(folder / "m")
+    return other, (folder / "m").stat().st_size
+
+
+def _bends(table: Any, n_knots: int, walk: Any, stage: int) -> Any:
+    """A grid's maps as a fit keeps them; what is left of its counts are its weights."""
+    reach = walk.engine(stage)[0].schedule[0].reach
+    return at_bends(replace(table, counts=table.weights.double().square()), n_knots, reach)
 
 
 def measured(
@@ -111,7 +130,7 @@ def measured(
     judge: AnyJudge,
     n: int,
     n_seeds: int,
-    some: dict[str, int | float],
+    some: dict[str, tuple[str, float]],
     *,
     keep: Path | None = None,
     on_cpu: int = 0,
@@ -136,10 +155,10 @@ def measured(
     for name, way in some.items():
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
-            other, size = kept(flow, way, Path(folder))
+            other, size = kept(flow, *way, Path(folder))
             row = {"MB": size / 1e6, "bytes per map": size / n_maps}
             row["seconds to make"] = time.perf_counter() - began
-            if isinstance(way, float) and on_cpu:
+            if way[0] != "even" and on_cpu:
                 row["apart from a CPU"] = _apart(other, Path(folder) / "m", on_cpu, y)
         other.sample(1, None if y is None else y[:1], random_state=0)  # compiles
         began = time.perf_counter()
@@ -198,7 +217,8 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     )
     for axes, result in zip(panels[0], results, strict=True):
         rows, score = result["rows"], result["scores"][-1]
-        for kind, style, colour in (("even knots", "o-", "#0072B2"), ("compress", "D-", "#D55E00")):
+        kinds = (("even", "o-", "#0072B2"), ("bends", "s-", "#CC79A7"), ("compress", "D-", "#D55E00"))
+        for kind, style, colour in kinds:
             some = [row for name, row in rows.items() if kind in name]
             axes.plot(
                 [r["MB"] for r in some], [r[score] for r in some], style, color=colour, label=kind
@@ -235,7 +255,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--amplifier", type=float, default=10.0, help="inf: every class its own maps")
     parser.add_argument("--samples", type=int, help="default: as many as held-out pictures")
     parser.add_argument("--seeds", type=int, default=2, help="sets of samples that are judged")
-    parser.add_argument("--errors", type=float, nargs="+", default=[0.1, 0.2, 0.4, 0.8])
+    parser.add_argument("--errors", type=float, nargs="*", default=[0.1, 0.2, 0.4, 0.8])
+    parser.add_argument("--knots", type=int, nargs="*", default=[8, 12, 16, 24], help="at bends")
     parser.add_argument("--judge", help="module:function, in place of the distances in pixels")
     parser.add_argument("--keep", type=Path, help="a folder for all samples, as .npy")
     parser.add_argument("--on-cpu", type=int, default=0, help="samples to draw on a CPU as well")
@@ -257,7 +278,7 @@ def main(argv: list[str] | None = None) -> None:
         judge = named(args.judge, problem, n)
         rows = {"real pictures": judge.score(problem.images)}
         scores = list(rows["real pictures"])
-        some = ways(flow.n_knots, tuple(args.errors))
+        some = ways(flow.n_knots, tuple(args.knots), tuple(args.errors))
         keep = None if args.keep is None else args.keep / name
         options: dict[str, Any] = dict(keep=keep, on_cpu=args.on_cpu)
         for way, row in measured(flow, judge, n, args.seeds, some, **options):

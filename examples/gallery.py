@@ -32,7 +32,7 @@ from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
 from sliceflow.pictures import MASKS
 
-STEPS = {"mnist": 100, "fashion-mnist": 100, "cifar10": 100, "celeba": 60}  # per stage
+STEPS = {"mnist": 50, "fashion-mnist": 50, "cifar10": 50, "celeba": 30}  # per stage
 PARTICLES = {"mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 100_000, "celeba": 40_000}
 HELD_OUT = 500  # faces: CelebA's first pictures have no test set of their own
 GIVEN = {"top": "the top half", "left": "the left half", "border": "all but the middle"}

@@ -376,7 +376,7 @@ def test_the_search_reports_the_frontier_with_another_seed(tmp_path, capsys, mon
 
     monkeypatch.setattr(search, "Judge", Judge)
     options = ["--conditional", "--particles", "60", "--steps", "1", "2", "3", "--out", str(tmp_path)]
-    search.main(["digits", *options, "--only", "preset", "512 bins"])
+    search.main(["digits", *options, "--only", "auto", "256 bins"])
     found = json.loads((tmp_path / "search.json").read_text())
     assert [(row["name"], row["quality"]) for row in found["tried"]] == [
         ("preset", 1),

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.compact import CompactTable
+from sliceflow.compact import CompactTable, thinned
 from sliceflow.conditions import Offset
 from sliceflow.events import Event, Listener, now, tell
 from sliceflow.frames import AnyFrame, Axis
@@ -272,7 +272,9 @@ def simulate(
             flow.move(particles, frame, fit.table, dz, i, k, noise)
 
             if n_knots != 0:
-                table = fit.table if n_knots is None else fit.table.thin(n_knots)
+                table = fit.table
+                if n_knots is not None:
+                    table = thinned(table, n_knots, stage.reach, flow.conditional and not flow.apart)
                 run.model[i].append(Step(i, k, table))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
             distance, left = fit.cost.mean().sqrt(), total - run.spared

@@ -71,7 +71,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         (`sliceflow.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
         where they would have less than 2000 pictures
     taper : the step size falls from 1 to 0 over this last share of the last stage
-    n_knots : knots kept of each map for offline samples; 0 keeps no model, and then only the batched
+    n_knots : knots kept of each map for offline samples, at its bends; eight times as many where
+        classes share maps, and of sorted particles. 0 keeps no model, and then only the batched
         samples `particles_` are there
     precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
         "float32". Sums and particles are float32 whatever it is, displacements are read from tables in
@@ -118,7 +119,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         directions: str = "auto",
         taper: float = 0.5,
         clusters: str | int = "auto",
-        n_knots: int = 128,
+        n_knots: int = 16,
         precision: str = "auto",
         verbose: int = 0,
     ) -> None:

@@ -57,8 +57,9 @@ class Saved:
     def compress(self, error: float = 0.1) -> Self:
         """Keep the maps in few bytes, with an error: smaller models, in memory and as files.
 
-        Only the maps of histograms become smaller; those of sorted particles stay as they are. Fit with
-        ``n_knots=1024`` what is to be compressed: knots are few afterwards, and stand where maps bend.
+        Fit with ``n_knots=1024`` what is to be compressed: knots are few afterwards, and stand where
+        maps bend. Maps of sorted particles, and maps that have few knots already, as an `ImageFlow`
+        keeps them unless told otherwise, stay as they are.
 
         Parameters
         ----------

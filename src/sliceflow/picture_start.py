@@ -83,7 +83,8 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     most = None
     if ranks is None:
         most = columns_looked_at(transport.most, max(directions), data.device)
-    _check_memory(flow.n_knots * max(1, apart), data, share, stages, directions, most)
+    shared = 8 if 0 < amplifier < math.inf else 1  # see `compact.thinned`
+    _check_memory(flow.n_knots, max(1, apart), shared, data, share, stages, directions, most)
 
     rows, codes, codes_p, place, runs = None, None, None, None, None
     if data.codes is not None:
@@ -157,6 +158,8 @@ def _walk(
 
 def _check_memory(
     n_knots: int,
+    maps: int,
+    knots: int,
     data: PictureData,
     share: Place,
     stages: list[schedule.PictureStage],
@@ -166,12 +169,12 @@ def _check_memory(
     """Refuse what cannot fit: particles, a level's coefficients, pictures, projections, the model."""
     m, (d, n) = share.count, data.raw.shape
     looked_at = min(m, most or share.total) + min(n, most or data.n)
-    knots = n_knots + 1 if n_knots else 0
-    n_values = knots * sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
+    n_maps = maps * sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
+    model = n_maps * (6 * n_knots * knots + 18) if n_knots else 0
     clouds = 4 * d * (4 * m + 3 * n) + data.raw.nbytes
     need_memory(
-        clouds + 4 * max(directions) * looked_at + 5 * n_values,  # values, and a byte of weight
+        clouds + 4 * max(directions) * looked_at + model,
         data.device,
-        f"n_particles={m}, {n} pictures of {d} values and a model of {n_values} numbers need",
+        f"n_particles={m}, {n} pictures of {d} values and a model of {n_maps} maps need",
         "lower n_particles, quality or n_knots (0 keeps no model)",
     )

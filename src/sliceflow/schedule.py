@@ -19,7 +19,8 @@ class Stage:
 
     The step size is 1, and falls linearly to 0 over the last share `taper` of the stage: each late step
     solves its own directions at the others' cost, and smaller ones average that out. A stage may
-    insist on its own `transport`; None takes the flow's.
+    insist on its own `transport`; None takes the flow's. `reach`, if it is known, is how far a value
+    can move at most: maps are then kept at their bends (`compact`).
     """
 
     name: str
@@ -28,6 +29,7 @@ class Stage:
     step_size: float = 1.0
     taper: float = 0.0
     transport: Transport | None = None
+    reach: float | None = None
 
     def size_of(self, step: int) -> float:
         """The step size of step 0..n_steps-1."""

@@ -62,11 +62,14 @@ class Walk:
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
         tiles = Tiles(c, level.h, level.w, level.patch, self.directions == "cosines")
         last = i == len(self.stages) - 1
+        # Pixels are in [−1, 1], and a tile has its share of them; a little more, for Lanczos' sake.
+        share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
         stage = schedule.Stage(
             level.name,
             tiles if self.known is None else Painted(subspace, tiles, self.known),
             level.n_steps,
             taper=self.taper if last else 0.0,
+            reach=2 * math.sqrt(c * h * w * share),
         )
         flow = Flow(
             [stage],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,8 +55,9 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
     m = flow.n_particles or default_particles(n)
     d = int(np.prod(data.x.shape[1:]))
     stages, directions = _stages(flow, data)
-    n_values = sum(h * k for (_, k), h in zip(stages, directions, strict=True)) * (flow.n_knots + 1)
-    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + 4 * n_values
+    n_maps = sum(h * k for (_, k), h in zip(stages, directions, strict=True))
+    n_maps *= _maps_of_a_direction(flow, data, labels, m) if data.pictures else 1
+    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * (6 * flow.n_knots + 18)
     return Plan(
         [name for name, _ in stages],
         sum(k for _, k in stages),
@@ -65,6 +67,20 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
         free_memory(device),
         _seconds(flow, data, labels, m, dict(stages)),
     )
+
+
+def _maps_of_a_direction(flow: Any, data: Data, labels: Any, m: int) -> int:
+    """Classes or clusters of pictures with maps of their own, or 1."""
+    from sliceflow.picture_parameters import choose_amplifier, choose_clusters
+
+    n = len(data.x) * (2 if flow.mirror else 1)
+    if labels is None:
+        channels = data.x.shape[3] if data.x.ndim == 4 else 1
+        known = flow.observed is not None
+        return 1 if known else choose_clusters(flow.clusters, flow.transport, m, n, channels)
+    classes = len(np.unique(labels))
+    apart = math.isinf(choose_amplifier(flow.amplifier, flow.transport, m, n, classes))
+    return classes if apart else 1
 
 
 def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
