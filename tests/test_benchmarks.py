@@ -379,10 +379,10 @@ def test_the_search_reports_the_frontier_with_another_seed(tmp_path, capsys, mon
     search.main(["digits", *options, "--only", "auto", "256 bins"])
     found = json.loads((tmp_path / "search.json").read_text())
     assert [(row["name"], row["quality"]) for row in found["tried"]] == [
-        ("preset", 1),
-        ("preset", 2),
-        ("preset", 3),
-        ("512 bins", 2),
+        ("auto", 1),
+        ("auto", 2),
+        ("auto", 3),
+        ("256 bins", 2),
     ]
     assert {row["seed"] for row in found["tried"]} == {1}
     assert found["reported"]

@@ -232,7 +232,7 @@ def test_any_other_byte_gives_usable_tables_or_is_refused(at, byte):
 
 def fitted(condition):
     options = dict(observed="top") if condition == "observed" else {}
-    flow = ImageFlow(**small, **options, n_knots=1024)
+    flow = ImageFlow(**small, **options)
     return flow.fit(PICTURES, LABELS if condition == "labels" else None)
 
 
