@@ -83,6 +83,8 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     most = None
     if ranks is None:
         most = columns_looked_at(transport.most, max(directions), data.device)
+    if apart and isinstance(transport, transports.Auto):  # by what there is, not by what a step sees
+        transport = transport.chosen(m + data.n)
     _check_memory(flow.n_knots * max(1, apart), data, share, stages, directions, most)
 
     rows, codes, codes_p, place, runs = None, None, None, None, None
