@@ -6,6 +6,7 @@ A case is fitted, and all particles are kept; or the last rank kills itself afte
 that was killed goes on.
 """
 
+import math
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from sliceflow.transports import Histogram
 
 DIGITS = load_digits()
 PICTURES, LABELS = DIGITS.images[:900].astype(np.uint8), DIGITS.target[:900]
+ORDER = np.argsort(LABELS, kind="stable")  # ranks have other classes
 NAMES = np.array([f"digit {c}" for c in LABELS])
 RNG = np.random.default_rng(0)
 # Black and white on the first ranks, grey on the last: what directions they are for, all must agree on.
@@ -68,6 +70,13 @@ CASES = {
     ),
     "digits": (lambda: ImageFlow(**pictures), (PICTURES / 16,), {}),
     "digits by class": (lambda: ImageFlow(**pictures), (PICTURES, NAMES), {}),
+    "classes apart": (lambda: ImageFlow(**pictures, amplifier=math.inf), (PICTURES, NAMES), {}),
+    "classes apart, in order": (
+        lambda: ImageFlow(**pictures, amplifier=math.inf, mirror=True),
+        (PICTURES[ORDER], LABELS[ORDER]),
+        {},
+    ),
+    "clusters": (lambda: ImageFlow(**pictures, clusters=3), (PICTURES,), {}),
     "mirror images": (lambda: ImageFlow(**pictures, mirror=True), (PICTURES, LABELS), {}),
     "some drawings, some not": (lambda: ImageFlow(**pictures), (MIXED,), {}),
     "inpainting": (lambda: ImageFlow(**pictures, observed="top"), (PICTURES,), {}),

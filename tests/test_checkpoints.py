@@ -1,5 +1,6 @@
 """Checkpoints: a fit that was stopped goes on and ends with the same bits."""
 
+import math
 import os
 import random
 import re
@@ -27,6 +28,8 @@ small = dict(
     schedule="1[1] 3[2] 5[3]", n_particles=60, quality=3, levels=17, random_state=3, device="cpu"
 )
 
+apart = dict(amplifier=math.inf, transport="histogram")
+
 
 def stops(event):
     return event.stage_index == 1 and event.step == 1
@@ -51,6 +54,13 @@ FITS = {
     ),
     "pictures": (lambda: ImageFlow(**small), (PICTURES, np.arange(50) % 2), {}),
     "batches of pictures": (lambda: ImageFlow(**small, transport=Sorted(25)), (PICTURES,), {}),
+    "classes apart": (lambda: ImageFlow(**small, **apart), (PICTURES, np.arange(50) % 3), {}),
+    "batches of classes": (
+        lambda: ImageFlow(**small, **{**apart, "transport": Histogram(16, most=20)}),
+        (PICTURES, np.arange(50) % 3),
+        {},
+    ),
+    "clusters": (lambda: ImageFlow(**small, transport="histogram", clusters=3), (PICTURES,), {}),
     "inpainting": (lambda: ImageFlow(**small, observed="top"), (PICTURES,), {}),
     "a stage ended": (lambda: ImageFlow(**small), (PICTURES,), dict(listeners=(stops,))),
     "no model": (lambda: ImageFlow(**{**small, "n_knots": 0}), (PICTURES,), {}),

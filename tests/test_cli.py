@@ -13,7 +13,9 @@ from PIL import Image
 
 pytest.importorskip("typer")
 
+import sliceflow
 from running import FEW, environment, inside, installed, refused
+from sliceflow import ImageFlow
 from sliceflow.cli import commands, data
 from sliceflow.cli.display import _Pace, sparkline
 from sliceflow.cli.table import read_csv
@@ -49,7 +51,7 @@ def test_a_run_folder_holds_all_that_is_promised(digits_run):
         "report.html",
     }
     assert "1297 pictures of 8×8 in 10 classes" in result.stdout
-    assert "step 22/22" in result.stderr  # plain lines, as this is no terminal
+    assert "step 48/48" in result.stderr  # plain lines, as this is no terminal
     assert "\x1b" not in result.stdout + result.stderr
     config = json.loads((folder / "config.json").read_text())
     assert config["command"].startswith("sliceflow fit digits ")
@@ -60,9 +62,9 @@ def test_a_run_folder_holds_all_that_is_promised(digits_run):
         assert samples["images"].max() <= 16
         assert np.bincount(samples["labels"]).min() >= 25
     with (folder / "history.csv").open() as stream:
-        assert len(list(csv.DictReader(stream))) == 22
+        assert len(list(csv.DictReader(stream))) == 48
     with Image.open(folder / "evolution.gif") as film:
-        assert film.n_frames == 23  # the noise, and every step
+        assert film.n_frames == 40  # of 49: the noise, and every step
     measures = json.loads((folder / "evaluation.json").read_text())["measures"]
     assert [m["name"] for m in measures] == [
         "sliced distance", "energy distance", "FD-PCA32", "precision", "recall", "density", "coverage",
@@ -74,7 +76,7 @@ def test_a_run_folder_holds_all_that_is_promised(digits_run):
 def test_the_end_of_the_evolution_is_the_particles(digits_run):
     folder, _ = digits_run
     with np.load(folder / "samples.npz") as samples:
-        first = samples["images"][:8] * (255 / 16)
+        first = samples["images"][np.arange(8) * 300 // 64] * (255 / 16)
     with Image.open(folder / "evolution.gif") as film:
         film.seek(film.n_frames - 1)
         page = np.asarray(film.convert("L")).astype(float)
@@ -284,11 +286,41 @@ def test_flags_override_the_config_file_and_a_dry_run_writes_nothing(tmp_path, m
     result = inside(*words, "--json")
     assert result.returncode == 0, result.stderr
     planned = json.loads(result.stdout)
-    assert (planned["steps"], planned["particles"]) == (77, 350)
+    assert (planned["steps"], planned["particles"]) == (168, 350)
     assert planned["seconds"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
     (tmp_path / "run.toml").write_text("qualiti = 7\n")
     refused(inside("fit", "digits", "--config", "run.toml"), 2, "'qualiti'", "quality")
+
+
+def test_a_dry_run_counts_the_maps_of_every_class():
+    from sliceflow.cli.data import Data
+    from sliceflow.cli.plan import plan
+
+    images, labels = np.random.default_rng(0).integers(0, 256, (90, 4, 4)), np.arange(90) % 3
+    data = Data("noise", images.astype(np.uint8), labels)
+    options = dict(schedule="1[1] 4[2]", n_particles=9000, quality=100, device="cpu", random_state=0)
+    shared, own = (plan(ImageFlow(**options, amplifier=xi), data, labels) for xi in (10.0, np.inf))
+    clusters = plan(ImageFlow(**options, clusters=3), data, None)
+    n_values = sum(h * 100 * 129 for h in (2, 2 * 16))
+    assert own.bytes - shared.bytes >= 0.5 * 2 * 4 * n_values
+    assert clusters.bytes == own.bytes
+    assert min(plan.seconds for plan in (shared, own, clusters)) > 0
+
+
+def test_classes_with_maps_of_their_own_are_fitted_and_drawn(tmp_path):
+    words = ["fit", "digits", "--conditional", "--amplifier", "inf", "--quality", "2", "--quiet"]
+    words += ["--particles", "4000", "--schedule", "1[1] 8[5]", "--out", tmp_path / "run"]
+    result = inside(*words)
+    assert result.returncode == 0, result.stderr
+    assert "--amplifier inf" in json.loads((tmp_path / "run/config.json").read_text())["command"]
+    assert sliceflow.load(tmp_path / "run/model.sliceflow").amplifier == np.inf
+    drawn = inside("sample", tmp_path / "run", "--label", "3", "--n", "4", "--out", tmp_path / "x.npz")
+    assert drawn.returncode == 0, drawn.stderr
+    few = inside(
+        "fit", "digits", "--conditional", "--amplifier", "inf", *FEW, "--out", tmp_path / "few"
+    )
+    refused(few, 2, "--amplifier inf", "being so few", "--help")
 
 
 def test_doctor_and_datasets_say_what_is_there(tmp_path):

@@ -34,7 +34,7 @@ def test_the_report_shows_all_that_is_promised_with_text_for_what_is_drawn(digit
         assert 'role="img"' in drawing
         assert re.search(r"<title id=[^>]*>[^<]+</title><desc id=[^>]*>[^<]+</desc>", drawing)
     assert "<svg" in page
-    for words in ("1297 pictures", "Distance per stage", "8×8[5]", "FD-PCA32", "floor", "amplifier"):
+    for words in ("1297 pictures", "Distance per stage", "8×8[5]", "FD-PCA32", "floor", "holdout"):
         assert words in page
     assert "sliceflow fit digits --out" in page
 

@@ -108,7 +108,7 @@ def test_ranks_give_the_particles_and_the_model_of_one_process(name, alone, two,
         same(np.load(folder / f"{name}.npz"), alone(name))
 
 
-@pytest.mark.parametrize("name", ["labels", "inpainting"])
+@pytest.mark.parametrize("name", ["labels", "inpainting", "classes apart", "clusters"])
 def test_one_rank_gives_the_particles_of_one_process(name, alone):
     same(fits.result(fits.fitted(name, Ranks())), alone(name))
 

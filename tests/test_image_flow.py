@@ -153,10 +153,13 @@ def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
 
 def test_the_history_covers_all_stages(labelled):
     names = [f"{level.h}×{level.w}[{level.patch}]" for level in labelled.schedule_]
-    assert len(names) == 11
-    assert labelled.history_["stage"] == [name for name in names for _ in range(2)]
-    assert labelled.history_["step"] == [0, 1] * 11
-    assert labelled.n_iter_ == 22
+    steps = [level.n_steps for level in labelled.schedule_]
+    assert steps == [6] * 6 + [2] * 6  # coarse levels have three times as many
+    assert labelled.history_["stage"] == [
+        name for name, n in zip(names, steps, strict=True) for _ in range(n)
+    ]
+    assert labelled.history_["step"] == [k for n in steps for k in range(n)]
+    assert labelled.n_iter_ == 48
     assert all(d >= 0 for d in labelled.history_["distance"])
     assert labelled.history_["seconds"] == sorted(labelled.history_["seconds"])
 
@@ -174,9 +177,7 @@ def test_presets_and_text_are_schedules():
         ImageFlow("cifar10", 20, 1).fit(images)
 
 
-@pytest.mark.parametrize(
-    ("quality", "steps"), [("draft", 30), ("standard", 100), ("best", 300), (7, 7)]
-)
+@pytest.mark.parametrize(("quality", "steps"), [("draft", 15), ("standard", 50), ("best", 200), (7, 7)])
 def test_quality_is_the_number_of_steps(quality, steps):
     images = np.zeros((5, 2, 2), np.uint8)
     flow = ImageFlow("1[1]", 5, quality, random_state=0).fit(images)
@@ -463,9 +464,10 @@ def test_no_knots_keep_no_model(digits):
         ("levels", 1, "an int of at least 2"),
         ("levels", 17.0, "an int of at least 2"),
         ("upsampling", "cubic", "one of ['bilinear', 'lanczos', 'nearest']"),
-        ("amplifier", -1, "a finite number of at least 0"),
-        ("amplifier", float("nan"), "a finite number of at least 0"),
-        ("amplifier", float("inf"), "a finite number of at least 0"),
+        ("amplifier", -1, "'auto', or a number of at least 0; math.inf is one"),
+        ("amplifier", float("nan"), "'auto', or a number of at least 0; math.inf is one"),
+        ("amplifier", float("-inf"), "'auto', or a number of at least 0; math.inf is one"),
+        ("amplifier", "none", "'auto', or a number of at least 0; math.inf is one"),
         ("start_noise", -0.1, "a finite number of at least 0"),
         ("taper", 1.5, "a number from 0 to 1"),
         ("taper", -0.5, "a number from 0 to 1"),
@@ -493,7 +495,7 @@ def test_numbers_of_samples_are_checked(digits, labelled, n_samples):
 
 def test_more_particles_than_memory_are_refused_at_once(digits):
     message = (
-        r"^n_particles=1000000000, 400 pictures of 64 values and a model of \d+ numbers need about "
+        r"^n_particles=1000000000, 400 pictures of 64 values and a model of \d+ maps need about "
         r"\d+\.\d GiB but cpu has \d+\.\d GiB free; lower n_particles, quality or n_knots \(0 keeps "
         r"no model\)$"
     )

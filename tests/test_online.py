@@ -1,5 +1,6 @@
 """Data kept as counts: rows come and go, and the model is that of the rows that are there."""
 
+import math
 import pickle
 from collections import Counter
 
@@ -194,11 +195,12 @@ def test_ten_batches_of_vectors_are_one(labelled):
 
 
 @pytest.mark.parametrize("directions", ["pixels", "cosines"])
-@pytest.mark.parametrize("labelled", [False, True])
-def test_ten_batches_of_pictures_are_one(labelled, directions):
-    X, y = IMAGES[:300], LABELS[:300] if labelled else None
-    one = pictures(directions=directions).partial_fit(X, y)
-    ten = pictures(directions=directions)
+@pytest.mark.parametrize("amplifier", [None, 10.0, math.inf])
+def test_ten_batches_of_pictures_are_one(amplifier, directions):
+    X, y = IMAGES[:300], None if amplifier is None else LABELS[:300]
+    settings = dict(directions=directions, amplifier="auto" if amplifier is None else amplifier)
+    one = pictures(**settings).partial_fit(X, y)
+    ten = pictures(**settings)
     for i, part in enumerate(np.array_split(np.random.default_rng(1).permutation(300), 10)):
         ten.partial_fit(X[part], None if y is None else y[part], refresh=i == 9)
     assert_same(one, ten)
@@ -232,10 +234,11 @@ def test_a_batch_far_from_the_first_is_reached():
 
 
 @pytest.mark.parametrize("directions", ["pixels", "cosines"])
-@pytest.mark.parametrize("labelled", [False, True])
-def test_it_is_a_fit_on_all_the_data_with_the_same_seed(labelled, directions):
-    y = LABELS if labelled else None
+@pytest.mark.parametrize("amplifier", [None, 10.0, math.inf])
+def test_it_is_a_fit_on_all_the_data_with_the_same_seed(amplifier, directions):
+    y = None if amplifier is None else LABELS
     settings = dict(quality=6, n_particles=1797, directions=directions)
+    settings |= dict(amplifier="auto" if amplifier is None else amplifier)
     fit = pictures(transport=transports.Histogram(1024), **settings).fit(IMAGES, y)
     online = pictures(**settings).partial_fit(IMAGES, y)
     assert np.array_equal(fit.particle_conditions_, online.particle_conditions_)
@@ -314,6 +317,41 @@ def test_a_forgotten_class_is_gone_from_the_samples():
         flow.sample(5, y=2)
 
 
+def test_a_forgotten_class_of_pictures_leaves_the_others_as_they_were():
+    X, y = IMAGES[:300], LABELS[:300]
+    flow = pictures(amplifier=math.inf).partial_fit(X, y)
+    before, own = flow.sample(20, labels=8, random_state=0), y == 3
+    flow.forget(X[own], y[own])
+    assert flow.classes_.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert_same(flow, pictures(amplifier=math.inf).partial_fit(X[~own], y[~own]))
+    assert flow._walk.apart == 9
+    with pytest.raises(ValueError, match="unknown label 3"):
+        flow.sample(2, labels=3)
+    # Only the number of its particles has changed for another class.
+    assert np.abs(flow.sample(20, labels=8, random_state=0).astype(int) - before).mean() < 1
+
+
+@given(st.data())
+@settings(max_examples=6, deadline=None)
+def test_whatever_came_and_went_classes_apart_are_those_of_the_pictures_that_are_there(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    settings = dict(schedule="1[1] 8[3]", n_particles=100, amplifier=math.inf)
+    flow, there = pictures(**settings), Counter()
+    for _ in range(data.draw(st.integers(2, 7))):
+        some = list(there.elements())
+        if len(some) > 1 and data.draw(st.booleans()):
+            rows = rng.permutation(some)[: rng.integers(1, len(some))]
+            flow.forget(IMAGES[rows], LABELS[rows], refresh=False)
+            there -= Counter(rows.tolist())
+        else:
+            rows = rng.integers(30, size=rng.integers(1, 12))
+            flow.partial_fit(IMAGES[rows], LABELS[rows], refresh=data.draw(st.booleans()))
+            there += Counter(rows.tolist())
+    left = np.array(sorted(there.elements()))
+    fresh = pictures(**settings).partial_fit(IMAGES[left], LABELS[left], refresh=False)
+    assert_same(flow.refresh(), stretch(fresh, flow).refresh())
+
+
 def test_a_row_counts_as_often_as_it_came():
     X, _ = moons_like(50)
     flow = vectors(standardize=False).partial_fit(np.concatenate((X, X[:10]))).forget(X[:10])
@@ -382,6 +420,25 @@ def test_a_partial_refresh_needs_the_same_classes_and_a_model():
     empty = pictures(n_knots=0).partial_fit(IMAGES[:50])
     with pytest.raises(ValueError, match="n_knots=0"):
         empty.refresh(1)
+
+
+@pytest.mark.parametrize(("was", "now"), [(10.0, math.inf), (math.inf, 10.0)])
+def test_a_partial_refresh_needs_maps_of_the_same_kind(was, now):
+    X, y = IMAGES[:100], LABELS[:100]
+    flow = pictures(amplifier=was).partial_fit(X, y).set_params(amplifier=now)
+    with pytest.raises(ValueError, match=f"and amplifier={now} changes that; all steps must be done"):
+        flow.refresh(2)
+    assert_same(flow.refresh(), pictures(amplifier=now).partial_fit(X, y))
+    before = tables(flow)
+    for t, u in zip(before[:6], tables(flow.refresh(2))[:6], strict=True):  # and now it can be done
+        assert all(torch.equal(x, y) for x, y in zip(t, u, strict=True))
+
+
+def test_large_classes_are_held_apart_as_in_a_fit():
+    X, y = np.concatenate((IMAGES, IMAGES))[:2000], np.arange(2000) % 2
+    flow = pictures(schedule="1[1]", n_particles=50).partial_fit(X, y)
+    assert flow._walk.amplifier == math.inf
+    assert pictures(schedule="1[1]", n_particles=50).partial_fit(X[1:], y[1:])._walk.amplifier == 10.0
 
 
 def test_the_amplifier_may_change_without_counting_again():

@@ -141,17 +141,27 @@ def test_auto_suits_squares(size):
 
 
 def check_auto(height, width):
-    """Coarse to fine, ending at the full resolution; patches fit and fall, down to 3 where they can."""
+    """Coarse to fine, ending at the full resolution; patches fit and fall, down to 3 where they can.
+
+    Coarse levels have three times the steps. The last one does small patches again, pairs and pixels.
+    """
     levels = from_string(auto(height, width), height, width)
     assert (levels[0].h, levels[0].w, levels[0].patch) == (1, 1, 1)
     assert (levels[-1].h, levels[-1].w) == (height, width)
     longer = [max(level.h, level.w) for level in levels]
     assert longer == sorted(longer)
     for r, group in groupby(levels, key=lambda level: max(level.h, level.w)):
-        patches = [level.patch for level in group]
-        assert patches[0] == min(r, 15)
-        assert patches == sorted(set(patches), reverse=True)
-        assert patches[-1] == (1 if r == max(height, width) or r == 1 else 3 if r >= 7 else r)
+        last = r == max(height, width)
+        again = [7, 5, 3] if last and r >= 16 else []
+        ends = [patch for patch in (2, 1) if last and patch < r]
+        patches, steps = zip(*((level.patch, level.n_steps) for level in group), strict=True)
+        falling = list(patches[: len(patches) - len(again) - len(ends)])
+        assert list(patches) == falling + again + ends
+        assert falling[0] == min(r, 15)
+        assert falling == sorted(set(falling), reverse=True)
+        assert falling[-1] == (3 if r >= 7 else r)
+        first = 100 if last or r >= 12 else 300
+        assert list(steps) == [first] * len(falling) + [200] * len(again) + [100] * len(ends)
     resolutions = sorted(set(longer))
     assert all(b <= max(a + 1, 1.6 * a) for a, b in pairwise(resolutions))
 

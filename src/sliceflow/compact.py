@@ -39,6 +39,7 @@ MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _MOST_RATIO = 1032  # of what zlib can make of its bytes
 _MOST_LEVEL = (1 << 15) - 1
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,10 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     """The maps of a grid with `n_knots` knots each, where they bend and particles are.
 
     A line through knots a distance δ apart errs by D″δ²/8. The mean square of this over particles of
-    density p is the least, for so many knots, if their density is as (p·D″²)^⅕. Displacements are
-    rounded to whole steps, of which some 32,000 are `reach`. A GPU is not waited for.
+    density p is the least, for so many knots, if their density is as (p·D″²)^⅕. The lines are then
+    fitted to all particles between them: lines through the map itself would cut its corners, at every
+    step on the inner side, and samples would shrink. Displacements are rounded to whole steps, of
+    which some 32,000 are `reach`. A GPU is not waited for.
     """
     n_bins, device = table.values.shape[1] - 1, table.lo.device
     counts = (
@@ -132,12 +135,40 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     number = torch.arange(n_knots, device=device)
     at = (at - number).cummax(1).values + number  # no two at one place,
     at = torch.minimum(at, n_bins - (n_knots - 1) + number)  # and none beyond the last
-    levels = (shift.gather(1, at) / step).round().clamp(-_MOST_LEVEL, _MOST_LEVEL)
+    levels = (_fitted(shift, counts.double(), at) / step).round().clamp(-_MOST_LEVEL, _MOST_LEVEL)
     sizes = torch.full((len(at),), n_knots, dtype=torch.int16, device=device)
     return CompactTable(
         lo[:, 0], hi[:, 0], sizes, at.view(-1).int(), levels.view(-1).to(torch.int16),
         n_bins, exponent, table.values.dtype,
     )  # fmt: skip
+
+
+def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
+    """Values at knots, (h, K), whose lines are nearest to `shift` (h, B + 1) for the counted particles.
+
+    Least squares over the middles of bins, and half a particle at each knot, which holds those that
+    nobody is near. All sums over the bins between two knots are differences of running sums.
+    """
+    start, pad = shift.gather(1, at), torch.nn.functional.pad
+    middle = (shift[:, 1:] + shift[:, :-1]) / 2
+    place = torch.arange(middle.shape[1], dtype=torch.float64, device=at.device) + 0.5
+
+    def between(t: Tensor) -> Tensor:
+        return pad(t.cumsum(1), (1, 0)).gather(1, at).diff(dim=1)
+
+    first, size = at[:, :-1].double(), at.diff(dim=1).double()
+    n, p, pp = between(counts), between(counts * place), between(counts * place**2)
+    d, pd = between(counts * middle), between(counts * place * middle)
+    t, tt = (p - first * n) / size, (pp - 2 * first * p + first**2 * n) / size**2  # 0 to 1 in between
+    td = (pd - first * d) / size
+    diagonal = pad(n - 2 * t + tt, (0, 1)) + pad(tt, (1, 0)) + 0.5
+    beside = t - tt
+    right = pad(d - td, (0, 1)) + pad(td, (1, 0)) + 0.5 * start
+    values = start
+    for _ in range(_ROUNDS):  # Jacobi's; the diagonal is twice as heavy as what is beside it
+        others = pad(beside * values[:, 1:], (0, 1)) + pad(beside * values[:, :-1], (1, 0))
+        values = (right - others) / diagonal
+    return values
 
 
 def compress(table: GridTable, error: float) -> CompactTable:

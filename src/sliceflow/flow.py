@@ -186,7 +186,8 @@ class Flow:
         if runs is not None:
             frame.move(x, table, None, size, runs.part(part))
             return
-        z, dz = frame.project(x), torch.zeros((frame.n_directions, x.shape[1]), device=x.device)
+        z = frame.project(x)
+        dz = x.new_zeros(z.shape)
         for c, weight in enumerate(y[part].T.to(x.dtype)):
             if bool(weight.any()):
                 dz.addcmul_(weight, table.of_class(c, self.n_conditions).displace(z))

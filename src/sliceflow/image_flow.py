@@ -26,10 +26,10 @@ from sliceflow.online.growing import Growing
 from sliceflow.online.pictures import PicturesOnline
 from sliceflow.picture_data import PictureData
 from sliceflow.picture_parameters import (
-    QUALITY,
     check_parameters,
     choose_clusters,
     choose_particles,
+    steps_per_stage,
 )
 from sliceflow.picture_samples import Offline, proportional_codes, sample_codes
 from sliceflow.picture_start import PictureStart, begin
@@ -69,7 +69,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         pixels less than a fifth are neither dark nor light
     clusters : pictures without labels are divided into so many clusters, each with maps of its own
         (`sliceflow.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
-        where they would have less than 2000 pictures
+        where they would have less than 120 pictures for each step of a stage: these would be copied
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples, at its bends; eight times as many where
         classes share maps, and of sorted particles. 0 keeps no model, and then only the batched
@@ -119,7 +119,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         directions: str = "auto",
         taper: float = 0.5,
         clusters: str | int = "auto",
-        n_knots: int = 16,
+        n_knots: int = 12,
         precision: str = "auto",
         verbose: int = 0,
     ) -> None:
@@ -188,7 +188,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             data = data.with_mirror_images()
         if data.condition is None and self.observed is None:
             m = choose_particles(self.n_particles, data.place.total, None)
-            k = choose_clusters(self.clusters, self.transport, m, data.n, data.layout.shape[0])
+            k = choose_clusters(self, m, data.n, data.layout.shape[0])
             if k > 1:
                 data = data.clustered(k, seed.child("data"), self.upsampling, together)
         start = begin(self, data, seed, ranks)
@@ -291,8 +291,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         text = self.schedule
         if text == "auto":
             text = schedule.auto(height, width)
-        steps = QUALITY[self.quality] if isinstance(self.quality, str) else int(self.quality)
-        return schedule.from_string(schedule.PRESETS.get(text, text), height, width, steps)
+        return schedule.from_string(
+            schedule.PRESETS.get(text, text), height, width, steps_per_stage(self.quality)
+        )
 
     @property
     def layout_(self) -> Layout:

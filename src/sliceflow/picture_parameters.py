@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import transports
-from sliceflow.checks import default_particles, is_int, is_real, need
+from sliceflow.checks import ParameterError, default_particles, is_int, is_real, need
 from sliceflow.conditions import Labels
 from sliceflow.distributed import Ranks
 from sliceflow.pictures import Layout
@@ -28,11 +28,12 @@ __all__ = [
     "choose_operands",
     "choose_particles",
     "choose_transport",
+    "steps_per_stage",
 ]
 
 QUALITY = {"draft": 15, "standard": 50, "best": 200}
 _ENOUGH = 1000  # pictures of a class that is held apart from all others
-_CLUSTER = 2000  # pictures of a cluster; fewer would be copied
+_CLUSTER = 120  # pictures of a cluster for each step of a stage; fewer would be copied
 _CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -92,30 +93,50 @@ def choose_amplifier(
     "auto" is ∞ where they are counted and a class has a thousand pictures or more; fewer would be
     copied, if they had nothing to do with the other classes.
     """
-    if isinstance(transport, str):
-        transport = choose_transport(transport, math.inf)
-    if isinstance(transport, transports.Auto):
-        transport = transport.chosen(m + n)
-    counts = isinstance(transport, transports.Histogram)
+    counts = _counts(transport, m, n)
     if amplifier == "auto":
         return math.inf if counts and n >= _ENOUGH * n_classes else 10.0
     if math.isinf(float(amplifier)) and not counts:
-        raise ValueError(
-            f"amplifier=inf counts classes one by one, but {m} particles and {n} pictures are sorted, "
-            "being so few; use a finite amplifier such as 10, or transport='histogram'"
+        raise ParameterError(
+            "amplifier",
+            math.inf,
+            f"counts classes one by one, but {m} particles and {n} pictures are sorted, being so few",
+            "use a finite amplifier such as 10, or transport='histogram'",
         )
     return float(amplifier)
 
 
-def choose_clusters(
-    clusters: str | int, transport: str | transports.Transport, m: int, n: int, channels: int
-) -> int:
+def steps_per_stage(quality: str | int) -> int:
+    """What a word of quality means."""
+    return QUALITY[quality] if isinstance(quality, str) else int(quality)
+
+
+def choose_clusters(flow: ImageFlow, m: int, n: int, channels: int) -> int:
     """Into how many clusters n pictures without labels are divided; 1 is not at all."""
-    if clusters != "auto":
-        choose_amplifier(math.inf if int(clusters) > 1 else 0.0, transport, m, n, 1)
-        return int(clusters)
-    most = min(_CLUSTERS["grey" if channels == 1 else "colour"], n // _CLUSTER)
-    return most if most > 1 and math.isinf(choose_amplifier("auto", transport, m, n, 1)) else 1
+    counts = _counts(flow.transport, m, n)
+    if flow.clusters == "auto":
+        enough = max(_ENOUGH, _CLUSTER * steps_per_stage(flow.quality))
+        most = min(_CLUSTERS["grey" if channels == 1 else "colour"], n // enough, m)
+        return max(1, most) if counts else 1
+    k, most = int(flow.clusters), min(m, n)
+    need(k <= most, "clusters", k, f"at most {most}: each needs a particle and a picture")
+    if k > 1 and not counts:
+        raise ParameterError(
+            "clusters",
+            k,
+            f"are counted one by one, but {m} particles and {n} pictures are sorted, being so few",
+            "use clusters=1, or transport='histogram'",
+        )
+    return k
+
+
+def _counts(transport: str | transports.Transport, m: int, n: int) -> bool:
+    """Whether m particles and n pictures are counted, as classes with maps of their own must be."""
+    if isinstance(transport, str):
+        transport = choose_transport(transport, math.inf)
+    if isinstance(transport, transports.Auto):
+        transport = transport.chosen(m + n)
+    return isinstance(transport, transports.Histogram)
 
 
 def default_bins(amplifier: float) -> int:

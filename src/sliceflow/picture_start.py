@@ -83,6 +83,8 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     most = None
     if ranks is None:
         most = columns_looked_at(transport.most, max(directions), data.device)
+    if apart and isinstance(transport, transports.Auto):  # by what there is, not by what a step sees
+        transport = transport.chosen(m + data.n)
     shared = 8 if 0 < amplifier < math.inf else 1  # see `compact.thinned`
     _check_memory(flow.n_knots, max(1, apart), shared, data, share, stages, directions, most)
 

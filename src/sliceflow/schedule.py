@@ -172,6 +172,6 @@ def auto(height: int, width: int) -> str:
         words.append(f"{r}[{','.join(map(str, [first, *rest]))}]{more}")
     if longer >= 16:
         words.append(f"{longer}[7,5,3]*2")
-    if longer > 2:
-        words.append(f"{longer}[2,1]")
+    if longer > 1:
+        words.append(f"{longer}[{'2,1' if longer > 2 else '1'}]")
     return " ".join(words)

@@ -279,15 +279,17 @@ class Histogram:
     ) -> Fit:
         """The maps from counted particles to counted data, their values of type `dtype`.
 
-        Classes that are `still`, of `n_classes`, have no particles or no data: nothing of them moves.
+        Classes that are `still`, of `n_classes`, have no particles or no data: nothing of them moves,
+        wherever it is.
         """
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
-        for c in still:
+        counts, lo, hi = (t.clone() for t in p) if still else p
+        for c in still:  # a range that is no point: beyond it is a shift, by nothing
             rows = slice(c * len(cost) // n_classes, (c + 1) * len(cost) // n_classes)
-            place = torch.linspace(0, 1, values.shape[1], dtype=torch.float64, device=values.device)
-            lo, hi = p.lo[rows, None].double(), p.hi[rows, None].double()
-            values[rows], cost[rows] = (lo + (hi - lo) * place).to(values.dtype), 0.0
-        return Fit(GridTable(p.lo, p.hi, values.to(dtype), p.counts), cost)
+            counts[rows], lo[rows], hi[rows], cost[rows] = 1, -1.0, 1.0, 0.0
+            place = torch.linspace(-1, 1, values.shape[1], dtype=torch.float64, device=values.device)
+            values[rows] = place.to(values.dtype)
+        return Fit(GridTable(lo, hi, values.to(dtype), counts), cost)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ Files of earlier formats stay as they are: they must keep loading.
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.model_file import FORMAT
@@ -33,6 +35,16 @@ def main() -> None:
     pictures.compress()
     samples = [pictures.sample(4, y, random_state=0).tolist() for y in ys]
     keep("compact", pictures, {"y": ys, "samples": samples})
+
+    digits = load_digits()
+    classes = ImageFlow(
+        **options | dict(schedule="1[1] 4[3] 8[3]", quality=2, n_knots=8),
+        transport="histogram",
+        amplifier=math.inf,
+    ).fit(digits.images[:400].astype(np.uint8), digits.target[:400] % 2)
+    ys = [None, 1, [1, 0, 0, 1]]
+    samples = [classes.sample(4, y, random_state=0).tolist() for y in ys]
+    keep("classes", classes, {"y": ys, "samples": samples})
 
     inpainting = ImageFlow(**options, observed="top").fit(images)
     completed = inpainting.inpaint(images[:3], 2, random_state=0).tolist()

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sliceflow.checks import default_particles, free_memory, resolve_device
 from sliceflow.cli.data import Data
 from sliceflow.cli.display import seconds_text
+from sliceflow.transports import Auto
 
 __all__ = ["Plan", "plan"]
 
@@ -55,8 +56,8 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
     m = flow.n_particles or default_particles(n)
     d = int(np.prod(data.x.shape[1:]))
     stages, directions = _stages(flow, data)
-    n_maps = sum(h * k for (_, k), h in zip(stages, directions, strict=True))
-    n_maps *= _maps_of_a_direction(flow, data, labels, m) if data.pictures else 1
+    maps = _maps(flow, data, labels, m)
+    n_maps = maps * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
     wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * (6 * flow.n_knots + 18)
     return Plan(
         [name for name, _ in stages],
@@ -65,22 +66,8 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
         str(device),
         wanted,
         free_memory(device),
-        _seconds(flow, data, labels, m, dict(stages)),
+        _seconds(flow, data, labels, m, maps, stages),
     )
-
-
-def _maps_of_a_direction(flow: Any, data: Data, labels: Any, m: int) -> int:
-    """Classes or clusters of pictures with maps of their own, or 1."""
-    from sliceflow.picture_parameters import choose_amplifier, choose_clusters
-
-    n = len(data.x) * (2 if flow.mirror else 1)
-    if labels is None:
-        channels = data.x.shape[3] if data.x.ndim == 4 else 1
-        known = flow.observed is not None
-        return 1 if known else choose_clusters(flow.clusters, flow.transport, m, n, channels)
-    classes = len(np.unique(labels))
-    apart = math.isinf(choose_amplifier(flow.amplifier, flow.transport, m, n, classes))
-    return classes if apart else 1
 
 
 def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
@@ -96,9 +83,28 @@ def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
     return [(v.name, v.n_steps) for v in levels], directions
 
 
-def _seconds(flow: Any, data: Data, labels: Any, m: int, steps: dict[str, int]) -> float:
+def _maps(flow: Any, data: Data, labels: Any, m: int) -> int:
+    """How many maps a direction has: one of every class that is held apart."""
+    if not data.pictures or flow.observed is not None:
+        return 1
+    from sliceflow.picture_parameters import choose_amplifier, choose_clusters
+
+    n, channels = len(data.x) * (2 if flow.mirror else 1), data.x.shape[3] if data.x.ndim == 4 else 1
+    if labels is None:
+        return choose_clusters(flow, m, n, channels)
+    k = len(np.unique(labels))
+    return k if choose_amplifier(flow.amplifier, flow.transport, m, n, k) == math.inf else 1
+
+
+def _seconds(
+    flow: Any, data: Data, labels: Any, m: int, maps: int, stages: list[tuple[str, int]]
+) -> float:
     some = np.linspace(0, len(data.x) - 1, min(_PROBE, len(data.x))).astype(int)
-    few = {"n_steps": 2} if not data.pictures else {"quality": 2}
+    few: dict[str, Any] = {"n_steps": 2} if not data.pictures else {"quality": 2}
+    if flow.transport == "auto":  # as all of the data have it
+        few["transport"] = "sorted" if m + len(data.x) <= Auto().threshold else "histogram"
+    if maps > 1:
+        few |= {"clusters": maps} if labels is None else {"amplifier": math.inf}
     probe = clone(flow).set_params(n_particles=min(m, _PROBE), **few)
     probe.fit(data.x[some], None if labels is None else labels[some])
     moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]
@@ -106,4 +112,4 @@ def _seconds(flow: Any, data: Data, labels: Any, m: int, steps: dict[str, int]) 
     for name, before, after in zip(names, moments, moments[1:], strict=False):
         took[name] = after - before  # of the last step: the first one compiles
     larger = (m + len(data.x)) / (min(m, _PROBE) + len(some))
-    return larger * sum(took.get(name, 0.0) * count for name, count in steps.items())
+    return larger * sum(took.get(name, 0.0) * count for name, count in stages)  # names come again

@@ -134,6 +134,11 @@ class PicturesOnline(Online):
         if last is not None:
             first = max(0, len(walk.stages) - last)
             can_go_on(estimator, condition, estimator._model[0])
+            if (was := estimator._walk.apart) != walk.apart:
+                raise ValueError(
+                    f"classes {'had' if was else 'had no'} maps of their own at the last refresh, and "
+                    f"amplifier={amplifier} changes that; all steps must be done again: leave last out"
+                )
             replace(walk, stages=walk.stages[:first]).replay(particles, estimator._model, noise)
             steps = [step for stage in estimator._model[:first] for step in stage]
             run = go_on(steps, estimator, history)

@@ -1,0 +1,393 @@
+"""Classes with maps of their own: one flow per class, whatever else is beside it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.svm import SVC
+
+import sliceflow
+from sliceflow import ImageFlow, ModelFileError, container
+from sliceflow.distributed import Ranks
+from sliceflow.events import Event
+from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
+from sliceflow.frames import Orthogonal
+from sliceflow.minibatch import MiniBatches, divide_apart
+from sliceflow.picture_data import PictureData
+from sliceflow.picture_parameters import choose_amplifier, choose_transport
+from sliceflow.picture_start import begin
+from sliceflow.pictures import Layout
+from sliceflow.rng import Seed
+from sliceflow.runs import Runs
+from sliceflow.schedule import Stage
+from sliceflow.transports import Auto, Histogram, Sorted
+
+DIGITS = load_digits()
+IMAGES, LABELS = DIGITS.images.astype(np.uint8)[:900], DIGITS.target[:900]
+apart = dict(
+    schedule="1[1] 3[3] 8[5,2]",
+    n_particles=700,
+    quality=4,
+    levels=17,
+    random_state=0,
+    device="cpu",
+    amplifier=math.inf,
+    transport=Histogram(64),
+)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return ImageFlow(**{**apart, "n_particles": 2000, "quality": 12}).fit(IMAGES, LABELS)
+
+
+def shades(sizes=(300, 300), seed=0):
+    """Pictures that are dark or light, or of as many shades as there are sizes, and their labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    grey = 40 + 170 * labels / max(1, len(sizes) - 1)
+    return (grey[:, None, None] + rng.integers(-25, 26, (len(labels), 5, 5))).astype(np.uint8), labels
+
+
+few = {**apart, "schedule": "1[1] 5[5,2]", "levels": 256, "n_particles": 300}
+
+
+# Runs
+
+
+@given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8), st.data())
+def test_runs_are_what_a_loop_finds(labels, n_classes, data):
+    codes = sorted(labels)
+    runs = Runs.of(torch.tensor(codes, dtype=torch.int64), n_classes)
+    first = data.draw(st.integers(0, len(codes)))
+    end = data.draw(st.integers(first, len(codes) + 5))
+    for found, wanted in ((runs, codes), (runs.part(slice(first, end)), codes[first:end])):
+        assert len(found) == n_classes
+        columns = [list(range(*found.starts[c : c + 2])) for c in range(n_classes)]
+        assert columns == [[j for j, code in enumerate(wanted) if code == c] for c in range(n_classes)]
+        assert found.empty == [c for c in range(n_classes) if c not in wanted]
+
+
+# One flow per class
+
+
+def test_it_is_one_flow_per_class():
+    images, seed = (IMAGES / 16).astype(np.float32), Seed.of(0)
+    flow = ImageFlow(**apart | {"n_knots": 128}).fit(images, LABELS)  # whole maps, to compare them
+    options = dict(levels=17, observed=None, device="cpu", ranks=Ranks())
+    data = PictureData.of(images, LABELS, **options)
+    start = begin(flow, data, seed, None)
+    walk, runs = replace(start.walk, n_conditions=0, amplifier=0.0), start.particles.runs
+    moved = torch.empty_like(start.particles.x)
+    for c in range(10):
+        own = slice(*runs.starts[c : c + 2])
+        cloud, theirs = Cloud(start.particles.x[:, own].clone()), data.own_codes == c
+
+        def pictures(i, theirs=theirs):
+            return Cloud(data.cloud(seed.child("data", i), flow.dequantize).x[:, theirs])
+
+        model = walk.simulate(cloud, pictures, Histogram(64), start.noise, 128, [], MiniBatches(), None)
+        moved[:, own] = cloud.x
+        for steps, alone in zip(flow._model, model, strict=True):
+            for step, other in zip(steps, alone, strict=True):
+                table = step.table.of_class(c, 10)
+                assert torch.allclose(table.values, other.table.values, atol=1e-5)
+    wanted = data.layout.write(moved[:, start.place])
+    assert np.abs(flow.particles_ - wanted).max() <= 1e-5
+    assert np.array_equal(flow.particle_conditions_, LABELS[start.rows])
+
+
+def engine(n_classes, n_steps=6):
+    return Flow([Stage("", Orthogonal(), n_steps)], Seed(3), n_classes, math.inf)
+
+
+def cloud(*sizes, seed=0, scale=1.0):
+    """Some points of every class, (3, n), which is at its own place."""
+    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    x = Seed(seed).normal(len(codes), 3, dtype=torch.float64).T * scale + codes
+    return Cloud(x, codes, Runs.of(codes, len(sizes)))
+
+
+def moved(particles, data, **options):
+    """The particles after a flow of their own copy, and its model."""
+    particles = replace(particles, x=particles.x.clone())
+    flow = engine(len(particles.runs))
+    model = simulate(
+        flow, particles, data, Histogram(32), Noise(Seed(0)), batches=MiniBatches(), **options
+    )
+    return particles, model
+
+
+def test_the_classes_masses_do_not_matter():
+    particles, data = cloud(200, 100), cloud(150, 90, seed=1, scale=0.5)
+    first, second = data.x.split([150, 90], dim=1)
+    codes = torch.repeat_interleave(torch.arange(2), torch.tensor([150, 270]))
+    heavier = Cloud(torch.cat((first, second.repeat(1, 3)), dim=1), codes, Runs.of(codes, 2))
+    a, b = moved(particles, data)[0], moved(particles, heavier)[0]
+    assert not torch.allclose(a.x, particles.x, atol=0.1)
+    assert torch.allclose(a.x, b.x, atol=1e-6)
+
+
+def test_a_single_particle_goes_to_a_single_datum():
+    particles, data = cloud(100, 1), cloud(80, 1, seed=1)
+    end, _ = moved(particles, data)
+    assert torch.allclose(end.x[:, -1], data.x[:, -1], atol=1e-6)
+    assert bool(torch.isfinite(end.x).all())
+
+
+@pytest.mark.parametrize(("of_p", "of_q"), [((90, 0, 60), (80, 50, 70)), ((90, 40, 60), (80, 0, 70))])
+def test_what_has_no_particles_or_no_data_stays_and_leaves_the_others_alone(of_p, of_q):
+    particles, data = cloud(*of_p), cloud(*of_q, seed=1, scale=0.3)
+    end, model = moved(particles, data)
+    assert bool(torch.isfinite(end.x).all())
+    middle = slice(*particles.runs.starts[1:3])
+    assert torch.allclose(end.x[:, middle], particles.x[:, middle], atol=1e-6)
+    with_all, _ = moved(cloud(90, 40, 60), cloud(80, 50, 70, seed=1, scale=0.3))
+    assert torch.allclose(end.x[:, :90], moved(cloud(90), cloud(80, seed=1, scale=0.3))[0].x)
+    assert torch.allclose(end.x[:, :90], with_all.x[:, :90])
+    z = torch.linspace(-9, 9, 101, dtype=torch.float64).expand(3, -1)
+    for step in model:
+        for table in (step.table, step.table.thin(8)):
+            assert torch.allclose(table.of_class(1, 3).displace(z), torch.zeros(()).double(), atol=1e-6)
+            assert bool(torch.isfinite(table.values).all())
+
+
+def test_a_class_of_one_picture_is_fitted_and_one_without_particles_does_no_harm():
+    images, labels = shades((200, 1, 99))
+    flow = ImageFlow(**few).fit(images, labels)
+    lone = flow.particles_[flow.particle_conditions_ == 1].astype(int)
+    assert len(lone) == 1
+    assert np.abs(lone - images[labels == 1]).mean() < 12
+    flow = ImageFlow(**{**few, "n_particles": 30}).fit(images, labels)  # none is left for it
+    assert 1 not in flow.particle_conditions_
+    assert np.all((flow.particles_.mean((1, 2)) > 120) == (flow.particle_conditions_ == 2))
+    assert flow.sample(4, labels=1).shape == (4, 5, 5)
+
+
+# Batches
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=150),
+    st.lists(st.integers(0, 4), min_size=30, max_size=150),
+    st.integers(1, 29) | st.just(150),
+)
+def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, most):
+    codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
+    batches = divide_apart(most, *codes, 5, Seed(0))
+    assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
+    codes = codes[0], codes[1][batches.order]
+    assert bool((codes[1].diff() >= 0).all())
+    if max(map(len, codes)) <= most:
+        assert batches.at(3) == (None, None)
+        assert batches.runs_at(3) is None
+        return
+    for side, own in enumerate(codes):
+        count = -(-len(own) // most)
+        for turn in range(2):
+            seen = [batches.at(turn * count + b)[side] for b in range(count)]
+            assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
+            assert max(map(len, seen)) <= most + 5
+    for step in range(12):
+        for columns, own, runs in zip(batches.at(step), codes, batches.runs_at(step), strict=True):
+            assert runs == Runs.of(own[columns], 5)
+            assert bool((own[columns].diff() >= 0).all())
+
+
+def test_batches_give_the_same_bits_again_and_nearly_what_all_columns_give():
+    images, labels = shades((500, 3, 400))
+    whole = ImageFlow(**few).fit(images, labels)
+    flow, again = (
+        ImageFlow(**{**few, "transport": Histogram(64, most=60)}).fit(images, labels) for _ in range(2)
+    )
+    assert np.array_equal(flow.particles_, again.particles_)
+    assert not np.array_equal(flow.particles_, whole.particles_)
+    assert np.array_equal(flow.particle_conditions_, whole.particle_conditions_)
+    for c, grey in enumerate((40, 125, 210)):
+        ours = flow.particles_[flow.particle_conditions_ == c]
+        assert np.abs(ours.mean((1, 2)) - grey).max() < 25
+    assert np.array_equal(flow.sample(9, random_state=0), again.sample(9, random_state=0))
+
+
+def test_large_clouds_are_counted_though_a_step_sees_few():
+    images, labels = shades((3000, 2500))
+    flow = ImageFlow("1[1] 5[3]", 1000, 1, random_state=0, transport=Auto(most=500)).fit(images, labels)
+    assert flow._walk.apart == 2
+    assert np.array_equal(flow.particles_.mean((1, 2)) > 125, flow.particle_conditions_ == 1)
+
+
+# Offline samples
+
+
+def test_samples_show_their_label(digits):
+    wanted = np.arange(500) % 10
+    samples = digits.sample(500, labels=wanted, random_state=1)
+    assert SVC().fit(IMAGES.reshape(900, -1), LABELS).score(samples.reshape(500, -1), wanted) > 0.9
+    assert np.array_equal(
+        digits.sample(3, 7, random_state=1), digits.sample(3, [7] * 3, random_state=1)
+    )
+
+
+def test_one_hot_rows_are_labels_whatever_else_is_drawn(digits):
+    wanted = np.random.default_rng(0).integers(0, 10, 60)
+    ours = digits.sample(60, labels=wanted, random_state=1).astype(int)
+    assert np.abs(digits.sample(60, labels=np.eye(10)[wanted], random_state=1) - ours).max() <= 1
+    other = np.where(np.arange(60) % 3 == 0, wanted, 9 - wanted)
+    theirs = digits.sample(60, labels=other, random_state=1).astype(int)
+    assert np.abs(theirs - ours)[other == wanted].max() <= 1
+    assert np.abs(theirs - ours)[other != wanted].mean() > 1
+    few = digits.sample(5, labels=wanted[:5], random_state=1).astype(int)
+    assert np.abs(few - ours[:5]).max() <= 1
+
+
+def test_a_mixture_of_classes_moves_by_the_mean_of_their_maps():
+    particles = cloud(200, 100)
+    _, model = moved(particles, cloud(150, 90, seed=1, scale=0.5))
+    flow, x = engine(2), Seed(9).normal(50, 3, dtype=torch.float64).T.contiguous()
+    rows = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(50, 2)
+    ends = []
+    for y, runs in (
+        (torch.zeros(50, dtype=torch.int64), Runs((0, 50, 50))),
+        (torch.ones(50, dtype=torch.int64), Runs((0, 0, 50))),
+        (rows, None),
+    ):
+        ends.append(Cloud(x.clone(), y, runs))
+        replay(flow, [Step(0, 0, model[0].table)], ends[-1], Noise(Seed(0)))
+    first, second, mixed = (end.x for end in ends)
+    assert torch.allclose(mixed, 0.25 * first + 0.75 * second, atol=1e-5)
+    assert not torch.allclose(first, second, atol=0.1)
+
+
+def test_a_mixed_picture_is_between_its_classes():
+    flow = ImageFlow(**few).fit(*shades())
+    grey = [
+        float(flow.sample(50, labels=np.tile(row, (50, 1)), random_state=0).mean())
+        for row in ([1.0, 0.0], [0.5, 0.5], [0.0, 1.0])
+    ]
+    assert grey[0] < 60 < 90 < grey[1] < 160 < 190 < grey[2]
+
+
+# What is kept
+
+
+def refitted(name, n_knots=12):
+    images, labels = shades()
+    options = few | {"n_knots": n_knots}
+    if name == "classes":
+        return ImageFlow(**options).fit(images, np.array(["dark", "light"])[labels])
+    return ImageFlow(**options | {"amplifier": "auto", "clusters": 3}).fit(images)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("name", ["classes", "clusters"])
+def test_files_give_the_same_bits_again(name, compressed, tmp_path):
+    flow = refitted(name, 1024 if compressed else 12)
+    whole = flow.sample(60, random_state=1).astype(int)
+    if compressed:
+        flow.compress(0.05)
+        assert 0 < np.abs(flow.sample(60, random_state=1) - whole).mean() < 6  # of 256
+    flow.save(tmp_path / "a", particles=True)
+    loaded = sliceflow.load(tmp_path / "a", device="cpu")
+    assert loaded.get_params() == flow.get_params()
+    assert np.array_equal(loaded.sample(60, random_state=1), flow.sample(60, random_state=1))
+    assert np.array_equal(loaded.particles_, flow.particles_)
+    if name == "classes":
+        ours, theirs = (f.sample(9, labels="light", random_state=1) for f in (flow, loaded))
+        assert np.array_equal(ours, theirs)
+        assert loaded.classes_.tolist() == ["dark", "light"]
+    else:
+        assert loaded.particle_conditions_ is None
+        assert not hasattr(loaded, "classes_")
+        with pytest.raises(ValueError, match=r"^labels were given but the model was fitted without"):
+            loaded.sample(3, labels=1)
+    loaded.save(tmp_path / "b", particles=True)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(("was", "now"), [(10.0, None), (math.inf, 10.0)])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_file_with_the_maps_of_another_amplifier_is_refused(was, now, compressed, tmp_path):
+    flow = ImageFlow(**few | {"amplifier": was}).fit(*shades())
+    if compressed:
+        flow.compress()
+    flow.save(tmp_path / "m")
+    text, tensors = container.read(tmp_path / "m")
+    assert text["amplifier"] == (None if was == math.inf else was)
+    container.write(tmp_path / "m", {**text, "amplifier": now}, tensors)
+    with pytest.raises(ModelFileError, match=r"has \d maps but its frame needs \d"):
+        sliceflow.load(tmp_path / "m", device="cpu")
+
+
+# Which amplifier
+
+
+def test_the_automatic_amplifier_holds_large_classes_apart():
+    choices = {
+        ("auto", 3000, 2001, 2): math.inf,
+        ("auto", 3000, 2000, 2): 10.0,  # sorted
+        ("auto", 9000, 1999, 2): 10.0,  # a class has less than 1000 pictures
+        ("auto", 9000, 2000, 2): math.inf,
+        ("histogram", 10, 2000, 2): math.inf,
+        ("histogram", 10, 1999, 2): 10.0,
+        ("sorted", 90_000, 90_000, 2): 10.0,
+        (Sorted(), 90_000, 90_000, 2): 10.0,
+        (Histogram(8), 10, 2000, 2): math.inf,
+        (Auto(threshold=10), 10, 2000, 2): math.inf,
+        (Auto(threshold=10**6), 9000, 2000, 2): 10.0,
+    }
+    assert {of: choose_amplifier("auto", *of) for of in choices} == choices
+    assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
+    assert choose_amplifier(math.inf, "auto", 9000, 20, 2) == math.inf
+    assert choose_amplifier(0.0, "sorted", 9000, 20, 2) == 0.0
+    bins = {xi: choose_transport("histogram", xi).n_bins for xi in (0.0, 10.0, math.inf)}
+    assert bins == {0.0: 128, 10.0: 1024, math.inf: 128}
+
+
+@pytest.mark.parametrize(
+    ("n_per_class", "transport", "amplifier", "found"),
+    [
+        (1000, "auto", "auto", math.inf),
+        (999, "auto", "auto", 10.0),
+        (1000, "sorted", "auto", 10.0),
+        (1000, "auto", 5, 5.0),
+        (1000, "auto", 0, 0.0),
+    ],
+)
+def test_a_fit_uses_it(n_per_class, transport, amplifier, found):
+    images, labels = shades((n_per_class, n_per_class))
+    options = dict(amplifier=amplifier, transport=transport, random_state=0)
+    flow = ImageFlow("1[1]", 3500, 1, **options).fit(images, labels)
+    assert flow._walk.amplifier == found
+    assert len(flow._model[0][0].table.lo) == (2 if found == math.inf else 1)
+
+
+def test_classes_that_are_sorted_cannot_be_held_apart():
+    message = (
+        "^amplifier=inf counts classes one by one, but 300 particles and 600 pictures are sorted, "
+        "being so few; use a finite amplifier such as 10, or transport='histogram'$"
+    )
+    for transport in ("auto", "sorted", Sorted()):
+        with pytest.raises(ValueError, match=message):
+            ImageFlow(**few | {"transport": transport}).fit(*shades())
+    with pytest.raises(ValueError, match="'sorted' does not count"):
+        Sorted().fit(torch.zeros(1, 2), torch.zeros(1, 2), None, (Runs((0, 2)), Runs((0, 2))))
+
+
+# Who is watched
+
+
+def test_the_film_shows_pictures_of_all_classes(tmp_path):
+    Evolution = pytest.importorskip("sliceflow.cli.evolution").Evolution
+    layout = Layout(2, 2, None, "uint8", 256)
+    film = Evolution(layout, [(2, 2)], start_noise=0.1, upsampling="lanczos", keep=tmp_path / "film")
+    codes = torch.arange(1000) // 100  # in the order of their classes, as a fit has them
+    particles = (codes / 9 * 2 - 1).expand(4, -1)
+    film(Event("2×2[2]", 0, 0, 1, 1, torch.tensor(0.0), 0.0, particles))
+    shown = film.pictures()[-1].mean((1, 2))
+    assert len(shown) == 64
+    assert np.bincount((shown / 255 * 9).round().astype(int), minlength=10).min() >= 6
