@@ -391,3 +391,12 @@ def test_the_film_shows_pictures_of_all_classes(tmp_path):
     shown = film.pictures()[-1].mean((1, 2))
     assert len(shown) == 64
     assert np.bincount((shown / 255 * 9).round().astype(int), minlength=10).min() >= 6
+
+
+def test_a_class_without_a_particle_is_refused():
+    images, labels = shades()
+    labels = labels.copy()
+    labels[:] = 0
+    labels[0] = 7
+    with pytest.raises(ValueError, match=r"^n_particles=20 leaves none for class 7, and with amp"):
+        ImageFlow(**few | {"n_particles": 20}).fit(images, labels)

@@ -95,6 +95,7 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         codes_p = codes[rows]
     if apart and codes is not None and codes_p is not None and data.own_codes is not None:
         codes_p, order = codes_p.sort(stable=True)
+        _need_particles(m, data.condition, codes_p)
         place, runs = order.argsort(), Runs.of(codes_p[share.slice], apart)
         batches = MiniBatches(order=torch.argsort(data.own_codes, stable=True))
         if ranks is None:
@@ -116,6 +117,19 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
     walk = _walk(flow, data, amplifier, stages, known, seed.child("flow"), together)
     return PictureStart(share, particles, noise, rows, place, batches, transport, walk, mask)
+
+
+def _need_particles(m: int, condition: conditions.Labels | None, codes: Tensor) -> None:
+    """Refuse a class of which there is no particle: nothing would be learnt about it."""
+    if condition is None or condition.hidden:
+        return
+    missing = torch.nonzero(torch.bincount(codes, minlength=condition.width) == 0)[:, 0].tolist()
+    if missing:
+        name = condition.classes.tolist()[missing[0]]
+        raise ValueError(
+            f"n_particles={m} leaves none for class {name!r}, and with amplifier=inf every class has "
+            "only its own; pass more particles, or a finite amplifier"
+        )
 
 
 def _observed(data: PictureData, share: Place, seed: Seed, dequantize: bool, ranks: Ranks) -> Tensor:

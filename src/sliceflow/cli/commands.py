@@ -145,6 +145,10 @@ def fit(
             help="How far apart classes are held; inf gives each its own maps. [default: by size]",
         ),
     ] = None,
+    clusters: Annotated[
+        int | None,
+        typer.Option(min=1, help="Clusters of pictures without labels; 1 is none. [default: by size]"),
+    ] = None,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also fit the mirror images.")] = False,
     compress: Annotated[
         float | None,
@@ -194,6 +198,7 @@ def fit(
         particles=particles,
         schedule=schedule,
         amplifier=amplifier,
+        clusters=clusters,
         mirror=mirror,
         compress=compress,
         device=device,

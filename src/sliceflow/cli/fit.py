@@ -12,7 +12,6 @@ import platform
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,7 +250,7 @@ def _config(settings: Settings, train: Data, test: Data | None) -> dict[str, Any
     packages = ("sliceflow", "torch", "numpy", "scikit-learn", "numba", "safetensors", "Pillow")
     return {
         "command": settings.command,
-        "settings": asdict(settings),
+        "settings": settings.as_json(),
         "data": {
             "name": train.name,
             "what": train.what,

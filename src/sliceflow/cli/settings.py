@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ class Settings:
     particles: int | None = None
     schedule: str = "auto"
     amplifier: float | None = None
+    clusters: int | None = None
     mirror: bool = False
     compress: float | None = None
     device: str = "auto"
@@ -52,11 +54,18 @@ class Settings:
     def of(cls, folder: RunFolder) -> Settings:
         """Those of the run in a folder."""
         try:
-            return cls(**folder.read_json("config.json")["settings"])
+            values = folder.read_json("config.json")["settings"]
+            if values.get("amplifier") == "inf":
+                values["amplifier"] = math.inf
+            return cls(**values)
         except (KeyError, TypeError) as error:
             raise Failed(
                 f"{folder / 'config.json'} has no settings of this version: {error}", "fit the run anew"
             ) from error
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields; JSON has no infinity."""
+        return asdict(self) | ({"amplifier": "inf"} if self.amplifier == math.inf else {})
 
     def check_same(self, folder: RunFolder) -> None:
         """Refuse to go on with a run that other settings began."""
@@ -135,6 +144,7 @@ class Settings:
             n_particles=self.particles,
             quality=self.quality if self.quality in _STEPS else self.n_steps(data),
             amplifier="auto" if self.amplifier is None else self.amplifier,
+            clusters="auto" if self.clusters is None else self.clusters,
             levels=data.levels,
             mirror=self.mirror,
             device=self.device,
