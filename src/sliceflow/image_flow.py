@@ -119,7 +119,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         directions: str = "auto",
         taper: float = 0.5,
         clusters: str | int = "auto",
-        n_knots: int = 12,
+        n_knots: int = 16,
         precision: str = "auto",
         verbose: int = 0,
     ) -> None:
