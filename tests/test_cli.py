@@ -301,9 +301,10 @@ def test_a_dry_run_counts_the_maps_of_every_class():
     data = Data("noise", images.astype(np.uint8), labels)
     options = dict(schedule="1[1] 4[2]", n_particles=9000, quality=100, device="cpu", random_state=0)
     shared, own = (plan(ImageFlow(**options, amplifier=xi), data, labels) for xi in (10.0, np.inf))
-    clusters = plan(ImageFlow(**options, clusters=3), data, None)
-    n_values = sum(h * 100 * 129 for h in (2, 2 * 16))
-    assert own.bytes - shared.bytes >= 0.5 * 2 * 4 * n_values
+    clusters, one = (plan(ImageFlow(**options, clusters=k), data, None) for k in (3, 1))
+    n_maps = 100 * (1 + 36)  # of 2×2 tiles there are at most 9
+    assert own.bytes - one.bytes == 2 * n_maps * (6 * 16 + 18)
+    assert shared.bytes - one.bytes == n_maps * 6 * 7 * 16
     assert clusters.bytes == own.bytes
     assert min(plan.seconds for plan in (shared, own, clusters)) > 0
 

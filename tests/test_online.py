@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 
 import sliceflow
 from sliceflow import ImageFlow, SlicedWassersteinFlow, frames, kernels, metrics, transports
+from sliceflow.compact import CompactTable
 from sliceflow.flow import Flow
 from sliceflow.kernels import reference
 from sliceflow.local import Tiles
@@ -58,7 +59,9 @@ def pictures(**changes):
 
 def tables(flow):
     steps = flow._model if isinstance(flow._model[0], list) else [flow._model]
-    return [(s.table.lo, s.table.hi, s.table.values) for stage in steps for s in stage]
+    maps = [s.table for stage in steps for s in stage]
+    maps = [t.grid() if isinstance(t, CompactTable) else t for t in maps]
+    return [(t.lo, t.hi, t.values) for t in maps]
 
 
 def assert_same(a, b):

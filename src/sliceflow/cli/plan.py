@@ -58,7 +58,8 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
     stages, directions = _stages(flow, data)
     maps = _maps(flow, data, labels, m)
     n_maps = maps * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
-    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * (6 * flow.n_knots + 18)
+    knots = flow.n_knots * (8 if labels is not None and maps == 1 else 1)  # see `compact.thinned`
+    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * (6 * knots + 18)
     return Plan(
         [name for name, _ in stages],
         sum(k for _, k in stages),
