@@ -68,7 +68,7 @@ def moons(out: Path) -> Path:
 
 def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     """Fit digits by class; draw real ones beside samples, and measure how good the samples are."""
-    shared = {"levels": train.levels, "quality": 30, "random_state": 0, "verbose": VERBOSE}
+    shared = {"levels": train.levels, "quality": 20, "random_state": 0, "verbose": VERBOSE}
     began = time.perf_counter()
     flow = ImageFlow(n_particles=2000, transport="histogram", **shared)
     flow.fit(train.images, train.labels)
@@ -113,7 +113,7 @@ def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
     flow = ImageFlow(
         levels=train.levels,
         observed="top",
-        quality=30,
+        quality=15,
         n_particles=2000,
         random_state=0,
         verbose=VERBOSE,
@@ -145,7 +145,7 @@ def quality(scores: list, n_train: int, n_test: int, seconds: np.ndarray) -> str
         "",
         f"Floor: what {n_train} real training rows score in place of samples (for accuracy and NN "
         f"ratio: what the {n_test} test rows score).",
-        f"Pictures: `ImageFlow`, 30 steps per stage; batched: 2000 particles ({seconds[0]:.1f} s); "
+        f"Pictures: `ImageFlow`, 20 steps per stage; batched: 2000 particles ({seconds[0]:.1f} s); "
         f"offline: 2000 new samples of a model of the default 10,000 or more particles "
         f"({seconds[1]:.1f} s). Vectors: `SlicedWassersteinFlow`, 2000 particles, 400 steps "
         f"({seconds[2]:.1f} s). The first run on a machine compiles its kernels within these seconds.",
