@@ -15,7 +15,7 @@ pytest.importorskip("typer")
 
 import sliceflow
 from running import FEW, environment, inside, installed, refused
-from sliceflow import ImageFlow
+from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.cli import commands, data
 from sliceflow.cli.display import _Pace, sparkline
 from sliceflow.cli.table import read_csv
@@ -291,6 +291,17 @@ def test_flags_override_the_config_file_and_a_dry_run_writes_nothing(tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
     (tmp_path / "run.toml").write_text("qualiti = 7\n")
     refused(inside("fit", "digits", "--config", "run.toml"), 2, "'qualiti'", "quality")
+
+
+def test_a_dry_run_of_a_table_takes_no_more_for_its_labels():
+    from sliceflow.cli.data import Data
+    from sliceflow.cli.plan import plan
+
+    labels, names = np.arange(90) % 3, ["a", "b", "c", "d"]
+    data = Data("noise", np.random.default_rng(0).normal(size=(90, 4)), labels, columns=names)
+    flow = SlicedWassersteinFlow(1000, 5, device="cpu", random_state=0)
+    with_labels, without = (plan(flow, data, y) for y in (labels, None))
+    assert with_labels.bytes == without.bytes
 
 
 def test_a_dry_run_counts_the_maps_of_every_class():

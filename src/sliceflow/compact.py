@@ -31,6 +31,7 @@ __all__ = [
     "compress",
     "compress_model",
     "from_bytes",
+    "map_bytes",
     "thinned",
     "to_bytes",
 ]
@@ -40,6 +41,7 @@ MOST_BINS = (1 << 16) - 1
 _MOST_RATIO = 1032  # of what zlib can make of its bytes
 _MOST_LEVEL = (1 << 15) - 1
 _ROUNDS = 8
+_SHARED = 8  # times as many knots of a map that classes share
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,15 @@ def thinned(table: Table, n_knots: int, reach: float | None, shared: bool) -> Ta
     if reach is None:
         return table.thin(n_knots)
     if shared or not isinstance(table, GridTable):
-        n_knots *= 8
+        n_knots *= _SHARED
     if not isinstance(table, GridTable) or n_knots >= table.values.shape[1] - 1:
         return table.thin(n_knots)
     return at_bends(table, min(max(2, n_knots), MOST_KNOTS), reach)
+
+
+def map_bytes(n_knots: int, shared: bool) -> int:
+    """What a map of `thinned` takes in memory: places and levels of its knots, range, their number."""
+    return 6 * n_knots * (_SHARED if shared else 1) + 18 if n_knots else 0
 
 
 def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
@@ -121,9 +128,7 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     values = steady(table.lo, table.hi, table.values, counts)
     exponent = math.frexp(reach / (_MOST_LEVEL - 1))[1]
     step = math.ldexp(1.0, exponent)
-    lo, hi = (((t.double() / (step / 8)).round() * (step / 8))[:, None] for t in (table.lo, table.hi))
-    place = torch.arange(n_bins + 1, dtype=torch.float64, device=device)
-    shift = values.double() - (lo + (hi - lo) * (place / n_bins))
+    lo, hi, shift = _rounded(table.lo.double(), table.hi.double(), values.double(), step)
     bend = shift.diff(n=2, dim=1).abs()
     bend = torch.nn.functional.pad(bend, (1, 0)) + torch.nn.functional.pad(bend, (0, 1))  # of each bin
     density = (counts * bend.square()) ** 0.2
@@ -138,9 +143,22 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     levels = (_fitted(shift, counts.double(), at) / step).round().clamp(-_MOST_LEVEL, _MOST_LEVEL)
     sizes = torch.full((len(at),), n_knots, dtype=torch.int16, device=device)
     return CompactTable(
-        lo[:, 0], hi[:, 0], sizes, at.view(-1).int(), levels.view(-1).to(torch.int16),
+        lo, hi, sizes, at.view(-1).int(), levels.view(-1).to(torch.int16),
         n_bins, exponent, table.values.dtype,
     )  # fmt: skip
+
+
+def _shift(lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+    """How far a grid's values (h, B + 1) are from its edges."""
+    n_bins = values.shape[1] - 1
+    place = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device) / n_bins
+    return values - (lo[:, None] + (hi - lo)[:, None] * place)
+
+
+def _rounded(lo: Tensor, hi: Tensor, values: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
+    """A grid's range rounded to 1/8 of a step, and how far its values are from the edges then."""
+    lo, hi = ((t / (step / 8)).round() * (step / 8) for t in (lo, hi))
+    return lo, hi, _shift(lo, hi, values)
 
 
 def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
@@ -196,16 +214,14 @@ def compress(table: GridTable, error: float) -> CompactTable:
     if n_bins > MOST_BINS:
         raise ValueError(f"maps of {n_bins} bins; at most {MOST_BINS} can be kept: fit with fewer")
     values = table.values.double().cpu()
-    lo, hi = table.lo.double().cpu()[:, None], table.hi.double().cpu()[:, None]
-    place = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
-    farthest = float((values - (lo + (hi - lo) * place)).abs().amax()) if len(lo) else 0.0
+    lo, hi = table.lo.double().cpu(), table.hi.double().cpu()
+    farthest = float(_shift(lo, hi, values).abs().amax()) if len(lo) else 0.0
     if not math.isfinite(farthest):
         raise ValueError("the maps hold NaN or infinity: the flow did not stay finite")
     fits = math.frexp(farthest / (_MOST_LEVEL - 1))[1]  # 16 bits
     exponent = max(math.frexp(error)[1] - 1, fits, -1000)
     step = math.ldexp(1.0, exponent)
-    lo, hi = (lo / (step / 8)).round() * (step / 8), (hi / (step / 8)).round() * (step / 8)
-    shift = values - (lo + (hi - lo) * place)
+    lo, hi, shift = _rounded(lo, hi, values, step)
     share = table.weights.double().cpu().square()  # they are square roots
     weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
     from sliceflow.kernels.cpu_bends import bends  # numba is slow to import
@@ -213,8 +229,8 @@ def compress(table: GridTable, error: float) -> CompactTable:
     arrays = bends(shift.numpy(), weights.numpy(), error, step, MOST_KNOTS)
     sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
     return CompactTable(
-        lo[:, 0].to(device),
-        hi[:, 0].to(device),
+        lo.to(device),
+        hi.to(device),
         sizes,
         at,
         levels,

@@ -30,7 +30,6 @@ from sliceflow.checks import resolve_device
 from sliceflow.conditions import row_weights
 from sliceflow.events import Event, Listener, tell
 from sliceflow.minibatch import MiniBatches
-from sliceflow.runs import Runs
 from sliceflow.transports import Auto, Both, Counts, Fit, Histogram, Transport
 
 __all__ = ["LostRank", "Place", "Ranks", "Shared", "joined", "under_torchrun", "weighed"]
@@ -265,66 +264,55 @@ class Shared:
     most: int | None = None
 
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
-        if runs is not None:
-            assert isinstance(self.transport, Histogram)
-            return self._apart(self.transport, z_p, z_q, *runs)
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
             z_q, weights = z_q[:, :0], weights[:0]  # see `weighed`
         if isinstance(self.transport, Histogram):
-            return self._by_counts(self.transport, z_p, z_q, weights)
+            return self._by_counts(self.transport, z_p, z_q, weights, runs)
         place = self.ranks.place(z_p.shape[1])
         weights = None if weights is None else self.ranks.joint(weights)
         fit = self.transport.fit(self.ranks.joint(z_p), self.ranks.joint(z_q), weights)
         return fit._replace(dz=None if fit.dz is None else fit.dz[:, place.slice])
 
-    def _by_counts(self, histogram: Histogram, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> Fit:
-        kernel, n_bins = kernels.for_tensor(z_p), histogram.n_bins
-        lo_p, hi_p = kernel.value_range(z_p)
-        lo_q = hi_q = torch.full_like(lo_p, torch.inf)
-        if z_q.shape[1]:
-            lo_q, hi_q = kernel.value_range(z_q)
-            hi_q = -hi_q
-        ends = self.ranks.least(torch.stack((lo_p, -hi_p, lo_q, hi_q)))
-        lo_p, hi_p, lo_q, hi_q = ends[0], -ends[1], ends[2], -ends[3]
-
-        p = kernel.count(z_p, lo_p, hi_p, n_bins)
-        q = kernel.count(z_q, lo_q, hi_q, n_bins, weights) if z_q.shape[1] else torch.zeros_like(p)
-        whole = weights is None and self.n < 1 << 31
-        both = torch.cat((p, q)).to(torch.int32 if whole else torch.float64)
-        self.ranks.sum(both)
-        counts_p, counts_q = both[: len(p)].to(p.dtype), both[len(p) :]
-        counts_q = counts_q.to(p.dtype) if weights is None else counts_q
-        return histogram.between(Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q), z_p.dtype)
-
-    def _apart(self, histogram: Histogram, z_p: Tensor, z_q: Tensor, of_p: Runs, of_q: Runs) -> Fit:
-        """The same where every class is held apart; a rank may have nothing of a class."""
-        h, n_classes, kernel = len(z_p), len(of_p), kernels.for_tensor(z_p)
+    def _by_counts(
+        self, histogram: Histogram, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: Both
+    ) -> Fit:
+        """Of all columns, or of every run by itself; a rank may have no data, or nothing of a class."""
+        h, kernel = len(z_p), kernels.for_tensor(z_p)
+        starts = [(0, z.shape[1]) for z in (z_p, z_q)] if runs is None else [r.starts for r in runs]
         parts = [
-            [z[:, first:end] for first, end in pairwise(runs.starts)]
-            for z, runs in ((z_p, of_p), (z_q, of_q))
+            [z[:, first:end] for first, end in pairwise(of)]
+            for z, of in zip((z_p, z_q), starts, strict=True)
         ]
-        far = torch.full(
-            (h,), torch.inf, dtype=kernel.value_range(z_p[:, :1])[0].dtype, device=z_p.device
-        )
+        far = torch.full_like(kernel.value_range(z_p[:, :1])[0], torch.inf)
         ranges = [[kernel.value_range(z) if z.shape[1] else (far, -far) for z in of] for of in parts]
         lo, hi = (torch.stack([torch.cat([r[end] for r in of]) for of in ranges]) for end in (0, 1))
-        both = self.ranks.least(torch.stack((lo, -hi)))  # (lo and −hi, p and q, C·h)
-        nothing = torch.isinf(both).any(0).any(0)
-        both = torch.where(torch.isinf(both), 0.0, both)
-        (lo_p, lo_q), (hi_p, hi_q) = both[0], -both[1]
-        counts = [
-            kernel.count(z, lo[c * h : (c + 1) * h], hi[c * h : (c + 1) * h], histogram.n_bins)
-            if z.shape[1]
-            else torch.zeros((h, histogram.n_bins), device=z.device)
-            for of, lo, hi in zip(parts, (lo_p, lo_q), (hi_p, hi_q), strict=True)
-            for c, z in enumerate(of)
-        ]
-        dtype = torch.int32 if self.n < 1 << 31 else torch.float64
-        p, q = self.ranks.sum(torch.cat([t.to(dtype) for t in counts])).chunk(2)
-        kind = torch.int32 if z_p.is_cuda and dtype == torch.int32 else torch.float64
-        still = torch.nonzero(nothing.view(n_classes, h)[:, 0])[:, 0].tolist()
-        of_all = Counts(p.to(kind), lo_p, hi_p), Counts(q.to(kind), lo_q, hi_q)
-        return histogram.between(*of_all, z_p.dtype, still, n_classes)
+        ends = self.ranks.least(torch.stack((lo, -hi)))  # (lo and −hi, p and q, C·h)
+        still = []
+        if runs is not None:
+            nothing = torch.isinf(ends).any(0).any(0).view(-1, h)[:, 0]
+            still = torch.nonzero(nothing)[:, 0].tolist()
+            ends = torch.where(torch.isinf(ends), 0.0, ends)
+        (lo_p, lo_q), (hi_p, hi_q) = ends[0], -ends[1]
+
+        def counted(of: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
+            some = zip(of, lo.view(-1, h), hi.view(-1, h), strict=True)
+            return torch.cat(
+                [
+                    kernel.count(z, a, b, histogram.n_bins, weights)
+                    if z.shape[1]
+                    else torch.zeros((h, histogram.n_bins), dtype=torch.int32, device=z.device)
+                    for z, a, b in some
+                ]
+            )
+
+        p = counted(parts[0], lo_p, hi_p, None)
+        q = counted(parts[1], lo_q, hi_q, weights)
+        whole = weights is None and self.n < 1 << 31
+        both = self.ranks.sum(torch.cat((p, q)).to(torch.int32 if whole else torch.float64))
+        counts_p, counts_q = both[: len(p)].to(p.dtype), both[len(p) :]
+        counts_q = counts_q.to(p.dtype) if weights is None else counts_q
+        of_all = Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q)
+        return histogram.between(*of_all, z_p.dtype, still, len(starts[0]) - 1)
 
 
 def weighed(

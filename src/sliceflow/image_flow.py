@@ -51,7 +51,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     n_particles : M; None takes the smallest multiple of the number of pictures of at least 10,000
     quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
-        own (`sliceflow.runs`). "auto" is ∞, or 10 for small clouds, which are sorted
+        own (`sliceflow.runs`). "auto" is ∞ for classes of a thousand pictures or more, if they are
+        counted and not sorted, else 10
     levels : integer pixels are 0..levels-1
     mirror : also fit the pictures' mirror images
     device : "auto" takes a GPU where there is one

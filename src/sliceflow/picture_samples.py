@@ -12,7 +12,7 @@ from torch import Tensor
 from sliceflow import conditions
 from sliceflow.flow import Cloud, Noise, Step
 from sliceflow.rng import Seed
-from sliceflow.runs import Runs
+from sliceflow.runs import arranged
 from sliceflow.walk import Walk
 
 __all__ = ["Offline", "proportional_codes", "sample_codes"]
@@ -82,14 +82,12 @@ class Offline:
         noise.child("start").fill(x).mul_(self.walk.start_noise)
         if values is not None and self.walk.known is not None:
             x = torch.where(self.walk.known, values, x)
-        if y is None or y.dim() == 2 or not self.walk.apart:
-            cloud = Cloud(x, y)
-            self.walk.replay(cloud, self.model, noise)
-            return cloud.x
-        y, order = y.sort(stable=True)
-        cloud = Cloud(x[:, order], y, Runs.of(y, self.walk.apart))
+        cloud, place = Cloud(x, y), None
+        if self.walk.apart and y is not None and y.dim() == 1:
+            y, order, place, runs = arranged(y, self.walk.apart)
+            cloud = Cloud(x[:, order], y, runs)
         self.walk.replay(cloud, self.model, noise)
-        return cloud.x[:, order.argsort()]
+        return cloud.x if place is None else cloud.x[:, place]
 
     def _chunk(self) -> int:
         """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sliceflow import conditions, schedule, transports
 from sliceflow.checks import columns_looked_at, need, need_memory, projection_budget
+from sliceflow.compact import map_bytes
 from sliceflow.distributed import Place, Ranks, weighed
 from sliceflow.flow import Cloud, Noise
 from sliceflow.local import Tiles
@@ -25,7 +26,7 @@ from sliceflow.picture_parameters import (
 )
 from sliceflow.pictures import mask_of
 from sliceflow.rng import Seed
-from sliceflow.runs import Runs
+from sliceflow.runs import arranged
 from sliceflow.walk import Walk
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         most = columns_looked_at(transport.most, max(directions), data.device)
     if apart and isinstance(transport, transports.Auto):  # by what there is, not by what a step sees
         transport = transport.chosen(m + data.n)
-    shared = 8 if 0 < amplifier < math.inf else 1  # see `compact.thinned`
-    _check_memory(flow.n_knots, max(1, apart), shared, data, share, stages, directions, most)
+    one = max(1, apart) * map_bytes(flow.n_knots, shared=0 < amplifier < math.inf)
+    _check_memory(one, data, share, stages, directions, most)
 
     rows, codes, codes_p, place, runs = None, None, None, None, None
     if data.codes is not None:
@@ -94,9 +95,9 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         codes = data.codes.to(data.device)
         codes_p = codes[rows]
     if apart and codes is not None and codes_p is not None and data.own_codes is not None:
-        codes_p, order = codes_p.sort(stable=True)
         _need_particles(m, data.condition, codes_p)
-        place, runs = order.argsort(), Runs.of(codes_p[share.slice], apart)
+        codes_p, _, place, whole = arranged(codes_p, apart)
+        runs = whole.part(share.slice)
         batches = MiniBatches(order=torch.argsort(data.own_codes, stable=True))
         if ranks is None:
             batches = divide_apart(most, codes_p, codes, apart, seed.child("batches"))
@@ -173,9 +174,7 @@ def _walk(
 
 
 def _check_memory(
-    n_knots: int,
-    maps: int,
-    knots: int,
+    one: int,
     data: PictureData,
     share: Place,
     stages: list[schedule.PictureStage],
@@ -185,11 +184,10 @@ def _check_memory(
     """Refuse what cannot fit: particles, a level's coefficients, pictures, projections, the model."""
     m, (d, n) = share.count, data.raw.shape
     looked_at = min(m, most or share.total) + min(n, most or data.n)
-    n_maps = maps * sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
-    model = n_maps * (6 * n_knots * knots + 18) if n_knots else 0
+    n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
     clouds = 4 * d * (4 * m + 3 * n) + data.raw.nbytes
     need_memory(
-        clouds + 4 * max(directions) * looked_at + model,
+        clouds + 4 * max(directions) * looked_at + n_maps * one,
         data.device,
         f"n_particles={m}, {n} pictures of {d} values and a model of {n_maps} maps need",
         "lower n_particles, quality or n_knots (0 keeps no model)",

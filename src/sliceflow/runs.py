@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["Runs"]
+__all__ = ["Runs", "arranged"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,16 @@ class Runs:
         """The runs of some neighbouring columns."""
         first, end = columns.start, min(columns.stop, self.starts[-1])
         return Runs(tuple(min(max(s, first), end) - first for s in self.starts))
+
+
+def arranged(codes: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor, Runs]:
+    """Class numbers (n,) made to ascend, their order, where each of them stands then, and the runs.
+
+    Examples
+    --------
+    >>> codes, order, place, runs = arranged(torch.tensor([1, 0, 1]), 2)
+    >>> codes, order, place, runs
+    (tensor([0, 1, 1]), tensor([1, 0, 2]), tensor([1, 0, 2]), Runs(starts=(0, 1, 3)))
+    """
+    codes, order = codes.sort(stable=True)
+    return codes, order, order.argsort(), Runs.of(codes, n_classes)

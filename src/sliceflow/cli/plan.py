@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sliceflow.checks import default_particles, free_memory, resolve_device
 from sliceflow.cli.data import Data
 from sliceflow.cli.display import seconds_text
+from sliceflow.compact import map_bytes
 from sliceflow.transports import Auto
 
 __all__ = ["Plan", "plan"]
@@ -58,8 +59,10 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
     stages, directions = _stages(flow, data)
     maps = _maps(flow, data, labels, m)
     n_maps = maps * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
-    knots = flow.n_knots * (8 if labels is not None and maps == 1 else 1)  # see `compact.thinned`
-    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * (6 * knots + 18)
+    one = 4 * (flow.n_knots + 1)
+    if data.pictures:
+        one = map_bytes(flow.n_knots, shared=labels is not None and maps == 1)
+    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * one
     return Plan(
         [name for name, _ in stages],
         sum(k for _, k in stages),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings"]
 
-_STEPS = {"draft": 15, "standard": 50, "best": 200}  # per stage, as in ImageFlow
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 # Even knots are many before `compress` keeps those that stand where maps bend; the maps of sorted
 # particles would stay as they are.
@@ -128,6 +127,7 @@ class Settings:
 
     def _estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
         from sliceflow import ImageFlow, SlicedWassersteinFlow
+        from sliceflow.picture_parameters import QUALITY
 
         more: dict[str, Any] = {} if self.compress is None else _TO_COMPRESS
         if not data.pictures:
@@ -142,7 +142,7 @@ class Settings:
         return ImageFlow(
             schedule=self.schedule,
             n_particles=self.particles,
-            quality=self.quality if self.quality in _STEPS else self.n_steps(data),
+            quality=self.quality if self.quality in QUALITY else self.n_steps(data),
             amplifier="auto" if self.amplifier is None else self.amplifier,
             clusters="auto" if self.clusters is None else self.clusters,
             levels=data.levels,
@@ -155,7 +155,9 @@ class Settings:
 
     def n_steps(self, data: Data) -> int:
         """The number of steps that --quality means: per stage for pictures, in all for a table."""
-        names = _STEPS if data.pictures else _TABLE_STEPS
+        from sliceflow.picture_parameters import QUALITY  # torch, which --help does without
+
+        names = QUALITY if data.pictures else _TABLE_STEPS
         if self.quality in names:
             return names[self.quality]
         if self.quality.isascii() and self.quality.isdigit() and int(self.quality) > 0:

@@ -23,7 +23,7 @@ from sliceflow.picture_parameters import (
 )
 from sliceflow.pictures import Layout
 from sliceflow.rng import Seed
-from sliceflow.runs import Runs
+from sliceflow.runs import arranged
 from sliceflow.walk import Walk
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class PicturesOnline(Online):
         particles, noise = self.particles(d, torch.float32, m, own, walk.start_noise)
         place = None
         if walk.apart and particles.y is not None:
-            y, order = particles.y.sort(stable=True)
-            particles, place = Cloud(particles.x, y, Runs.of(y, walk.apart)), order.argsort()
+            y, _, place, runs = arranged(particles.y, walk.apart)
+            particles = Cloud(particles.x, y, runs)
         run = Run()
         if last is not None:
             first = max(0, len(walk.stages) - last)
