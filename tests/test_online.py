@@ -91,6 +91,22 @@ def stretch(flow, other):
     return flow
 
 
+def come_and_go(data, rng, flow, X, y, refreshed):
+    """Of 30 rows some come, `refreshed` or not, and some go again; returns those that are left."""
+    there = Counter()
+    for _ in range(data.draw(st.integers(2, 7))):
+        some = list(there.elements())
+        if len(some) > 1 and data.draw(st.booleans()):
+            rows = rng.permutation(some)[: rng.integers(1, len(some))]
+            flow.forget(X[rows], y[rows], refresh=False)
+            there -= Counter(rows.tolist())
+        else:
+            rows = rng.integers(30, size=rng.integers(1, 12))
+            flow.partial_fit(X[rows], y[rows], refresh=data.draw(refreshed))
+            there += Counter(rows.tolist())
+    return np.array(sorted(there.elements()))
+
+
 # Counts
 
 
@@ -339,18 +355,8 @@ def test_a_forgotten_class_of_pictures_leaves_the_others_as_they_were():
 def test_whatever_came_and_went_classes_apart_are_those_of_the_pictures_that_are_there(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     settings = dict(schedule="1[1] 8[3]", n_particles=100, amplifier=math.inf)
-    flow, there = pictures(**settings), Counter()
-    for _ in range(data.draw(st.integers(2, 7))):
-        some = list(there.elements())
-        if len(some) > 1 and data.draw(st.booleans()):
-            rows = rng.permutation(some)[: rng.integers(1, len(some))]
-            flow.forget(IMAGES[rows], LABELS[rows], refresh=False)
-            there -= Counter(rows.tolist())
-        else:
-            rows = rng.integers(30, size=rng.integers(1, 12))
-            flow.partial_fit(IMAGES[rows], LABELS[rows], refresh=data.draw(st.booleans()))
-            there += Counter(rows.tolist())
-    left = np.array(sorted(there.elements()))
+    flow = pictures(**settings)
+    left = come_and_go(data, rng, flow, IMAGES, LABELS, st.booleans())
     fresh = pictures(**settings).partial_fit(IMAGES[left], LABELS[left], refresh=False)
     assert_same(flow.refresh(), stretch(fresh, flow).refresh())
 
@@ -370,19 +376,8 @@ def test_whatever_came_and_went_the_model_is_that_of_the_rows_that_are_there(dat
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     X = np.round(rng.normal(size=(30, 2)) * rng.choice([1, 20], size=(30, 1)), 1)
     y = rng.integers(3, size=30)
-    flow, there = vectors(n_steps=2, standardize=False), Counter()
-    for _ in range(data.draw(st.integers(2, 7))):
-        some = [name for name, count in there.items() for _ in range(count)]
-        if len(some) > 1 and data.draw(st.booleans()):
-            rows = rng.permutation(some)[: rng.integers(1, len(some))]
-            flow.forget(X[rows], y[rows], refresh=False)
-            there -= Counter(rows.tolist())
-        else:
-            rows = rng.integers(30, size=rng.integers(1, 12))
-            flow.partial_fit(X[rows], y[rows], refresh=False)
-            there += Counter(rows.tolist())
-    left = np.array(sorted(there.elements()))
-    fresh = vectors(n_steps=2, standardize=False)
+    flow, fresh = (vectors(n_steps=2, standardize=False) for _ in range(2))
+    left = come_and_go(data, rng, flow, X, y, st.just(False))
     # Ranges that were stretched stay so: the same rows then lie in wider bins.
     stretch(fresh.partial_fit(X[left], y[left], refresh=False), flow)
     assert_same(flow.refresh(), fresh.refresh())
