@@ -40,7 +40,8 @@ from sliceflow.cli.grid import animation, as_bytes, grid
 CLOTHES = (
     "T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
 )  # fmt: skip
-COLUMNS = 10
+COLUMNS, ROWS = 10, 12  # pictures shown; with labels a row for each class
+GREYS = 16  # of animations, whose files are then less than half as large
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,7 @@ def picture(flow: ImageFlow, world: World, caption: str) -> Image.Image:
     """The first samples: a row for each class that is there, or any of them."""
     samples, labels = as_bytes(np.asarray(flow.particles_), world.levels), flow.particle_conditions_
     if labels is None:
-        side = len(world.names)
-        shown = grid(samples[: side * 2 * COLUMNS].reshape(side, 2 * COLUMNS, *samples.shape[1:]), 28)
+        shown = grid(samples[: ROWS * COLUMNS].reshape(ROWS, COLUMNS, *samples.shape[1:]), 28)
     else:
         blank = np.full((COLUMNS, *samples.shape[1:]), 255, np.uint8)
         rows = [
@@ -147,6 +147,14 @@ def picture(flow: ImageFlow, world: World, caption: str) -> Image.Image:
     out = Image.new("L", (shown.width, shown.height + 18), 255)
     out.paste(shown, (0, 18))
     ImageDraw.Draw(out).text((2, 3), caption, fill=0)
+    return out
+
+
+def few_greys(picture: Image.Image) -> Image.Image:
+    """A grey picture in `GREYS` greys."""
+    top = GREYS - 1
+    out = picture.point([round(v * top / 255) for v in range(256)])
+    out.putpalette([round(v * 255 / top) for v in range(GREYS) for _ in "RGB"])
     return out
 
 
@@ -186,8 +194,8 @@ def demonstration(
     before = watcher.recogniser.classes(np.asarray(flow.particles_))
     flow.forget(*given([last]))
     after = watcher.recogniser.classes(np.asarray(flow.particles_))
-    frames.append(picture(flow, world, f"- {world.names[last]}"))
-    animation(out / f"{name}.gif", frames, 600)
+    frames.append(picture(flow, world, f"{world.names[last]} forgotten"))
+    animation(out / f"{name}.gif", [few_greys(frame) for frame in frames], 600)
     frames[-2].save(out / f"{name}.png")
     return {
         "points": points,

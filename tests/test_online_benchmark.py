@@ -51,6 +51,8 @@ def test_it_writes_animations_and_tables(ran):
     for name, frames in (("unconditional", 7), ("conditional", 3)):
         with Image.open(out / f"{name}.gif") as animation:
             assert animation.n_frames == frames
+            animation.seek(frames - 1)
+            assert len(animation.convert("L").getcolors()) <= online.GREYS
         assert (out / f"{name}.png").stat().st_size > 0
     text = (out / "online.md").read_text()
     assert "### Unconditional" in text and "Forgetting 0" in text  # noqa: PT018
