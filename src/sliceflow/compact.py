@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.transports import GridTable, steady
+from sliceflow import kernels
+from sliceflow.kernels.reference_bends import MOST_LEVEL, rounded, shift_of
+from sliceflow.transports import GridTable
 
 if TYPE_CHECKING:
     from sliceflow.flow import Step
@@ -39,8 +41,6 @@ __all__ = [
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _MOST_RATIO = 1032  # of what zlib can make of its bytes
-_MOST_LEVEL = (1 << 15) - 1
-_ROUNDS = 8
 _SHARED = 8  # times as many knots of a map that classes share
 
 
@@ -64,21 +64,10 @@ class CompactTable:
 
     def grid(self) -> GridTable:
         """The same maps on their whole grid, made to ascend: the same bits on every device."""
-        h, n_bins, device = len(self.lo), self.n_bins, self.lo.device
-        at, n_knots = self.at.long(), len(self.at)
-        row = torch.arange(h, device=device)
-        row = row.repeat_interleave(self.sizes.long(), output_size=n_knots)  # known: no wait for a GPU
-        edge = self.lo[row] + ((self.hi - self.lo) / n_bins)[row] * at
-        values = edge + self.levels.double() * math.ldexp(1.0, self.exponent)
-        # A knot's line runs up to the next knot; that of a map's last one is its own edge only.
-        bins = torch.diff(at, append=at[:1])
-        bins = torch.where(bins > 0, bins, 1)
-        rise = torch.diff(values, append=values[-1:]) / bins
-        k = torch.arange(n_knots, device=device)
-        k = k.repeat_interleave(bins, output_size=h * (n_bins + 1)).view(h, n_bins + 1)
-        beyond = torch.arange(n_bins + 1, device=device) - at[k]
-        whole = (values[k] + beyond * rise[k]).to(self.dtype)
-        return GridTable(self.lo, self.hi, whole.cummax(1).values)
+        values = kernels.for_tensor(self.lo).through_knots(
+            self.lo, self.hi, self.sizes, self.at, self.levels, self.n_bins, self.exponent, self.dtype
+        )
+        return GridTable(self.lo, self.hi, values)
 
     def to(self, device: torch.device) -> CompactTable:
         """The same on another device."""
@@ -125,68 +114,14 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     counts = (
         torch.ones((len(table.lo), n_bins), device=device) if table.counts is None else table.counts
     )
-    values = steady(table.lo, table.hi, table.values, counts)
-    exponent = math.frexp(reach / (_MOST_LEVEL - 1))[1]
-    step = math.ldexp(1.0, exponent)
-    lo, hi, shift = _rounded(table.lo.double(), table.hi.double(), values.double(), step)
-    bend = shift.diff(n=2, dim=1).abs()
-    bend = torch.nn.functional.pad(bend, (1, 0)) + torch.nn.functional.pad(bend, (0, 1))  # of each bin
-    density = (counts * bend.square()) ** 0.2
-    density += 0.05 * density.mean(1, keepdim=True) + 1e-12
-    below = torch.nn.functional.pad(density.cumsum(1), (1, 0))
-    share = torch.arange(1, n_knots - 1, dtype=torch.float64, device=device) / (n_knots - 1)
-    inner = torch.searchsorted(below, below[:, -1:] * share)
-    at = torch.nn.functional.pad(torch.nn.functional.pad(inner, (1, 0)), (0, 1), value=n_bins)
-    number = torch.arange(n_knots, device=device)
-    at = (at - number).cummax(1).values + number  # no two at one place,
-    at = torch.minimum(at, n_bins - (n_knots - 1) + number)  # and none beyond the last
-    levels = (_fitted(shift, counts.double(), at) / step).round().clamp(-_MOST_LEVEL, _MOST_LEVEL)
+    exponent = math.frexp(reach / (MOST_LEVEL - 1))[1]
+    lo, hi, at, levels = kernels.for_tensor(table.values).at_bends(
+        table.lo, table.hi, table.values, counts, n_knots, exponent
+    )
     sizes = torch.full((len(at),), n_knots, dtype=torch.int16, device=device)
     return CompactTable(
-        lo, hi, sizes, at.view(-1).int(), levels.view(-1).to(torch.int16),
-        n_bins, exponent, table.values.dtype,
-    )  # fmt: skip
-
-
-def _shift(lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
-    """How far a grid's values (h, B + 1) are from its edges."""
-    n_bins = values.shape[1] - 1
-    place = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device) / n_bins
-    return values - (lo[:, None] + (hi - lo)[:, None] * place)
-
-
-def _rounded(lo: Tensor, hi: Tensor, values: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
-    """A grid's range rounded to 1/8 of a step, and how far its values are from the edges then."""
-    lo, hi = ((t / (step / 8)).round() * (step / 8) for t in (lo, hi))
-    return lo, hi, _shift(lo, hi, values)
-
-
-def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
-    """Values at knots, (h, K), whose lines are nearest to `shift` (h, B + 1) for the counted particles.
-
-    Least squares over the middles of bins, and half a particle at each knot, which holds those that
-    nobody is near. All sums over the bins between two knots are differences of running sums.
-    """
-    start, pad = shift.gather(1, at), torch.nn.functional.pad
-    middle = (shift[:, 1:] + shift[:, :-1]) / 2
-    place = torch.arange(middle.shape[1], dtype=torch.float64, device=at.device) + 0.5
-
-    def between(t: Tensor) -> Tensor:
-        return pad(t.cumsum(1), (1, 0)).gather(1, at).diff(dim=1)
-
-    first, size = at[:, :-1].double(), at.diff(dim=1).double()
-    n, p, pp = between(counts), between(counts * place), between(counts * place**2)
-    d, pd = between(counts * middle), between(counts * place * middle)
-    t, tt = (p - first * n) / size, (pp - 2 * first * p + first**2 * n) / size**2  # 0 to 1 in between
-    td = (pd - first * d) / size
-    diagonal = pad(n - 2 * t + tt, (0, 1)) + pad(tt, (1, 0)) + 0.5
-    beside = t - tt
-    right = pad(d - td, (0, 1)) + pad(td, (1, 0)) + 0.5 * start
-    values = start
-    for _ in range(_ROUNDS):  # Jacobi's; the diagonal is twice as heavy as what is beside it
-        others = pad(beside * values[:, 1:], (0, 1)) + pad(beside * values[:, :-1], (1, 0))
-        values = (right - others) / diagonal
-    return values
+        lo, hi, sizes, at.view(-1), levels.view(-1), n_bins, exponent, table.values.dtype
+    )
 
 
 def compress(table: GridTable, error: float) -> CompactTable:
@@ -215,13 +150,13 @@ def compress(table: GridTable, error: float) -> CompactTable:
         raise ValueError(f"maps of {n_bins} bins; at most {MOST_BINS} can be kept: fit with fewer")
     values = table.values.double().cpu()
     lo, hi = table.lo.double().cpu(), table.hi.double().cpu()
-    farthest = float(_shift(lo, hi, values).abs().amax()) if len(lo) else 0.0
+    farthest = float(shift_of(lo, hi, values).abs().amax()) if len(lo) else 0.0
     if not math.isfinite(farthest):
         raise ValueError("the maps hold NaN or infinity: the flow did not stay finite")
-    fits = math.frexp(farthest / (_MOST_LEVEL - 1))[1]  # 16 bits
+    fits = math.frexp(farthest / (MOST_LEVEL - 1))[1]  # 16 bits
     exponent = max(math.frexp(error)[1] - 1, fits, -1000)
     step = math.ldexp(1.0, exponent)
-    lo, hi, shift = _rounded(lo, hi, values, step)
+    lo, hi, shift = rounded(lo, hi, values, step)
     share = table.weights.double().cpu().square()  # they are square roots
     weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
     from sliceflow.kernels.cpu_bends import bends  # numba is slow to import

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.kernels.reference_bends import steady
 from sliceflow.runs import Runs
 
 __all__ = [
@@ -158,31 +159,6 @@ class GridTable:
             root = (count + 0.5).sqrt()  # where nobody was, others may come
             weights = (root * (255 / root.amax(1, keepdim=True))).ceil().clamp(max=255).to(torch.uint8)
         return GridTable(self.lo, self.hi, values[:, ::stride].contiguous(), weights=weights)
-
-
-def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
-    """A grid's values (h, B + 1) with rigid tails: fit for particles the maps were not fitted on.
-
-    Beyond the ¼√M-th particle from either end all are shifted by the displacement there, though not
-    out of the data's range. Out there T leads from one extreme value to another, both drawn by chance.
-    It puts in place the particles that drew them; fresh ones it only pushes about. One that is out
-    there at every step, because its observed pixels are unusual, would end as noise.
-    """
-    n_bins = counts.shape[1]
-    below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
-    few = below[:, -1:].sqrt() / 4
-    level = torch.cat((few, below[:, -1:] - few), 1)
-    b = torch.searchsorted(below, level) - 1  # the two bins that hold those particles
-    start = below.gather(1, b)
-    inside = (level - start) / (below.gather(1, b + 1) - start)
-
-    place = torch.arange(n_bins + 1, dtype=torch.float64, device=values.device)
-    edge = lo[:, None] + (hi - lo)[:, None] * (place / n_bins)
-    shift = values.double() - edge
-    end = shift.gather(1, b).lerp(shift.gather(1, b + 1), inside)
-    shift = torch.where(place > b[:, 1:], end[:, 1:], shift)
-    shift = torch.where(place <= b[:, :1], end[:, :1], shift)
-    return (edge + shift).clamp(values[:, :1], values[:, -1:]).to(values.dtype)
 
 
 @dataclass(frozen=True)

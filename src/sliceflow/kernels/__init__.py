@@ -22,6 +22,8 @@ Every function takes projections as (h, n) tensors, one row per direction. A mod
 - ``add_below(total, counts, width, start, step, factor)``: a histogram's values below given edges;
 - ``displace_grid(z, lo, hi, values)``: T(z) − z for a table on a uniform grid;
 - ``displace_runs(z, lo, hi, values, starts)``: the same with tables for every run of columns;
+- ``at_bends(lo, hi, values, counts, n_knots, exponent)``: the maps of such a table at a few knots;
+- ``through_knots(lo, hi, sizes, at, levels, n_bins, exponent, dtype)``: their values on the grid again;
 - ``lanes(k)``: to how many rows and columns a tile's rotation is filled up with zeros;
 - ``project_tiles(x, theta, geometry, columns, offsets, codes)``: z of pictures cut into tiles;
 - ``move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes, starts)``: the whole second

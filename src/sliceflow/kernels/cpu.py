@@ -24,9 +24,11 @@ from sliceflow.kernels.reference import (
     GAP_RATIO,
     LEVEL_EPSILON,
     Geometry,
+    at_bends,
     lanes,
     laplace_of,
     lift_tiles,
+    through_knots,
 )
 from sliceflow.kernels.reference import project_tiles as _projected
 
@@ -34,6 +36,7 @@ __all__ = [
     "add_below",
     "add_class_offsets",
     "argsort_rows",
+    "at_bends",
     "box_muller",
     "compose",
     "count",
@@ -49,6 +52,7 @@ __all__ = [
     "philox",
     "project_tiles",
     "sort_rows",
+    "through_knots",
     "value_range",
 ]
 

@@ -22,16 +22,19 @@ from sliceflow.kernels.gpu_values import add_class_offsets, bins_per_unit, displ
 from sliceflow.kernels.reference import (
     add_below,
     argsort_rows,
+    at_bends,
     box_muller,
     displace_knots,
     match,
     sort_rows,
+    through_knots,
 )
 
 __all__ = [
     "add_below",
     "add_class_offsets",
     "argsort_rows",
+    "at_bends",
     "box_muller",
     "compose",
     "count",
@@ -47,6 +50,7 @@ __all__ = [
     "philox",
     "project_tiles",
     "sort_rows",
+    "through_knots",
     "value_range",
 ]
 

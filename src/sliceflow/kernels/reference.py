@@ -15,6 +15,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sliceflow.kernels.reference_bends import at_bends, through_knots
+
 __all__ = [
     "GAP_RATIO",
     "LEVEL_EPSILON",
@@ -22,6 +24,7 @@ __all__ = [
     "add_below",
     "add_class_offsets",
     "argsort_rows",
+    "at_bends",
     "box_muller",
     "compose",
     "count",
@@ -39,6 +42,7 @@ __all__ = [
     "philox_named",
     "project_tiles",
     "sort_rows",
+    "through_knots",
     "value_range",
 ]
 
