@@ -17,17 +17,22 @@ import triton.language as tl
 from torch import Tensor
 
 from sliceflow.kernels import reference
+from sliceflow.kernels.gpu_bends import at_bends, through_knots
 from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
-from sliceflow.kernels.gpu_values import add_class_offsets, bins_per_unit, displace_grid, displace_runs
+from sliceflow.kernels.gpu_values import (
+    add_class_offsets,
+    bins_per_unit,
+    displace_grid,
+    displace_runs,
+    larger,
+)
 from sliceflow.kernels.reference import (
     add_below,
     argsort_rows,
-    at_bends,
     box_muller,
     displace_knots,
     match,
     sort_rows,
-    through_knots,
 )
 
 __all__ = [
@@ -264,11 +269,6 @@ def _quantile(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
 
 
 @triton.jit
-def _larger(a, b):
-    return tl.maximum(a, b)
-
-
-@triton.jit
 def _smaller(a, b):
     return tl.minimum(a, b)
 
@@ -301,7 +301,7 @@ def _compose_kernel(
     low = _quantile(keys, level, BINS_Q, STEPS, True)
     high = _quantile(keys, level, BINS_Q, STEPS, False)
     inside = empty_left & empty_right & (edge > 0) & used
-    before = tl.associative_scan(tl.where(inside, 0, edge), 0, _larger)
+    before = tl.associative_scan(tl.where(inside, 0, edge), 0, larger)
     after = tl.associative_scan(tl.where(inside, BINS_P, edge), 0, _smaller, reverse=True)
     f = (edge - before).to(tl.float32) / tl.maximum(after - before, 1).to(tl.float32)
     position = tl.where(inside, low + f * (high - low), tl.where(empty_left, high, low))

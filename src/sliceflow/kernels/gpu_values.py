@@ -24,6 +24,7 @@ __all__ = [
     "displace_grid",
     "displace_in_place",
     "displace_runs",
+    "larger",
     "pack",
 ]
 
@@ -51,6 +52,11 @@ def bins_per_unit(lo, hi, n_bins):
     width = hi - lo
     rate = n_bins / tl.where(width > 0, width, 1.0)
     return tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
 
 
 @triton.jit
