@@ -14,6 +14,7 @@ __all__ = [
     "Rates",
     "Work",
     "add_class_offsets",
+    "at_bends",
     "compose",
     "displace_grid",
     "geometry",
@@ -23,6 +24,7 @@ __all__ = [
     "philox",
     "project_tiles",
     "step",
+    "through_knots",
 ]
 
 
@@ -77,6 +79,16 @@ def compose(h: int, bins: int) -> Work:
 def pack(h: int, bins: int) -> Work:
     """A table and its range in; a word per bin and four numbers out."""
     return Work(4 * h * (bins + 3 + bins + 4), 8 * h * bins)
+
+
+def at_bends(h: int, bins: int, knots: int) -> Work:
+    """A table, its range and its counts in; knots of 6 bytes and a range of 16 out."""
+    return Work(h * (4 * (2 * bins + 3) + 6 * knots + 16), 60 * h * bins)
+
+
+def through_knots(h: int, bins: int, knots: int) -> Work:
+    """Knots of 6 bytes, how many they are, and a range of 16 in; the table out."""
+    return Work(h * (6 * knots + 18 + 4 * (bins + 1)), 8 * h * bins)
 
 
 def add_class_offsets(h: int, n: int, classes: int) -> Work:

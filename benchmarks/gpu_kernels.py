@@ -17,6 +17,7 @@ from sliceflow.frames import rotation
 
 __all__ = ["Case", "kernel_cases", "kernels_text", "measured_kernels"]
 
+KNOTS, EXPONENT = 16, -12  # of maps that are kept
 TABLE_VALUES = 10_000  # that the tables of `table_cases` are fitted to
 
 
@@ -68,8 +69,17 @@ def table_cases(
         counts, lo, hi = k.histogram(z, bins)
         compose = partial(k.compose, counts, lo, hi, counts, lo, hi)
         yield Case("compose", size, floors.compose(h, bins), compose)
+        maps = _maps(k, z, bins)
+        keep = partial(k.at_bends, *maps, counts, KNOTS, EXPONENT)
+        some = f"{size}, {KNOTS} knots"
+        yield Case("at_bends", some, floors.at_bends(h, bins, KNOTS), keep)
+        lo, hi, at, levels = keep()
+        sizes = torch.full((h,), KNOTS, dtype=torch.int16, device=device)
+        knots = (lo, hi, sizes, at.view(-1), levels.view(-1), bins, EXPONENT, z.dtype)
+        least = floors.through_knots(h, bins, KNOTS)
+        yield Case("through_knots", some, least, partial(k.through_knots, *knots))
         if pack is not None:
-            yield Case("pack", size, floors.pack(h, bins), partial(pack, *_maps(k, z, bins)))
+            yield Case("pack", size, floors.pack(h, bins), partial(pack, *maps))
 
 
 def tile_cases(

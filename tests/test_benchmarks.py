@@ -119,7 +119,7 @@ def test_every_kernel_is_measured():
     rows = gpu_kernels.measured_kernels(cases, RATES, CPU)
     assert {row["kernel"] for row in rows} == {
         "histogram", "displace_grid", "add_class_offsets", "compose", "philox", "project_tiles",
-        "move_tiles", "move_tiles, labels",
+        "move_tiles", "move_tiles, labels", "at_bends", "through_knots",
     }  # fmt: skip
     assert all(row["seconds"] > 0 and row["bytes"] > 0 and row["operations"] > 0 for row in rows)
     text = gpu_kernels.kernels_text(rows, RATES)
@@ -148,7 +148,7 @@ def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     for case in cases:
         case.work()
         seen.add(case.kernel)
-    assert len(seen) == 9
+    assert len(seen) == 11
 
 
 @pytest.mark.parametrize("labels", [False, True])
