@@ -112,7 +112,7 @@ def steps_per_stage(quality: str | int) -> int:
 
 
 def choose_clusters(flow: ImageFlow, m: int, n: int, shape: tuple[int, int, int]) -> int:
-    """Into how many clusters n pictures (channels, h, w) without labels are divided; 1 is not at all."""
+    """How many clusters n pictures of shape (c, h, w) without labels are divided into; 1 is none."""
     counts = _counts(flow.transport, m, n)
     if flow.clusters == "auto":
         size = _CLUSTER * math.sqrt(steps_per_stage(flow.quality)) / math.prod(shape)
