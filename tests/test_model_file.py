@@ -401,7 +401,7 @@ def test_files_of_every_format_still_sample_what_they_did(path):
 
 def test_there_is_a_file_of_every_format_for_every_kind_of_model():
     names = {path.name for path in DATA.glob("*.sliceflow")}
-    since = {"vectors": 1, "pictures": 1, "compact": 1, "inpainting": 1, "classes": 3}
+    since = {"vectors": 1, "pictures": 1, "compact": 1, "inpainting": 1, "classes": 3, "bends": 3}
     assert names == {
         f"{kind}-{n}.sliceflow" for kind, first in since.items() for n in range(first, FORMAT + 1)
     }
