@@ -16,10 +16,9 @@ from sliceflow.compact import (
     CompactTable,
     at_bends,
     compress,
-    from_bytes,
     thinned,
-    to_bytes,
 )
+from sliceflow.compact_bytes import from_bytes, to_bytes
 from sliceflow.kernels import reference
 from sliceflow.transports import GridTable, Histogram, KnotTable, Sorted
 

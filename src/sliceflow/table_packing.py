@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import sliceflow
-from sliceflow.compact import CompactTable, from_bytes, to_bytes
+from sliceflow.compact import CompactTable
+from sliceflow.compact_bytes import from_bytes, to_bytes
 from sliceflow.container import Fields
 from sliceflow.flow import Step
 from sliceflow.packing import check_tensor
