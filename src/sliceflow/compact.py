@@ -36,6 +36,7 @@ __all__ = [
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _MOST_LEVEL = (1 << 15) - 1
+_STEPS = _MOST_LEVEL // 4  # that are the reach of a map at its bends: its noise is far above one
 _ROUNDS = 8
 _SHARED = 8  # times as many knots of a map that classes share
 
@@ -115,14 +116,14 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     density p is the least, for so many knots, if their density is as (p·D″²)^⅕. The lines are then
     fitted to all particles between them: lines through the map itself would cut its corners, at every
     step on the inner side, and samples would shrink. Displacements are rounded to whole steps, of
-    which some 32,000 are `reach`. A GPU is not waited for.
+    which some 8,000 are `reach`. A GPU is not waited for.
     """
     n_bins, device = table.values.shape[1] - 1, table.lo.device
     counts = (
         torch.ones((len(table.lo), n_bins), device=device) if table.counts is None else table.counts
     )
     values = steady(table.lo, table.hi, table.values, counts)
-    exponent = math.frexp(reach / (_MOST_LEVEL - 1))[1]
+    exponent = math.frexp(reach / _STEPS)[1]
     step = math.ldexp(1.0, exponent)
     lo, hi, shift = _rounded(table.lo.double(), table.hi.double(), values.double(), step)
     bend = shift.diff(n=2, dim=1).abs()
