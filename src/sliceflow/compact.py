@@ -1,4 +1,4 @@
-"""Compact tables: the maps of a step in some fifty bytes each, for models that are kept.
+"""Compact tables: the maps of a step in few bytes each, for models that are kept.
 
 A map is kept as its displacement D(z) = T(z) − z, piecewise linear through a few knots that stand where
 it bends, rounded to whole steps. `at_bends` makes such a table of a grid at once, with so many knots

@@ -29,8 +29,8 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
     is where it begins and how wide it is, in the eighths of a step to which it was rounded. Of a map's
     knots the ends have no place: they are at 0 and `n_bins`.
 
-    zlib looks for runs alone, Z_RLE: Z_FILTERED is 1 % smaller and fourteen times as slow to write, its
-    other strategies and lzma are larger.
+    zlib looks for runs alone, Z_RLE: Z_FILTERED is 1 % smaller and fourteen times as slow to write, the
+    default strategy, Huffman's codes alone and lzma are larger.
     """
     for table in tables:
         _check_range(table)
