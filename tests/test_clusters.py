@@ -131,7 +131,7 @@ def test_mirror_images_have_clusters_of_their_own():
 
 
 def test_many_pictures_are_divided_by_default():
-    images, _ = bars(6000)
+    images = bars(6000)[0].repeat(4, 1).repeat(4, 2)  # fewer values would be one cluster
     flow = ImageFlow("1[1]", 2000, 1, levels=17, random_state=0).fit(images)
     assert flow._walk.apart == 6
     flow = ImageFlow("1[1]", 1, 1, levels=17, random_state=0).fit(images)  # more than particles
@@ -142,28 +142,31 @@ def test_many_pictures_are_divided_by_default():
 
 
 def test_there_are_as_many_as_pictures_allow():
+    digit, photograph, tiny = (1, 28, 28), (3, 32, 32), (1, 8, 8)
     choices = {
-        ("auto", 15, 10_000, 60_000, 1): 30,
-        ("auto", 15, 10_000, 60_000, 3): 10,
-        ("auto", "draft", 10_000, 53_999, 1): 29,
-        ("auto", "standard", 10_000, 60_000, 1): 10,
-        ("auto", "best", 10_000, 60_000, 1): 2,
-        ("auto", 1, 10_000, 2000, 1): 2,
-        ("auto", 1, 10_000, 1999, 1): 1,
-        ("auto", 1, 10_000, 7, 1): 1,
-        ("auto", 1, 12, 60_000, 1): 12,
-        ("sorted", 1, 10_000, 60_000, 1): 1,
-        ("histogram", 1, 10, 60_000, 1): 10,
-        (Histogram(8), 1, 100, 60_000, 1): 30,
-        (Auto(threshold=10**6), 1, 10_000, 60_000, 1): 1,
+        ("auto", "draft", 10_000, 60_000, digit): 25,
+        ("auto", "standard", 10_000, 60_000, digit): 14,
+        ("auto", "best", 10_000, 60_000, digit): 7,
+        ("auto", "draft", 10_000, 100_000, photograph): 10,
+        ("auto", "best", 10_000, 100_000, photograph): 10,
+        ("auto", "best", 10_000, 10_000, photograph): 4,
+        ("auto", "draft", 10_000, 60_000, tiny): 2,
+        ("auto", 1, 10_000, 2000, digit): 2,
+        ("auto", 1, 10_000, 1999, digit): 1,
+        ("auto", 1, 10_000, 7, digit): 1,
+        ("auto", 1, 12, 60_000, digit): 12,
+        ("sorted", 1, 10_000, 60_000, digit): 1,
+        ("histogram", 1, 10, 60_000, digit): 10,
+        (Histogram(8), 1, 100, 60_000, digit): 30,
+        (Auto(threshold=10**6), 1, 10_000, 60_000, digit): 1,
     }
 
     def chosen(transport, quality, *of, **more):
         return choose_clusters(ImageFlow(transport=transport, quality=quality, **more), *of)
 
     assert {of: chosen(*of) for of in choices} == choices
-    assert chosen("histogram", 50, 10, 10, 3, clusters=7) == 7
-    assert chosen("sorted", 50, 10, 10, 3, clusters=1) == 1
+    assert chosen("histogram", 50, 10, 10, photograph, clusters=7) == 7
+    assert chosen("sorted", 50, 10, 10, photograph, clusters=1) == 1
 
 
 @pytest.mark.parametrize(

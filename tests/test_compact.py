@@ -16,10 +16,9 @@ from sliceflow.compact import (
     CompactTable,
     at_bends,
     compress,
-    from_bytes,
     thinned,
-    to_bytes,
 )
+from sliceflow.compact_bytes import from_bytes, to_bytes
 from sliceflow.kernels import reference
 from sliceflow.transports import GridTable, Histogram, KnotTable, Sorted
 
@@ -101,6 +100,49 @@ def test_bytes_come_back_bit_for_bit(tables, error):
             assert getattr(a, name).dtype == getattr(b, name).dtype
             assert torch.equal(getattr(a, name), getattr(b, name))
         assert torch.equal(a.grid().values, b.grid().values)
+
+
+def same_bits(given):
+    """The tables that come back, which have every bit of those given."""
+    numbers = [len(t.lo) for t in given], [t.exponent for t in given], given[0].n_bins
+    knots, dtype = sum(len(t.at) for t in given), given[0].dtype
+    again = from_bytes(to_bytes(given), *numbers, knots, dtype)
+    for a, b in zip(given, again, strict=True):
+        for name in FIELDS:
+            assert getattr(a, name).numpy().tobytes() == getattr(b, name).numpy().tobytes()
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_numbers_come_back_bit_for_bit(data):
+    """Differences of more than 16 bits, ranges that are no whole units, minus zero, any sizes."""
+    sizes = data.draw(st.lists(st.integers(2, 9), min_size=1, max_size=5))
+    exponent = data.draw(st.sampled_from([-1000, -40, -9, 0, 100]))
+    level = st.integers(-(1 << 15), (1 << 15) - 1) | st.sampled_from([-32768, 32767])
+    levels = data.draw(st.lists(level, min_size=sum(sizes), max_size=sum(sizes)))
+    places = [
+        sorted(data.draw(st.sets(st.integers(1, 98), min_size=n - 2, max_size=n - 2))) for n in sizes
+    ]
+    unit = math.ldexp(1.0, exponent - 3)
+    whole = st.integers(-(1 << 20), 1 << 20).map(lambda n: n * unit) | st.just(-0.0)
+    number = whole if data.draw(st.booleans()) else whole | st.floats(-1e30, 1e30)
+    ranges = [sorted((data.draw(number), data.draw(number))) for _ in sizes]
+    lo, hi = torch.tensor(ranges, dtype=torch.float64).T
+    at = torch.tensor([k for inner in places for k in (0, *inner, 99)], dtype=torch.int32)
+    levels = torch.tensor(levels, dtype=torch.int16)
+    sizes = torch.tensor(sizes, dtype=torch.int16)
+    same_bits([CompactTable(lo, hi, sizes, at, levels, 99, exponent)])
+
+
+def test_ranges_of_whole_units_take_few_bytes_and_others_are_exact():
+    table = at_bends(bent()[0], 12, reach=16.0)
+    odd = replace(table, lo=table.lo - 1e-9)
+    same_bits([table])
+    same_bits([odd])
+    same_bits([table, odd])
+    assert zlib.decompress(to_bytes([table]))[0] == 1
+    assert zlib.decompress(to_bytes([odd]))[0] == 0
+    assert len(to_bytes([table])) < len(to_bytes([odd]))
 
 
 @settings(max_examples=50)
@@ -213,6 +255,7 @@ def packed(**changes):
         dict(packed=packed()["packed"][:-1]),
         dict(packed=packed()["packed"] + b"\0"),
         dict(packed=zlib.compress(bytes(1 << 20))),
+        dict(packing=1),
     ],
     ids=lambda c: "-".join(c),
 )
@@ -320,7 +363,7 @@ def test_wrong_fields_of_compact_tables_are_model_file_errors(tmp_path):
     fitted("labels").compress().save(path)
     text, tensors = container.read(path)
     group = text["schedule"][1]["tables"][0]
-    for name in ("bins", "knots", "type", "exponents", "directions", "steps"):
+    for name in ("bins", "knots", "type", "exponents", "directions", "steps", "packing"):
         for value in (None, -1, 0, 1 << 40, [], [-5000], "float16", [0] * 3):
             container.write(
                 path,

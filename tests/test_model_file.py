@@ -399,9 +399,21 @@ def test_files_of_every_format_still_sample_what_they_did(path):
     assert path.stat().st_size < 60_000
 
 
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.sliceflow")), ids=lambda path: path.name)
+def test_files_of_every_format_are_saved_in_the_newest_with_the_same_maps(path, tmp_path):
+    flow = load(path, device="cpu")
+    flow.save(tmp_path / "m")
+    again = load(tmp_path / "m", device="cpu")
+    models = [f._model if isinstance(f, ImageFlow) else [f._model] for f in (flow, again)]
+    for a, b in zip(*([s for steps in model for s in steps] for model in models), strict=True):
+        for name, kept in vars(a.table).items():
+            other = getattr(b.table, name)
+            assert torch.equal(kept, other) if isinstance(kept, torch.Tensor) else kept == other
+
+
 def test_there_is_a_file_of_every_format_for_every_kind_of_model():
     names = {path.name for path in DATA.glob("*.sliceflow")}
-    since = {"vectors": 1, "pictures": 1, "compact": 1, "inpainting": 1, "classes": 3}
+    since = {"vectors": 1, "pictures": 1, "compact": 1, "inpainting": 1, "classes": 3, "bends": 3}
     assert names == {
         f"{kind}-{n}.sliceflow" for kind, first in since.items() for n in range(first, FORMAT + 1)
     }

@@ -70,7 +70,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         pixels less than a fifth are neither dark nor light
     clusters : pictures without labels are divided into so many clusters, each with maps of its own
         (`sliceflow.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
-        where they would have less than 120 pictures for each step of a stage: these would be copied
+        where they would have less than 470,000·√steps values together: the pictures would be copied
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples, at its bends; eight times as many where
         classes share maps, and of sorted particles. 0 keeps no model, and then only the batched
@@ -189,7 +189,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             data = data.with_mirror_images()
         if data.condition is None and self.observed is None:
             m = choose_particles(self.n_particles, data.place.total, None)
-            k = choose_clusters(self, m, data.n, data.layout.shape[0])
+            k = choose_clusters(self, m, data.n, data.layout.shape)
             if k > 1:
                 data = data.clustered(k, seed.child("data"), self.upsampling, together)
         start = begin(self, data, seed, ranks)

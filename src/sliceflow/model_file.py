@@ -47,7 +47,7 @@ from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["FORMAT", "ModelFileError", "Saved", "load"]
 
-FORMAT = 3  # a new number only where an old library would misread the file
+FORMAT = 4  # a new number only where an old library would misread the file
 _BATCHED = ("particles_", "particle_conditions_")
 
 

@@ -89,27 +89,18 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     one = max(1, apart) * map_bytes(flow.n_knots, shared=0 < amplifier < math.inf)
     _check_memory(one, data, share, stages, directions, most)
 
-    rows, codes, codes_p, place, runs = None, None, None, None, None
+    rows, codes_p, place, runs = None, None, None, None
     if data.codes is not None:
         rows = conditions.proportional(data.codes, m, seed.child("conditions")).to(data.device)
-        codes = data.codes.to(data.device)
-        codes_p = codes[rows]
-    if apart and codes is not None and codes_p is not None and data.own_codes is not None:
+        codes_p = data.codes.to(data.device)[rows]
+    if apart and codes_p is not None:
         _need_particles(m, data.condition, codes_p)
         codes_p, _, place, whole = arranged(codes_p, apart)
         runs = whole.part(share.slice)
-        batches = MiniBatches(order=torch.argsort(data.own_codes, stable=True))
-        if ranks is None:
-            batches = divide_apart(most, codes_p, codes, apart, seed.child("batches"))
-        else:
-            transport = ranks.shared(transport, m + data.n)
-    elif ranks is None:
-        seen = None if amplifier == 0 else codes_p
-        batches = divide(m, data.n, most, seen, codes, seed.child("batches"), data.device)
-    else:  # every step looks at everything, and all ranks at the same maps
-        seen = None if amplifier == 0 else codes_p
-        batches, left_out = weighed(codes, seen, data.here, data.device)
-        transport = ranks.shared(transport, m + data.n - left_out)
+    seen = None if amplifier == 0 else codes_p
+    batches, n_seen = _batches(data, m, seen, apart, most, seed.child("batches"), ranks)
+    if ranks is not None:  # all ranks have the same maps
+        transport = ranks.shared(transport, n_seen)
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(layout.dimension, share.count, dtype=torch.float32, device=data.device)
     noise.child("start").fill(x).mul_(flow.start_noise)
@@ -118,6 +109,28 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
     walk = _walk(flow, data, amplifier, stages, known, seed.child("flow"), together)
     return PictureStart(share, particles, noise, rows, place, batches, transport, walk, mask)
+
+
+def _batches(
+    data: PictureData,
+    m: int,
+    codes_p: Tensor | None,
+    apart: int,
+    most: int | None,
+    seed: Seed,
+    ranks: Ranks | None,
+) -> tuple[MiniBatches, int]:
+    """What the steps look at, and how many columns that are; of several ranks, everything."""
+    codes = None if data.codes is None else data.codes.to(data.device)
+    n_seen = m + data.n
+    if apart and codes is not None and codes_p is not None and data.own_codes is not None:
+        if ranks is None:
+            return divide_apart(most, codes_p, codes, apart, seed), n_seen
+        return MiniBatches(order=torch.argsort(data.own_codes, stable=True)), n_seen
+    if ranks is None:
+        return divide(m, data.n, most, codes_p, codes, seed, data.device), n_seen
+    batches, left_out = weighed(codes, codes_p, data.here, data.device)
+    return batches, n_seen - left_out
 
 
 def _need_particles(m: int, condition: conditions.Labels | None, codes: Tensor) -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import sliceflow
-from sliceflow.compact import CompactTable, from_bytes, to_bytes
+from sliceflow.compact import CompactTable
+from sliceflow.compact_bytes import PACKING, from_bytes, to_bytes
 from sliceflow.container import Fields
 from sliceflow.flow import Step
 from sliceflow.packing import check_tensor
@@ -85,6 +86,7 @@ def _pack_compact(
         "exponents": [t.exponent for t in tables],
         "bins": tables[0].n_bins,
         "knots": sum(len(t.at) for t in tables),
+        "packing": PACKING,
         "type": str(tables[0].dtype).removeprefix("torch."),
     }
 
@@ -167,6 +169,7 @@ def _unpack_compact(
         group.whole("bins", 1),
         group.whole("knots", 0),
         getattr(torch, group.text("type")),
+        group.whole("packing", 1, PACKING) if "packing" in group.value else 1,  # not in formats 1 to 3
     )
     return [table.to(device) for table in tables]
 

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.model_file import FORMAT
+from sliceflow.transports import Histogram
 
 HERE = Path(__file__).parent
 RNG = np.random.default_rng(0)
@@ -27,7 +28,7 @@ def main() -> None:
     images = RNG.integers(0, 17, (150, 6, 6)).astype(np.uint8)
     options |= dict(schedule="1[1] 3[3] 6[3,1]", quality=3, levels=17, n_particles=300, n_knots=16)
     labels = np.array(["a", "b"])[np.arange(150) % 2]
-    pictures = ImageFlow(**options, transport="histogram").fit(images, labels)
+    pictures = ImageFlow(**options, transport=Histogram(16)).fit(images, labels)  # so few stay grids
     ys = [None, "b"]
     samples = [pictures.sample(4, y, random_state=0).tolist() for y in ys]
     keep("pictures", pictures, {"y": ys, "samples": samples})
@@ -46,7 +47,15 @@ def main() -> None:
     samples = [classes.sample(4, y, random_state=0).tolist() for y in ys]
     keep("classes", classes, {"y": ys, "samples": samples})
 
-    inpainting = ImageFlow(**options, observed="top").fit(images)
+    bends = ImageFlow(
+        **options | dict(schedule="1[1] 4[3] 8[3]", quality=2, n_knots=2),
+        transport="histogram",
+        amplifier=10,
+    ).fit(digits.images[:400].astype(np.uint8), digits.target[:400] % 2)
+    samples = [bends.sample(4, y, random_state=0).tolist() for y in ys]
+    keep("bends", bends, {"y": ys, "samples": samples})
+
+    inpainting = ImageFlow(**options | dict(n_knots=2), observed="top").fit(images)
     completed = inpainting.inpaint(images[:3], 2, random_state=0).tolist()
     keep("inpainting", inpainting, {"pictures": images[:3].tolist(), "inpaint": completed})
 

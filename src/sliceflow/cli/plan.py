@@ -93,9 +93,10 @@ def _maps(flow: Any, data: Data, labels: Any, m: int) -> int:
         return 1
     from sliceflow.picture_parameters import choose_amplifier, choose_clusters
 
-    n, channels = len(data.x) * (2 if flow.mirror else 1), data.x.shape[3] if data.x.ndim == 4 else 1
+    n = len(data.x) * (2 if flow.mirror else 1)
     if labels is None:
-        return choose_clusters(flow, m, n, channels)
+        h, w, c = (*data.x.shape[1:], 1)[:3]
+        return choose_clusters(flow, m, n, (c, h, w))
     k = len(np.unique(labels))
     return k if choose_amplifier(flow.amplifier, flow.transport, m, n, k) == math.inf else 1
 
