@@ -33,8 +33,8 @@ __all__ = [
 
 QUALITY = {"draft": 15, "standard": 50, "best": 200}
 _ENOUGH = 1000  # pictures of a class that is held apart from all others
-_CLUSTER = 470_000  # values of a cluster's pictures for √steps of a stage; fewer would be copied
-_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
+_CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
+_MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -115,9 +115,9 @@ def choose_clusters(flow: ImageFlow, m: int, n: int, shape: tuple[int, int, int]
     """How many clusters n pictures of shape (c, h, w) without labels are divided into; 1 is none."""
     counts = _counts(flow.transport, m, n)
     if flow.clusters == "auto":
-        size = _CLUSTER * math.sqrt(steps_per_stage(flow.quality)) / math.prod(shape)
+        size = _CLUSTER_VALUES * math.sqrt(steps_per_stage(flow.quality)) / math.prod(shape)
         enough = max(_ENOUGH, math.ceil(size))
-        most = min(_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
+        most = min(_MOST_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
         return max(1, most) if counts else 1
     k, most = int(flow.clusters), min(m, n)
     need(k <= most, "clusters", k, f"at most {most}: each needs a particle and a picture")

@@ -89,16 +89,17 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     one = max(1, apart) * map_bytes(flow.n_knots, shared=0 < amplifier < math.inf)
     _check_memory(one, data, share, stages, directions, most)
 
-    rows, codes_p, place, runs = None, None, None, None
+    rows, codes, codes_p, place, runs = None, None, None, None, None
     if data.codes is not None:
         rows = conditions.proportional(data.codes, m, seed.child("conditions")).to(data.device)
-        codes_p = data.codes.to(data.device)[rows]
+        codes = data.codes.to(data.device)
+        codes_p = codes[rows]
     if apart and codes_p is not None:
         _need_particles(m, data.condition, codes_p)
         codes_p, _, place, whole = arranged(codes_p, apart)
         runs = whole.part(share.slice)
     seen = None if amplifier == 0 else codes_p
-    batches, n_seen = _batches(data, m, seen, apart, most, seed.child("batches"), ranks)
+    batches, n_seen = _batches(data, m, codes, seen, apart, most, seed.child("batches"), ranks)
     if ranks is not None:  # all ranks have the same maps
         transport = ranks.shared(transport, n_seen)
     noise = Noise(seed.child("particles"), share.first)
@@ -114,6 +115,7 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
 def _batches(
     data: PictureData,
     m: int,
+    codes: Tensor | None,
     codes_p: Tensor | None,
     apart: int,
     most: int | None,
@@ -121,7 +123,6 @@ def _batches(
     ranks: Ranks | None,
 ) -> tuple[MiniBatches, int]:
     """What the steps look at, and how many columns that are; of several ranks, everything."""
-    codes = None if data.codes is None else data.codes.to(data.device)
     n_seen = m + data.n
     if apart and codes is not None and codes_p is not None and data.own_codes is not None:
         if ranks is None:
