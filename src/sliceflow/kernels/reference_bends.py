@@ -33,7 +33,7 @@ def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     inside = (level - start) / (below.gather(1, b + 1) - start)
 
     place = torch.arange(n_bins + 1, dtype=torch.float64, device=values.device)
-    edge = lo[:, None] + (hi - lo)[:, None] * (place / n_bins)
+    edge = lo[:, None] + (hi - lo)[:, None] * _over(place, n_bins)
     shift = values.double() - edge
     end = shift.gather(1, b).lerp(shift.gather(1, b + 1), inside)
     shift = torch.where(place > b[:, 1:], end[:, 1:], shift)
@@ -44,8 +44,13 @@ def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
 def shift_of(lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     """How far a grid's values (h, B + 1) are from its edges."""
     n_bins = values.shape[1] - 1
-    place = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device) / n_bins
-    return values - (lo[:, None] + (hi - lo)[:, None] * place)
+    place = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device)
+    return values - (lo[:, None] + (hi - lo)[:, None] * _over(place, n_bins))
+
+
+def _over(x: Tensor, n: int) -> Tensor:
+    """x / n, rounded once. By a plain number torch divides on a GPU as x · (1/n), rounded twice."""
+    return x / torch.full((), n, dtype=x.dtype, device=x.device)
 
 
 def rounded(lo: Tensor, hi: Tensor, values: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,7 +82,7 @@ def at_bends(
     density = (counts * bend.square()) ** 0.2
     density += 0.05 * density.mean(1, keepdim=True) + 1e-12
     below = torch.nn.functional.pad(density.cumsum(1), (1, 0))
-    share = torch.arange(1, n_knots - 1, dtype=torch.float64, device=device) / (n_knots - 1)
+    share = _over(torch.arange(1, n_knots - 1, dtype=torch.float64, device=device), n_knots - 1)
     inner = torch.searchsorted(below, below[:, -1:] * share)
     at = torch.nn.functional.pad(torch.nn.functional.pad(inner, (1, 0)), (0, 1), value=n_bins)
     number = torch.arange(n_knots, device=device)
@@ -130,7 +135,7 @@ def through_knots(
     at, n_knots = at.long(), len(at)
     row = torch.arange(h, device=device)
     row = row.repeat_interleave(sizes.long(), output_size=n_knots)  # known: no wait for a GPU
-    edge = lo[row] + ((hi - lo) / n_bins)[row] * at
+    edge = lo[row] + _over(hi - lo, n_bins)[row] * at
     values = edge + levels.double() * math.ldexp(1.0, exponent)
     # A knot's line runs up to the next knot; that of a map's last one is its own edge only.
     bins = torch.diff(at, append=at[:1])
