@@ -1,4 +1,4 @@
-"""How near samples of pictures are to held-out pictures: the two distances the benchmarks print."""
+"""How near samples of pictures are to real ones: the distances the benchmarks print."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from sliceflow import metrics
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "NetworkJudge"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,31 @@ class Judge:
                 (rows - self.mean) @ self.axes.T, (self.test - self.mean) @ self.axes.T
             ),
         }
+
+
+@dataclass(frozen=True)
+class NetworkJudge:
+    """Scores samples by FD to the training pictures, in the features of a network that learnt these."""
+
+    network: metrics.PictureClassifier
+    features: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        train: np.ndarray,
+        labels: np.ndarray | None,
+        *,
+        levels: int = 256,
+        device: str = "auto",
+    ) -> "NetworkJudge":
+        """Train the network; without labels it learns which way up pictures are."""
+        network = metrics.train_classifier(train, labels, levels=levels, device=device)
+        return cls(network, network.features(train))
+
+    def score(self, samples: np.ndarray) -> dict[str, float]:
+        """The distance; it depends on how many samples there are."""
+        return {"FD": metrics.frechet_distance(self.network.features(samples), self.features)}
 
 
 def _rows(images: np.ndarray, levels: int) -> np.ndarray:

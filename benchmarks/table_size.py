@@ -1,12 +1,14 @@
 """What small models are worth: megabytes against the quality of offline samples, and how fast they are.
 
-    python benchmarks/table_size.py                                   # digits, on a CPU: a minute
+    python benchmarks/table_size.py                                   # digits, on a CPU: two minutes
     python benchmarks/table_size.py --data-root DATA                  # MNIST and CIFAR-10: for a GPU
     python benchmarks/table_size.py mnist14 --steps 8 --data-root DATA    # a small MNIST, for a CPU
 
-Fits each set once with maps on a fine grid, keeps these maps in each of the ways, and draws offline
-samples from the same noise by each. The batched samples are the goal, real pictures the floor. Writes
-table_size.png and table_size.json; with ``--keep`` also all samples, for judges from outside.
+Fits each set, with the same seed, once for every ``--knots``, the parameter `n_knots`. What ``--even``
+knots and the ``--errors`` of `ImageFlow.compress` leave is taken from one fit with all edges of all
+maps. Offline samples of each are drawn from the same noise. The batched samples are the goal, real
+pictures the floor. Writes table_size.png and table_size.json; with ``--keep`` also all samples, for
+judges from outside.
 """
 
 from __future__ import annotations
@@ -15,24 +17,26 @@ import argparse
 import copy
 import importlib
 import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from judge import Judge
+from judge import Judge, NetworkJudge
 from report import facts, signature, table
 
 from sliceflow import ImageFlow, datasets, load
-from sliceflow.compact import at_bends
-from sliceflow.picture_parameters import default_bins
-from sliceflow.transports import Histogram
+from sliceflow.checks import resolve_device
+from sliceflow.transports import GridTable, Histogram
 
-__all__ = ["AnyJudge", "Problem", "measured", "text", "ways"]
+__all__ = ["AnyJudge", "Problem", "flows", "measured", "text", "ways"]
+
+ALL = 1024  # edges of a map, or more than it has
 
 Row = dict[str, float]
 
@@ -71,102 +75,73 @@ class Problem:
         colour = name == "cifar10"
         return cls(name, data.images, None if colour else data.labels, test.images, data.levels, colour)
 
-    def fitted(
-        self, steps: str | int, particles: int | None, amplifier: float, device: str
-    ) -> ImageFlow:
-        """A flow that keeps every edge of its maps; its pictures have no clusters."""
-        n_bins = default_bins(0.0 if self.labels is None else amplifier)
-        return ImageFlow(
-            n_particles=particles,
-            amplifier=amplifier,
-            clusters=1,
-            quality=steps,
-            levels=self.levels,
-            mirror=self.mirror,
-            device=device,
-            random_state=0,
-            transport=Histogram(n_bins),
-            n_knots=n_bins,
-        ).fit(self.images, self.labels)
+    def fitted(self, n_knots: int | None, **settings: Any) -> ImageFlow:
+        """A flow that keeps so many knots of its maps; None keeps every edge."""
+        flow = ImageFlow(levels=self.levels, mirror=self.mirror, random_state=0, **settings)
+        flow.set_params(n_knots=ALL if n_knots is None else n_knots)
+        return flow.fit(self.images, self.labels)
 
 
 def ways(
-    n_bins: int, knots: tuple[int, ...], errors: tuple[float, ...]
+    even: Sequence[int], knots: Sequence[int], errors: Sequence[float]
 ) -> dict[str, tuple[str, float]]:
-    """The ways to keep maps, by name: even knots, knots at bends, the error of `ImageFlow.compress`."""
-    even = {f"{n} even knots": ("even", n) for n in (1024, 256, 128, 64) if n <= n_bins}
-    bends = {f"{n} knots at bends": ("bends", n) for n in knots if n < n_bins}
-    return {**even, **bends, **{f"compress({error:g})": ("compress", error) for error in errors}}
+    """The ways to keep maps, by name: even knots, `n_knots`, the error of `ImageFlow.compress`."""
+    return {
+        **{f"{n} even knots": ("even", n) for n in even},
+        **{f"n_knots={n}": ("n_knots", n) for n in knots},
+        **{f"compress({error:g})": ("compress", error) for error in errors},
+    }
 
 
-def kept(flow: ImageFlow, kind: str, number: float, folder: Path) -> tuple[ImageFlow, int]:
-    """The flow with its maps kept in one way, and their bytes: those of the file if compact."""
-    other = copy.copy(flow)
-    if kind == "even":
-        other._model = [
-            [replace(s, table=s.table.thin(int(number))) for s in steps] for steps in flow._model
-        ]
-        tables: list[Any] = [step.table for steps in other._model for step in steps]
-        return other, sum(t.values.nbytes + t.lo.nbytes + t.hi.nbytes for t in tables)
-    if kind == "bends":
-        other._model = [
-            [replace(s, table=_bends(s.table, int(number), flow._walk, i)) for s in steps]
-            for i, steps in enumerate(flow._model)
-        ]
-    else:
-        other.compress(number)
-    other.save(folder / "m")
-    return other, (folder / "m").stat().st_size
+def flows(
+    problem: Problem, some: dict[str, tuple[str, float]], settings: dict[str, Any]
+) -> Iterator[tuple[str, ImageFlow]]:
+    """The flows whose maps are kept in each of these ways, each fitted when it is asked for."""
+    whole = None
+    for name, (kind, number) in some.items():
+        if kind == "n_knots":
+            yield name, problem.fitted(int(number), **settings)
+            continue
+        whole = whole or problem.fitted(None, **settings)
+        flow = copy.copy(whole)
+        if kind == "compress":
+            flow.compress(number)
+        else:
+            flow._model = [
+                [replace(step, table=step.table.thin(int(number))) for step in steps]
+                for steps in whole._model
+            ]
+        yield name, flow
 
 
-def _bends(table: Any, n_knots: int, walk: Any, stage: int) -> Any:
-    """A grid's maps as a fit keeps them; what is left of its counts are its weights."""
-    reach = walk.engine(stage)[0].schedule[0].reach
-    return at_bends(replace(table, counts=table.weights.double().square()), n_knots, reach)
+def size_of(flow: ImageFlow, path: Path) -> int:
+    """Bytes of the model's file; of grids those of their maps alone."""
+    tables = [step.table for steps in flow._model for step in steps]
+    flow.save(path)
+    if all(isinstance(table, GridTable) for table in tables):
+        return sum(t.values.nbytes + t.lo.nbytes + t.hi.nbytes for t in tables)
+    return path.stat().st_size
 
 
 def measured(
-    flow: ImageFlow,
-    judge: AnyJudge,
-    n: int,
-    n_seeds: int,
-    some: dict[str, tuple[str, float]],
-    *,
-    keep: Path | None = None,
-    on_cpu: int = 0,
-) -> Iterator[tuple[str, Row]]:
-    """Size, scores and speed: of batched samples, and of offline ones for every way to keep the maps.
+    flow: ImageFlow, judge: AnyJudge, y: np.ndarray | None, n: int, n_seeds: int, on_cpu: int
+) -> tuple[Row, np.ndarray]:
+    """Size, speed and scores of n offline samples of labels y, as means over seeds; the first samples.
 
-    Scores are means over `n_seeds` sets of n samples. All sets have labels in the same proportions.
-    `on_cpu` samples of every compressed file are also drawn on a CPU, to see how far they are off.
+    `on_cpu` samples of the file are also drawn on a CPU, to see how far they are off.
     """
-    order = np.random.default_rng(0).permutation(len(flow.particles_))
-    parts = [order[:n]] + [order[k * n : (k + 1) * n] for k in range(1, n_seeds)]
-    scores = [judge.score(flow.particles_[part]) for part in parts if len(part) == len(parts[0])]
-    yield "batched samples", _mean(scores)
-    y = None if flow.particle_conditions_ is None else flow.particle_conditions_[order[:n]]
-    n = len(order[:n])
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        np.save(keep / "batched.npy", flow.particles_[order[:n]])
-        if y is not None:
-            np.save(keep / "labels.npy", y)  # of the batched and of all offline samples
     n_maps = sum(len(step.table.lo) for steps in flow._model for step in steps)
-    for name, way in some.items():
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.perf_counter()
-            other, size = kept(flow, *way, Path(folder))
-            row = {"MB": size / 1e6, "bytes per map": size / n_maps}
-            row["seconds to make"] = time.perf_counter() - began
-            if way[0] != "even" and on_cpu:
-                row["apart from a CPU"] = _apart(other, Path(folder) / "m", on_cpu, y)
-        other.sample(1, None if y is None else y[:1], random_state=0)  # compiles
-        began = time.perf_counter()
-        samples = [other.sample(n, y, random_state=1000 + seed) for seed in range(n_seeds)]
-        row["samples/s"] = n * n_seeds / (time.perf_counter() - began)
-        if keep is not None:
-            np.save(keep / f"{name.replace(' ', '_')}.npy", samples[0])
-        yield name, row | _mean([judge.score(s) for s in samples])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m"
+        size = size_of(flow, path)
+        row = {"MB": size / 1e6, "bytes per map": size / n_maps}
+        if on_cpu:
+            row["apart from a CPU"] = _apart(flow, path, on_cpu, y)
+    flow.sample(1, None if y is None else y[:1], random_state=0)  # compiles
+    began = time.perf_counter()
+    samples = [flow.sample(n, y, random_state=1000 + seed) for seed in range(n_seeds)]
+    row["samples/s"] = n * n_seeds / (time.perf_counter() - began)
+    return row | _mean([judge.score(part) for part in samples]), samples[0]
 
 
 def _mean(scores: list[Row]) -> Row:
@@ -195,14 +170,13 @@ def text(rows: dict[str, Row], scores: list[str]) -> str:
             *(f"{row[score]:.4f}" for score in scores),
             *(f"{row[score] / goal[score]:.2f}" for score in scores),
             cell(row, "samples/s", ".0f"),
-            cell(row, "seconds to make", ".1f"),
             cell(row, "apart from a CPU", ".4f"),
         ]
         for name, row in rows.items()
     ]
     ratios = [f"{score} / batched" for score in scores]
     head = ["maps kept as", "MB", "bytes per map", *scores, *ratios]
-    return table([*head, "samples/s", "seconds to make", "apart from a CPU"], cells)
+    return table([*head, "samples/s", "apart from a CPU"], cells)
 
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
@@ -217,12 +191,16 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     )
     for axes, result in zip(panels[0], results, strict=True):
         rows, score = result["rows"], result["scores"][-1]
-        kinds = (("even", "o-", "#0072B2"), ("bends", "s-", "#CC79A7"), ("compress", "D-", "#D55E00"))
+        kinds = (("even", "o-", "#0072B2"), ("n_knots", "s-", "#CC79A7"), ("compress", "D-", "#D55E00"))
         for kind, style, colour in kinds:
-            some = [row for name, row in rows.items() if kind in name]
-            axes.plot(
-                [r["MB"] for r in some], [r[score] for r in some], style, color=colour, label=kind
-            )
+            some = {name: row for name, row in rows.items() if kind in name}
+            if not some:
+                continue
+            x, y = ([row[of] for row in some.values()] for of in ("MB", score))
+            axes.plot(x, y, style, color=colour, label=kind)
+            for name, *at in zip(some, x, y, strict=True):
+                number = re.sub(r"[^\d.]", "", name)
+                axes.annotate(number, at, xytext=(4, 4), textcoords="offset points", fontsize=8)
         goal = rows["batched samples"][score]
         axes.axhline(goal, color="#000000", lw=1, label="batched samples")
         axes.axhline(1.1 * goal, color="#000000", lw=1, ls="--", label="batched + 10 %")
@@ -232,32 +210,76 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def named(judge: str | None, problem: Problem, most: int) -> AnyJudge:
-    """``module:function`` called with pictures to fit, held-out ones and levels; else our own judge."""
-    if judge is None:
-        return Judge.of(problem.images, problem.held_out, levels=problem.levels, most=most)
+def named(judge: str, problem: Problem, most: int, device: str) -> AnyJudge:
+    """ "pixels", "network", or ``module:function``, called with pictures, held-out ones and levels."""
+    images, held_out, levels = problem.images, problem.held_out, problem.levels
+    if judge == "pixels":
+        return Judge.of(images, held_out, levels=levels, most=most)
+    if judge == "network":
+        return NetworkJudge.of(images, problem.labels, levels=levels, device=device)
     module, _, function = judge.partition(":")
-    made: AnyJudge = getattr(importlib.import_module(module), function)(
-        problem.images, problem.held_out, problem.levels
-    )
+    made: AnyJudge = getattr(importlib.import_module(module), function)(images, held_out, levels)
     return made
 
 
+def result_of(name: str, steps: str | int, args: argparse.Namespace) -> dict[str, Any]:
+    """One set with so many steps: fit, keep in every way, sample, score."""
+    problem = Problem.of(name, args.data_root)
+    n = args.samples or min(10_000, len(problem.held_out))
+    judge = named(args.judge, problem, n, args.device)
+    real = problem.held_out[:n] if args.judge == "network" else problem.images  # those it has not seen
+    rows = {"real pictures": judge.score(real)}
+    settings = {
+        "quality": steps,
+        "n_particles": args.particles,
+        "transport": Histogram(128, most=None) if args.count_all else "histogram",
+        "device": args.device,
+    }
+    order: np.ndarray = np.zeros(0)
+    y = None
+    for way, flow in flows(problem, ways(args.even, args.knots, args.errors), settings):
+        if "batched samples" not in rows:
+            order = np.random.default_rng(0).permutation(len(flow.particles_))[:n]
+            rows["batched samples"] = judge.score(flow.particles_[order])
+            if flow.particle_conditions_ is not None:
+                y = flow.particle_conditions_[order]  # of the batched and of all offline samples
+            keep(args.keep, name, "batched", flow.particles_[order])
+            keep(args.keep, name, "labels", y)
+        rows[way], samples = measured(flow, judge, y, len(order), args.seeds, args.on_cpu)
+        keep(args.keep, name, way, samples)
+        print(name, way, {k: round(v, 4) for k, v in rows[way].items()}, flush=True)
+    n_maps = sum(len(step.table.lo) for of_stage in flow._model for step in of_stage)
+    labels = "without labels" if y is None else "with labels"
+    title = f"{name} {labels}, {steps} steps per stage, {len(flow.particles_):,} particles"
+    return {"title": title, "maps": n_maps, "scores": list(rows["real pictures"]), "rows": rows}
+
+
+def keep(folder: Path | None, name: str, way: str, samples: np.ndarray | None) -> None:
+    """Samples for a judge from outside."""
+    if folder is not None and samples is not None:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        np.save(folder / name / f"{way.replace(' ', '_')}.npy", samples)
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Fit, keep in every way, sample, and print."""
+    """Every set, with each number of steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="*", help="default: digits; mnist cifar10 with a --data-root")
     parser.add_argument("--data-root")
     parser.add_argument(
-        "--steps", help="per stage, or draft, standard, best; default: standard, digits 10"
+        "--steps", nargs="+", help="per stage, or draft, standard, best; default: standard, digits 10"
     )
     parser.add_argument("--particles", type=int)
-    parser.add_argument("--amplifier", type=float, default=10.0, help="inf: every class its own maps")
+    parser.add_argument(
+        "--count-all", action="store_true", help="all particles at every step, 128 bins"
+    )
     parser.add_argument("--samples", type=int, help="default: as many as held-out pictures")
-    parser.add_argument("--seeds", type=int, default=2, help="sets of samples that are judged")
-    parser.add_argument("--errors", type=float, nargs="*", default=[0.1, 0.2, 0.4, 0.8])
-    parser.add_argument("--knots", type=int, nargs="*", default=[8, 12, 16, 24], help="at bends")
-    parser.add_argument("--judge", help="module:function, in place of the distances in pixels")
+    parser.add_argument("--seeds", type=int, default=2, help="sets of offline samples that are judged")
+    parser.add_argument("--even", type=int, nargs="*", default=[], help="knots, evenly spread")
+    parser.add_argument("--knots", type=int, nargs="*", default=[8, 12, 16, 24], help="n_knots")
+    parser.add_argument("--errors", type=float, nargs="*", default=[], help="of ImageFlow.compress")
+    judges = "pixels, network (FD in its features; it is trained first), or module:function"
+    parser.add_argument("--judge", default="pixels", help=judges)
     parser.add_argument("--keep", type=Path, help="a folder for all samples, as .npy")
     parser.add_argument("--on-cpu", type=int, default=0, help="samples to draw on a CPU as well")
     parser.add_argument("--device", default="auto")
@@ -265,42 +287,20 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
 
     command = "python benchmarks/table_size.py " + " ".join(sys.argv[1:] if argv is None else argv)
+    about = facts(resolve_device(args.device))
     results: list[dict[str, Any]] = []
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.sets or (["mnist", "cifar10"] if args.data_root else ["digits"]):
-        problem = Problem.of(name, args.data_root)
-        given = args.steps or ("10" if name == "digits" else "standard")
-        steps = int(given) if given.isdigit() else given
-        began = time.perf_counter()
-        flow = problem.fitted(steps, args.particles, args.amplifier, args.device)
-        seconds = time.perf_counter() - began
-        n = args.samples or min(10_000, len(problem.held_out))
-        judge = named(args.judge, problem, n)
-        rows = {"real pictures": judge.score(problem.images)}
-        scores = list(rows["real pictures"])
-        some = ways(flow.n_knots, tuple(args.knots), tuple(args.errors))
-        keep = None if args.keep is None else args.keep / name
-        options: dict[str, Any] = dict(keep=keep, on_cpu=args.on_cpu)
-        for way, row in measured(flow, judge, n, args.seeds, some, **options):
-            rows[way] = row
-            print(name, way, {k: round(v, 4) for k, v in row.items()}, flush=True)
-        n_maps = sum(len(step.table.lo) for steps in flow._model for step in steps)
-        labels = "without labels" if problem.labels is None else "with labels"
-        title = f"{name} {labels}, {given} steps per stage, {len(flow.particles_):,} particles"
-        about = facts(flow._device)
-        print(f"\n{title}: {n_maps:,} maps on {flow.n_knots} bins, fitted in {seconds:.0f} s\n")
-        print(f"{text(rows, scores)}\n\n{signature(about, command)}\n", flush=True)
-        result = {
-            "title": title,
-            "maps": n_maps,
-            "fit seconds": seconds,
-            "scores": scores,
-            "rows": rows,
-        }
-        results.append({"about": about, "command": command, **result})
-        # After every set: whoever stops the next one has this one.
-        plot(results, args.out / "table_size.png")
-        (args.out / "table_size.json").write_text(json.dumps(results, indent=1) + "\n")
+        for given in args.steps or ["10" if name == "digits" else "standard"]:
+            result = result_of(name, int(given) if given.isdigit() else given, args)
+            print(f"\n{result['title']}: {result['maps']:,} maps\n")
+            print(
+                f"{text(result['rows'], result['scores'])}\n\n{signature(about, command)}\n", flush=True
+            )
+            results.append({"about": about, "command": command, **result})
+            # After every one: whoever stops the next one has this one.
+            plot(results, args.out / "table_size.png")
+            (args.out / "table_size.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import table_size
 import timing
 import torch
 import trade_offs
-from judge import Judge
+from judge import Judge, NetworkJudge
 from paper import algorithm1
 from presets import CIFAR10, MNIST, Preset
 
@@ -325,12 +325,14 @@ def test_equal_quality_is_read_off():
 
 def test_every_way_to_keep_maps_is_measured(tmp_path, capsys):
     size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1"]
-    few = ["--errors", "0.1", "--on-cpu", "20", "--device", "cpu", "--keep", str(tmp_path / "kept")]
-    table_size.main(["digits", *size, *few, "--out", str(tmp_path)])
+    some = ["--even", "64", "--knots", "8", "16", "--errors", "0.1", "--on-cpu", "20"]
+    kept = ["--keep", str(tmp_path / "kept"), "--out", str(tmp_path)]
+    table_size.main(["digits", *size, *some, *kept, "--device", "cpu"])
     (result,) = json.loads((tmp_path / "table_size.json").read_text())
     rows = result["rows"]
     assert rows["64 even knots"]["bytes per map"] == 4 * 65 + 16
     assert rows["compress(0.1)"]["bytes per map"] < 400
+    assert rows["n_knots=8"]["bytes per map"] < rows["n_knots=16"]["bytes per map"] < 200
     assert rows["compress(0.1)"]["apart from a CPU"] == 0
     assert all(row["FD-PCA32"] > 0 for row in rows.values())
     assert (tmp_path / "table_size.png").stat().st_size > 0
@@ -352,11 +354,18 @@ class Mean:
 
 def test_another_judge_can_be_named(tmp_path):
     size = ["--steps", "1", "--particles", "300", "--samples", "200", "--seeds", "1"]
-    few = ["--errors", "0.1", "--judge", f"{__name__}:Mean", "--device", "cpu"]
+    few = ["--knots", "16", "--judge", f"{__name__}:Mean", "--device", "cpu"]
     table_size.main(["digits", *size, *few, "--out", str(tmp_path)])
     (result,) = json.loads((tmp_path / "table_size.json").read_text())
     assert result["scores"] == ["off the mean"]
-    assert result["rows"]["compress(0.1)"]["off the mean"] > 0
+    assert result["rows"]["n_knots=16"]["off the mean"] > 0
+
+
+def test_the_network_judges_real_pictures_best():
+    digits = datasets.load("digits")
+    judge = NetworkJudge.of(digits.images[:800], digits.labels[:800], levels=17, device="cpu")
+    real, noise = digits.images[800:], np.random.default_rng(0).integers(0, 17, (400, 8, 8))
+    assert 2 * judge.score(real)["FD"] < judge.score(noise)["FD"]
 
 
 def test_the_search_reports_the_frontier_with_another_seed(tmp_path, capsys, monkeypatch):

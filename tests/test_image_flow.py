@@ -140,6 +140,12 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
     assert len(flow.particles_) == 30 * 334
 
 
+def test_mirror_images_count_as_pictures_for_the_default_number_of_particles():
+    images = np.zeros((6000, 2, 2), np.uint8)
+    flow = ImageFlow(quality=1, schedule="1[1]", random_state=0, mirror=True, n_knots=0).fit(images)
+    assert len(flow.particles_) == 12_000
+
+
 def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
     beyond = []
     for clip in (True, False):

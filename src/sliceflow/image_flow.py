@@ -48,7 +48,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedule`
-    n_particles : M; None takes the smallest multiple of the number of pictures of at least 10,000
+    n_particles : M; None takes the smallest multiple of the number of pictures, mirror images among
+        them, that is at least 10,000
     quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
         own (`sliceflow.runs`). "auto" is ∞ for classes of a thousand pictures or more, if they are
@@ -188,7 +189,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if self.mirror:
             data = data.with_mirror_images()
         if data.condition is None and self.observed is None:
-            m = choose_particles(self.n_particles, data.place.total, None)
+            m = choose_particles(self.n_particles, data.n, None)
             k = choose_clusters(self, m, data.n, data.layout.shape)
             if k > 1:
                 data = data.clustered(k, seed.child("data"), self.upsampling, together)

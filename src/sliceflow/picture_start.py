@@ -66,7 +66,7 @@ class PictureStart:
 def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -> PictureStart:
     """Where the parameters of `flow` let a fit of the data start; an error names what forbids it."""
     together, layout = ranks or Ranks(), data.layout
-    m = choose_particles(flow.n_particles, data.place.total, data.condition)
+    m = choose_particles(flow.n_particles, data.n, data.condition)
     share = together.share(m)
     need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
     mask = None if flow.observed is None else mask_of(flow.observed, layout)

@@ -53,11 +53,11 @@ class Plan:
 
 def plan(flow: Any, data: Data, labels: Any) -> Plan:
     """What fitting `flow` to the data takes. Two steps of every stage are timed on some of the data."""
-    device, n = resolve_device(flow.device), len(data.x)
+    device, n = resolve_device(flow.device), len(data.x) * _times(flow)
     m = flow.n_particles or default_particles(n)
     d = int(np.prod(data.x.shape[1:]))
     stages, directions = _stages(flow, data)
-    maps = _maps(flow, data, labels, m)
+    maps = _maps(flow, data, labels, m, n)
     n_maps = maps * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
     one = 4 * (flow.n_knots + 1)
     if data.pictures:
@@ -70,8 +70,13 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
         str(device),
         wanted,
         free_memory(device),
-        _seconds(flow, data, labels, m, maps, stages),
+        _seconds(flow, data, labels, m, n, maps, stages),
     )
+
+
+def _times(flow: Any) -> int:
+    """How many pictures are fitted for each that is given."""
+    return 2 if getattr(flow, "mirror", False) else 1
 
 
 def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
@@ -87,13 +92,12 @@ def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
     return [(v.name, v.n_steps) for v in levels], directions
 
 
-def _maps(flow: Any, data: Data, labels: Any, m: int) -> int:
+def _maps(flow: Any, data: Data, labels: Any, m: int, n: int) -> int:
     """How many maps a direction has: one of every class that is held apart."""
     if not data.pictures or flow.observed is not None:
         return 1
     from sliceflow.picture_parameters import choose_amplifier, choose_clusters
 
-    n = len(data.x) * (2 if flow.mirror else 1)
     if labels is None:
         h, w, c = (*data.x.shape[1:], 1)[:3]
         return choose_clusters(flow, m, n, (c, h, w))
@@ -102,12 +106,12 @@ def _maps(flow: Any, data: Data, labels: Any, m: int) -> int:
 
 
 def _seconds(
-    flow: Any, data: Data, labels: Any, m: int, maps: int, stages: list[tuple[str, int]]
+    flow: Any, data: Data, labels: Any, m: int, n: int, maps: int, stages: list[tuple[str, int]]
 ) -> float:
     some = np.linspace(0, len(data.x) - 1, min(_PROBE, len(data.x))).astype(int)
     few: dict[str, Any] = {"n_steps": 2} if not data.pictures else {"quality": 2}
     if flow.transport == "auto":  # as all of the data have it
-        few["transport"] = "sorted" if m + len(data.x) <= Auto().threshold else "histogram"
+        few["transport"] = "sorted" if m + n <= Auto().threshold else "histogram"
     if maps > 1:
         few |= {"clusters": maps} if labels is None else {"amplifier": math.inf}
     probe = clone(flow).set_params(n_particles=min(m, _PROBE), **few)
@@ -116,5 +120,5 @@ def _seconds(
     took: dict[str, float] = {}
     for name, before, after in zip(names, moments, moments[1:], strict=False):
         took[name] = after - before  # of the last step: the first one compiles
-    larger = (m + len(data.x)) / (min(m, _PROBE) + len(some))
+    larger = (m + n) / (min(m, _PROBE) + len(some) * _times(flow))
     return larger * sum(took.get(name, 0.0) * count for name, count in stages)  # names come again

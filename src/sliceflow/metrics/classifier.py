@@ -56,7 +56,8 @@ class PictureClassifier:
         device, out = next(head.parameters()).device, []
         with torch.inference_mode():
             for first in range(0, len(images), 1024):
-                x = body(_encode(images[first : first + 1024], self.levels).to(device))
+                part = _tensor(images[first : first + 1024]).to(device)
+                x = body(_encoded(part, self.levels))
                 out.append((x if features else head(x)).float().cpu().numpy())
         return np.concatenate(out)
 
@@ -199,35 +200,45 @@ def _train(
     )
     loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
     half = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-    labels = torch.from_numpy(codes)
+    labels, pictures = torch.from_numpy(codes).to(device), _tensor(images).to(device)
     network.train()
     for _ in range(epochs):
         for chosen in np.array_split(order.permutation(len(images)), per_epoch):
-            x = _encode(_moved(images[chosen], mirror, order), levels).to(device)
+            numbers = torch.from_numpy(chosen).to(device)
+            x = _encoded(_moved(pictures[numbers], mirror, order), levels)
             optimiser.zero_grad(set_to_none=True)
             with half:
-                value = loss(network(x), labels[chosen].to(device))
+                value = loss(network(x), labels[numbers])
             value.backward()
             optimiser.step()
             cycle.step()
 
 
-def _moved(images: np.ndarray, mirror: bool, order: np.random.Generator) -> np.ndarray:
+def _moved(images: Tensor, mirror: bool, order: np.random.Generator) -> Tensor:
     """Each picture shifted by up to an eighth of its side; what comes in repeats the border."""
+    import torch
+
     n, h, w = images.shape[:3]
     most = max(1, min(h, w) // 8)
     rows, columns = (np.arange(side)[None] + order.integers(-most, most + 1, (n, 1)) for side in (h, w))
     rows, columns = rows.clip(0, h - 1), columns.clip(0, w - 1)
     if mirror:
         columns = np.where(order.random((n, 1)) < 0.5, columns[:, ::-1], columns)
-    return np.asarray(images[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]])
+    parts = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
+    return images[tuple(torch.from_numpy(part).to(images.device) for part in parts)]
 
 
-def _encode(images: np.ndarray, levels: int) -> Tensor:
-    """(n, c, h, w) numbers in [-1, 1]."""
+def _tensor(images: np.ndarray) -> Tensor:
+    """The same numbers; bytes stay bytes, which are soon copied to a GPU."""
     import torch
 
-    x = torch.from_numpy(np.ascontiguousarray(images)).float().mul_(2 / (levels - 1)).sub_(1)
+    images = np.ascontiguousarray(images)
+    return torch.from_numpy(images if images.dtype == np.uint8 else images.astype(np.float32))
+
+
+def _encoded(images: Tensor, levels: int) -> Tensor:
+    """(n, c, h, w) numbers in [-1, 1]."""
+    x = images.float().mul(2 / (levels - 1)).sub_(1)
     return x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
 
 

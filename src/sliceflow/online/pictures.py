@@ -111,11 +111,11 @@ class PicturesOnline(Online):
         history: events.History,
     ) -> None:
         condition, labels, codes = self.condition()
-        m = choose_particles(estimator.n_particles, len(codes), condition)
+        n = self.times * len(codes)
+        m = choose_particles(estimator.n_particles, n, condition)
         amplifier = 0.0
         if condition is not None:
-            of = (m, self.times * len(codes), condition.width)
-            amplifier = choose_amplifier(estimator.amplifier, "histogram", *of)
+            amplifier = choose_amplifier(estimator.amplifier, "histogram", m, n, condition.width)
         walk = replace(
             self.walk,
             n_conditions=0 if condition is None else condition.width,
