@@ -499,6 +499,42 @@ def test_wrong_rows_are_refused_and_nothing_changes():
     assert pickle.dumps(flow._online.ledger.rows) == before
 
 
+@pytest.mark.parametrize(
+    ("changes", "refresh", "says"),
+    [(dict(n_particles=2), True, "fewer than the 3 classes"), ({}, 0, "last=0"), ({}, 2, "not fitted")],
+)
+@pytest.mark.parametrize("make", [vectors, pictures])
+def test_rows_whose_refresh_is_refused_are_not_counted_twice_when_they_come_again(
+    make, changes, refresh, says
+):
+    X, y = moons_like(60) if make is vectors else (IMAGES[:60], LABELS[:60] % 3)
+    flow = make(**changes)
+    with pytest.raises(ValueError, match=says):
+        flow.partial_fit(X, y, refresh=refresh)
+    assert_same(
+        flow.set_params(n_particles=300).partial_fit(X, y), make(n_particles=300).partial_fit(X, y)
+    )
+
+
+def test_rows_are_still_there_when_the_refresh_without_them_is_refused():
+    X, y = moons_like(60)
+    flow = vectors().partial_fit(X, y)
+    before = pickle.dumps(flow._online.ledger.rows[1])
+    with pytest.raises(ValueError, match="all steps must be done again"):
+        flow.forget(X[y == 0], y[y == 0], refresh=2)
+    assert flow._online.ledger.sizes() == Counter(y.tolist())
+    assert pickle.dumps(flow._online.ledger.rows[1]) == before
+    assert_same(flow.refresh(), vectors().partial_fit(X, y))
+
+
+def test_none_is_no_label_beside_others():
+    X, _ = moons_like(60)
+    flow = vectors()
+    with pytest.raises(ValueError, match="y holds None"):
+        flow.partial_fit(X, [None, "a"] * 30)
+    assert flow.partial_fit(X, ["b", "a"] * 30).classes_.tolist() == ["a", "b"]
+
+
 def test_what_cannot_be_counted_is_refused():
     X, y = moons_like(60)
     with pytest.raises(ValueError, match="sorts its data"):

@@ -57,7 +57,8 @@ class Growing:
         """Absorb rows, at a cost that does not depend on how many there are already; then refresh.
 
         Whatever the batches and their order, the model is the same, bit for bit. The rows of the first
-        call also set the units of vectors (`standardize`).
+        call also set the units of vectors (`standardize`). If anything is refused, the refresh too, no
+        rows are absorbed.
 
         Parameters
         ----------
@@ -84,8 +85,13 @@ class Growing:
         online = self._online or estimator._begin_online(X)
         online.check(estimator)
         online.absorb(estimator, X, y)
-        self._online = online
-        return self._refreshed(refresh, listeners)
+        before, self._online = self._online, online
+        try:
+            return self._refreshed(refresh, listeners)
+        except ValueError:
+            online.change(estimator, X, y, -1)
+            self._online = before
+            raise
 
     def forget(
         self,
@@ -103,8 +109,13 @@ class Growing:
             are not there are an error, and then nothing is taken away
         refresh, listeners : as of `partial_fit`
         """
-        self._kept().forget(cast(Any, self), X, y)
-        return self._refreshed(refresh, listeners)
+        online = self._kept()
+        online.forget(cast(Any, self), X, y)
+        try:
+            return self._refreshed(refresh, listeners)
+        except ValueError:
+            online.change(cast(Any, self), X, y, 1)
+            raise
 
     def refresh(self, last: int | None = None, *, listeners: tuple[events.Listener, ...] = ()) -> Self:
         """Move fresh particles onto the data as they are now.
@@ -240,6 +251,11 @@ class Online(ABC):
             )
         self._change(rows, names, groups, -1)
 
+    def change(self, estimator: Any, X: Any, y: Any, sign: int) -> None:
+        """Count rows in (sign 1) or out (sign −1) that were checked before."""
+        rows, names, _, groups = self._sorted(estimator, X, y)
+        self._change(rows, names, groups, sign)
+
     def _sorted(
         self, estimator: Any, X: Any, y: Any
     ) -> tuple[np.ndarray, list[int], np.ndarray | None, list[tuple[Hashable, slice]]]:
@@ -254,6 +270,8 @@ class Online(ABC):
                 f"y has shape {labels.shape}; partial_fit takes class labels (n,). Continuous "
                 "conditions need the rows themselves: use fit"
             )
+        if None in condition.classes.tolist():
+            raise ValueError("y holds None, which means rows without labels; call that class otherwise")
         codes = condition.encode(labels).numpy()
         rows = rows[np.argsort(codes, kind="stable")]
         ends = np.cumsum(np.bincount(codes, minlength=condition.width)).tolist()
