@@ -347,6 +347,19 @@ def test_tensors_are_completed_too():
     assert torch.equal(done[:, 1, :3], images[:4, :3])
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "float16", "bfloat16", "float64"])
+def test_tensors_of_any_type_are_completed(dtype):
+    kind = getattr(torch, dtype)
+    images = torch.from_numpy(colour()).to(kind)
+    if kind.is_floating_point:
+        images = (images / 255).requires_grad_()
+    flow = ImageFlow("1[1] 6[3]", 60, 2, random_state=0, observed="top").fit(images)
+    done = flow.inpaint(images[:4], 2)
+    assert done.dtype == (torch.float32 if dtype == "bfloat16" else kind)
+    given = images[:4, :3].detach().to(done.dtype)
+    assert np.array_equal(done[:, 1, :3].numpy(), given.numpy())
+
+
 def test_a_mask_that_observes_everything_returns_the_pictures(digits):
     images = digits[0]
     flow = ImageFlow(**{**quick, "n_particles": 400}, schedule=SHORT, observed=np.ones((8, 8), bool))

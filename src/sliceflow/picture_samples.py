@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sliceflow import conditions
 from sliceflow.flow import Cloud, Noise, Step
+from sliceflow.pictures import as_array
 from sliceflow.rng import Seed
 from sliceflow.runs import arranged
 from sliceflow.walk import Walk
@@ -60,12 +61,11 @@ class Offline:
                 runs=[part],
             )
             out.append(layout.write(self.moved(seed, first, len(columns), None, values)))
-        done = _joined(out)
+        done = np.asarray(_joined(out))
         # The values came back through rounding; the given ones are exact.
-        given: Any = np.asarray(pictures).repeat(n_samples, 0).astype(layout.dtype)
-        given = torch.from_numpy(given) if layout.tensor else given
-        done[:, where] = given[:, where]
-        return done.reshape(len(given) // n_samples, n_samples, *done.shape[1:])
+        done[:, where] = as_array(pictures).astype(layout.dtype)[:, where].repeat(n_samples, 0)
+        done = done.reshape(raw.shape[1], n_samples, *done.shape[1:])
+        return torch.from_numpy(done) if layout.tensor else done
 
     def moved(
         self, seed: Seed, first: int, count: int, y: Tensor | None = None, values: Tensor | None = None

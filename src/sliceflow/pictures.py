@@ -17,7 +17,7 @@ from torch import Tensor
 from sliceflow.checks import ParameterError
 from sliceflow.rng import Seed
 
-__all__ = ["MASKS", "Layout", "mask_of"]
+__all__ = ["MASKS", "Layout", "as_array", "mask_of"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Layout:
     @classmethod
     def of(cls, images: Any, levels: int) -> Layout:
         """The layout of `images`; a ValueError names what is wrong with them."""
-        array = _array(images)
+        array = as_array(images)
         if array.ndim not in (3, 4):
             raise ValueError(
                 f"pictures have shape {array.shape}; pass (n, h, w) or (n, h, w, c), all of one size"
@@ -91,7 +91,7 @@ class Layout:
 
     def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
         """The pictures as stored: columns (C·H·W, n) of raw values, on `device`."""
-        array = _array(images)
+        array = as_array(images)
         self.check(array)
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         if self.levels is not None and tensor.dtype != torch.uint8:
@@ -162,7 +162,8 @@ def _merged(runs: Sequence[slice]) -> list[slice]:
     return out
 
 
-def _array(images: Any) -> np.ndarray:
+def as_array(images: Any) -> np.ndarray:
+    """Pictures of any kind as an array, in the machine's own order of bytes."""
     if isinstance(images, Tensor):
         images = images.detach().cpu()
         images = images.float() if images.dtype == torch.bfloat16 else images
