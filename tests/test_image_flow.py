@@ -299,6 +299,13 @@ def test_every_transport_fits_labelled_digits(digits, transport):
 # Observed pixels
 
 
+def test_drawings_in_booleans_need_no_levels(digits):
+    images = digits[0] > 7
+    options = dict(quality=10, n_particles=2000, random_state=0)
+    flow, told = (ImageFlow(levels=levels, **options).fit(images) for levels in (256, 2))
+    assert np.array_equal(flow.sample(100, random_state=0), told.sample(100, random_state=0))
+
+
 def observed_pixels(mask, images):
     known = MASKS[mask](*images.shape[1:3]) if isinstance(mask, str) else mask
     return known if images.ndim == 3 else np.broadcast_to(known[..., None], images.shape[1:])

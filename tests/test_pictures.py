@@ -46,6 +46,12 @@ def test_booleans_are_two_levels():
     assert np.array_equal(again, images)
 
 
+@pytest.mark.parametrize(("dtype", "top"), [("bool", 1), ("int8", 127), ("uint8", 255)])
+def test_there_are_no_more_levels_than_the_type_holds(dtype, top):
+    layout = Layout.of(np.zeros((1, 1, 1), dtype), 1000)
+    assert layout.write(torch.tensor([[-9.0, 0.999, 9.0]])).ravel().tolist() == [0, top, top]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_floats_survive_the_way_there_and_back(dtype):
     images = np.random.default_rng(0).random((5, 3, 4)).astype(dtype)

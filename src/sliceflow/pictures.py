@@ -49,7 +49,9 @@ class Layout:
         channels = array.shape[3] if array.ndim == 4 else None
         if array.dtype.kind not in "fiub":
             raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
-        kind = None if array.dtype.kind == "f" else levels
+        kind = None
+        if array.dtype.kind != "f":  # a sample beyond its type would wrap around
+            kind = min(levels, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
         layout = cls(
             array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
         )
