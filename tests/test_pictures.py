@@ -90,6 +90,13 @@ def test_lists_of_pictures_and_tensors_that_need_gradients_are_read():
     assert torch.allclose(there_and_back(floats), floats.detach(), atol=1e-7)
 
 
+@pytest.mark.filterwarnings("error")
+def test_read_only_pictures_are_read_without_a_warning():
+    images = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    images.flags.writeable = False
+    assert np.array_equal(there_and_back(images), images)
+
+
 def test_dequantisation_fills_the_step_of_each_level_and_is_drawn_from_the_seed():
     images = np.full((1000, 2, 2), 3, np.uint8)
     layout = Layout.of(images, 8)

@@ -95,7 +95,7 @@ class Layout:
         """The pictures as stored: columns (C·H·W, n) of raw values, on `device`."""
         array = as_array(images)
         self.check(array)
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch warns of others
         if self.levels is not None and tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.uint8 if self.levels <= 256 else torch.int32)
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)

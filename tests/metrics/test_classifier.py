@@ -67,3 +67,29 @@ def test_classes_may_be_words(digits):
     words = np.array(["zero", "other"])[(train.labels > 0).astype(int)]
     judge = train_classifier(train.images, words, **QUICK | {"epochs": 1})
     assert set(judge.predict(test.images)) <= {"zero", "other"}
+
+
+def test_labels_must_be_one_for_each_picture(digits):
+    images, labels = digits[0].images, digits[0].labels
+    for wrong in (labels[:-1], np.repeat(labels, 2), labels[:, None]):
+        with pytest.raises(
+            ValueError, match=r"labels have shape .* for 1297 pictures; pass one for each"
+        ):
+            train_classifier(images, wrong, **QUICK)
+    with pytest.raises(ValueError, match=r"pictures have shape \(1297, 64\); pass \(n, h, w\)"):
+        train_classifier(images.reshape(-1, 64), labels, **QUICK)
+
+
+def test_labels_may_be_a_list_of_numbers_of_numpy(digits, tmp_path):
+    images, labels = digits[0].images[:50], digits[0].labels[:50]
+    for given in (labels, list(labels)):
+        judge = train_classifier(images, given, cache=tmp_path, **QUICK)
+    assert "read from" in judge.about
+
+
+@pytest.mark.filterwarnings("error")
+def test_read_only_pictures_are_not_warned_of(digits):
+    images, labels = digits[0].images[:50].copy(), digits[0].labels[:50]
+    images.flags.writeable = False
+    judge = train_classifier(images, labels, **QUICK)
+    assert np.array_equal(judge.features(images), judge.features(images.copy()))

@@ -104,7 +104,14 @@ def train_classifier(
 
     from sliceflow.checks import resolve_device
 
-    images = np.asarray(images)
+    images, given = np.asarray(images), (labels, test_images, test_labels)
+    labels, test_images, test_labels = (None if a is None else np.asarray(a) for a in given)
+    if images.ndim not in (3, 4) or len(images) == 0:
+        raise ValueError(f"pictures have shape {images.shape}; pass (n, h, w) or (n, h, w, c)")
+    if labels is not None and labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"labels have shape {labels.shape} for {len(images)} pictures; pass one for each"
+        )
     colour = images.ndim == 4 and images.shape[3] > 1
     epochs = epochs or max(20 if colour else 10, -(-15_000 // len(images)))
     width = width or (64 if colour else 16)
@@ -119,8 +126,8 @@ def train_classifier(
     if labels is None:
         images, labels = _turned(images)
         if test_images is not None:
-            test_images, test_labels = _turned(np.asarray(test_images))
-    classes, codes = np.unique(np.asarray(labels), return_inverse=True)
+            test_images, test_labels = _turned(test_images)
+    classes, codes = np.unique(labels, return_inverse=True)
     where = resolve_device(device)
     channels = images.shape[3] if images.ndim == 4 else 1
     with torch.random.fork_rng(devices=[]):
@@ -140,7 +147,7 @@ def train_classifier(
     }
     made = PictureClassifier(network, classes, levels, None, about)
     if test_images is not None and test_labels is not None:
-        accuracy = made.score(np.asarray(test_images), np.asarray(test_labels))
+        accuracy = made.score(test_images, test_labels)
         made = PictureClassifier(network, classes, levels, accuracy, about)
     if path is not None:
         _write(path, made)
@@ -232,8 +239,9 @@ def _tensor(images: np.ndarray) -> Tensor:
     """The same numbers; bytes stay bytes, which are soon copied to a GPU."""
     import torch
 
-    images = np.ascontiguousarray(images)
-    return torch.from_numpy(images if images.dtype == np.uint8 else images.astype(np.float32))
+    images = np.asarray(images)
+    kind = np.uint8 if images.dtype == np.uint8 else np.float32
+    return torch.from_numpy(np.require(images, kind, ["C", "W"]))  # torch warns of others
 
 
 def _encoded(images: Tensor, levels: int) -> Tensor:
