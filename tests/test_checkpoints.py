@@ -230,6 +230,18 @@ def test_a_checkpoint_of_another_fit_is_refused_and_named(stopped, message):
     assert (stopped / "fit.checkpoint").exists()
 
 
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, np.ndarray.tolist])
+def test_a_checkpoint_of_another_mask_is_refused(kind, tmp_path):
+    images = np.random.default_rng(0).integers(256, size=(20, 40, 40), dtype=np.uint8)
+    masks = np.zeros((2, 40, 40), bool)
+    masks[0, 20, 20] = masks[1, 19, 19] = True  # printed, both are the same few corners
+    first, other = (ImageFlow("1[1] 2[2]", 50, 3, random_state=0, observed=kind(m)) for m in masks)
+    with pytest.raises(Killed):
+        first.fit(images, checkpoint_dir=tmp_path, checkpoint_every=0, listeners=(killer(3),))
+    with pytest.raises(ValueError, match="observed was"):
+        other.fit(images, checkpoint_dir=tmp_path)
+
+
 def test_a_checkpoint_of_another_estimator_is_refused(stopped):
     with pytest.raises(ValueError, match="estimator was SlicedWassersteinFlow and is ImageFlow"):
         ImageFlow(**small).fit(PICTURES, checkpoint_dir=stopped)
