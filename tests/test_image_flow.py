@@ -265,6 +265,8 @@ def test_labels_of_another_length_are_refused(digits):
 
 
 def test_labels_are_one_per_picture(digits):
+    with refused("there are 400 pictures but 1 labels; pass one for each"):
+        ImageFlow(**quick).fit(digits[0], "seven")
     with refused("labels have shape (400, 10); pass one class label per picture"):
         ImageFlow(**quick).fit(digits[0], np.eye(10)[digits[1]])
 

@@ -76,7 +76,7 @@ class PictureData:
             return data
         if observed is not None:
             raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
-        names = conditions.as_array(labels)
+        names = np.atleast_1d(conditions.as_array(labels))
         if len(names) != place.count:
             raise ValueError(
                 f"there are {place.count} pictures but {len(names)} labels; pass one for each"
