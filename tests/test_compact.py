@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -20,12 +20,14 @@ from sliceflow.compact import (
 )
 from sliceflow.compact_bytes import from_bytes, to_bytes
 from sliceflow.kernels import reference
+from sliceflow.picture_parameters import direction_bytes
 from sliceflow.transports import GridTable, Histogram, KnotTable, Sorted
 
 FIELDS = ("lo", "hi", "sizes", "at", "levels")
 RNG = np.random.default_rng(0)
 PICTURES = RNG.integers(0, 17, (300, 5, 4)).astype(np.uint8)
 LABELS = np.arange(300) % 3
+BOTH = ("histogram", Histogram(1024))
 small = dict(
     schedule="1[1] 3[2] 5[3]",
     n_particles=400,
@@ -490,3 +492,17 @@ def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     assert isinstance(thinned(table, 12, None, shared=False), GridTable)
     knots = Sorted().fit(p, p + 1).table
     assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
+
+
+@pytest.mark.parametrize("n_knots", [0, 1, 2, 16, 100, 300, 1024])
+@pytest.mark.parametrize(
+    ("transport", "amplifier"),
+    [("sorted", 0.0), ("sorted", 10.0), *((t, xi) for t in BOTH for xi in (0.0, 10.0, math.inf))],
+)
+def test_a_model_takes_the_memory_that_is_expected_of_it(transport, amplifier, n_knots):
+    options = dict(transport=transport, amplifier=amplifier, n_knots=n_knots, levels=17)
+    flow = ImageFlow("1[1]", 9000, 1, **options).fit(PICTURES, LABELS)
+    tables = [step.table for step in flow._model[0]]
+    parts = (getattr(table, f.name) for table in tables for f in fields(table))
+    taken = sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
+    assert taken == direction_bytes(flow, 9000, len(PICTURES), amplifier, 3)

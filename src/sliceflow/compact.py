@@ -93,9 +93,16 @@ def thinned(table: Table, n_knots: int, reach: float | None, shared: bool) -> Ta
     return at_bends(table, min(max(2, n_knots), MOST_KNOTS), reach)
 
 
-def map_bytes(n_knots: int, shared: bool) -> int:
-    """What a map of `thinned` takes in memory: places and levels of its knots, range, their number."""
-    return 6 * n_knots * (_SHARED if shared else 1) + 18 if n_knots else 0
+def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
+    """What a map of `thinned` takes in memory at most; one between sorted particles has no bins."""
+    if n_knots == 0:
+        return 0
+    if n_bins is None:
+        return 8 * _SHARED * n_knots  # their places before and after
+    n_knots *= _SHARED if shared else 1
+    if n_knots >= n_bins:
+        return 5 * n_bins + 20  # values and weights of the whole grid, its range
+    return 6 * min(max(2, n_knots), MOST_KNOTS) + 18  # places and levels, range, how many
 
 
 def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:

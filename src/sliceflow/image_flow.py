@@ -54,7 +54,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
         own (`sliceflow.runs`). "auto" is ∞ for classes of a thousand pictures or more, if they are
         counted and not sorted, else 10
-    levels : integer pixels are 0..levels-1, or as many of these as their type holds; booleans are 0 and 1
+    levels : integer pixels are 0..levels-1, or as many of these as their type holds; booleans are two
     mirror : also fit the pictures' mirror images
     device : "auto" takes a GPU where there is one
     random_state : int, RandomState, Generator or None

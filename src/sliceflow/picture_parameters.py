@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sliceflow import transports
 from sliceflow.checks import ParameterError, default_particles, is_int, is_real, need
+from sliceflow.compact import map_bytes
 from sliceflow.conditions import Labels
 from sliceflow.distributed import Ranks
 from sliceflow.pictures import Layout
@@ -28,6 +29,7 @@ __all__ = [
     "choose_operands",
     "choose_particles",
     "choose_transport",
+    "direction_bytes",
     "steps_per_stage",
 ]
 
@@ -156,6 +158,16 @@ def choose_transport(transport: str | transports.Transport, amplifier: float) ->
         "histogram": transports.Histogram(n_bins),
     }
     return kinds[transport]
+
+
+def direction_bytes(flow: ImageFlow, m: int, n: int, amplifier: float, n_classes: int) -> int:
+    """What a model keeps of one direction of a step, for m particles and n pictures."""
+    transport = choose_transport(flow.transport, amplifier)
+    if isinstance(transport, transports.Auto):
+        transport = transport.chosen(m + n)
+    apart, n_bins = amplifier == math.inf, getattr(transport, "n_bins", None)
+    one = map_bytes(flow.n_knots, n_bins, shared=0 < amplifier < math.inf)
+    return n_classes * one if apart else one
 
 
 def choose_directions(

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sliceflow import conditions, schedule, transports
 from sliceflow.checks import columns_looked_at, need, need_memory, projection_budget
-from sliceflow.compact import map_bytes
 from sliceflow.distributed import Place, Ranks, weighed
 from sliceflow.flow import Cloud, Noise
 from sliceflow.local import Tiles
@@ -23,6 +22,7 @@ from sliceflow.picture_parameters import (
     choose_operands,
     choose_particles,
     choose_transport,
+    direction_bytes,
 )
 from sliceflow.pictures import mask_of
 from sliceflow.rng import Seed
@@ -86,7 +86,7 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         most = columns_looked_at(transport.most, max(directions), data.device)
     if apart and isinstance(transport, transports.Auto):  # by what there is, not by what a step sees
         transport = transport.chosen(m + data.n)
-    one = max(1, apart) * map_bytes(flow.n_knots, shared=0 < amplifier < math.inf)
+    one = direction_bytes(flow, m, data.n, amplifier, n_classes)
     _check_memory(one, data, share, stages, directions, most)
 
     rows, codes, codes_p, place, runs = None, None, None, None, None

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sliceflow.checks import default_particles, free_memory, resolve_device
 from sliceflow.cli.data import Data
 from sliceflow.cli.display import seconds_text
-from sliceflow.compact import map_bytes
+from sliceflow.picture_parameters import choose_amplifier, choose_clusters, direction_bytes
 from sliceflow.transports import Auto
 
 __all__ = ["Plan", "plan"]
@@ -57,12 +57,12 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
     m = flow.n_particles or default_particles(n)
     d = int(np.prod(data.x.shape[1:]))
     stages, directions = _stages(flow, data)
-    maps = _maps(flow, data, labels, m, n)
-    n_maps = maps * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
+    amplifier, classes = _classes(flow, data, labels, m, n)
     one = 4 * (flow.n_knots + 1)
     if data.pictures:
-        one = map_bytes(flow.n_knots, shared=labels is not None and maps == 1)
-    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + n_maps * one
+        one = direction_bytes(flow, m, n, amplifier, classes)
+    model = one * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
+    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + model
     return Plan(
         [name for name, _ in stages],
         sum(k for _, k in stages),
@@ -70,7 +70,7 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
         str(device),
         wanted,
         free_memory(device),
-        _seconds(flow, data, labels, m, n, maps, stages),
+        _seconds(flow, data, labels, m, n, classes if amplifier == math.inf else 1, stages),
     )
 
 
@@ -92,17 +92,16 @@ def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
     return [(v.name, v.n_steps) for v in levels], directions
 
 
-def _maps(flow: Any, data: Data, labels: Any, m: int, n: int) -> int:
-    """How many maps a direction has: one of every class that is held apart."""
+def _classes(flow: Any, data: Data, labels: Any, m: int, n: int) -> tuple[float, int]:
+    """How far apart classes of pictures are held, and how many there are; clusters are classes."""
     if not data.pictures or flow.observed is not None:
-        return 1
-    from sliceflow.picture_parameters import choose_amplifier, choose_clusters
-
+        return 0.0, 1
     if labels is None:
         h, w, c = (*data.x.shape[1:], 1)[:3]
-        return choose_clusters(flow, m, n, (c, h, w))
+        k = choose_clusters(flow, m, n, (c, h, w))
+        return math.inf if k > 1 else 0.0, k
     k = len(np.unique(labels))
-    return k if choose_amplifier(flow.amplifier, flow.transport, m, n, k) == math.inf else 1
+    return choose_amplifier(flow.amplifier, flow.transport, m, n, k), k
 
 
 def _seconds(
