@@ -2,12 +2,14 @@
 
 import pickle
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
-from sliceflow import SlicedWassersteinFlow
+from sliceflow import SlicedWassersteinFlow, checks
+from sliceflow.checks import free_memory
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 Y = np.arange(30) % 3
@@ -104,6 +106,14 @@ def test_no_memory_for_the_particles():
     message = r"n_particles=1000000000000 with 30 rows of 3 columns and 3 directions needs about .* GiB"
     with pytest.raises(MemoryError, match=message):
         fit(n_particles=10**12)
+
+
+def test_memory_in_which_the_system_keeps_files_is_free(monkeypatch):
+    told = mock.mock_open(read_data="MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 2000 kB\n")
+    monkeypatch.setattr(checks, "open", told, raising=False)
+    assert free_memory(torch.device("cpu")) == 2000 * 1024
+    told.side_effect = FileNotFoundError  # not Linux
+    assert free_memory(torch.device("cpu")) != 2000 * 1024
 
 
 def test_early_stopping_needs_rows():

@@ -121,7 +121,13 @@ def free_memory(device: torch.device) -> int | None:
         # What torch keeps for later is free for us.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    return _pages("SC_AVPHYS_PAGES")
+    try:  # files that the system keeps in spare memory make way
+        with open("/proc/meminfo") as lines:
+            return next(
+                1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
+            )
+    except (OSError, StopIteration):
+        return _pages("SC_AVPHYS_PAGES")
 
 
 def total_memory(device: torch.device) -> int | None:
