@@ -45,6 +45,10 @@ def ctrl_c_is_heard():
         (("fit", "digits", "--out", "words.txt"), 2, ("words.txt is a file", "--out")),
         (("fit", "digits", "--out", "/proc/run", *FEW), 1, ("/proc/run cannot be written to", "--out")),
         (("fit", "digits", "--conditional", "--observed", "top"), 2, ("exclude", "choose")),
+        (("fit", "digits", "--clusters", "9999", "--dry-run"), 2, ("--clusters 9999", "--help")),
+        (("fit", "numbers.csv", "--amplifier", "inf", "--dry-run"), 2, ("--amplifier inf", "--help")),
+        (("fit", "five.npy"), 2, ("5 channels", "ImageFlow")),
+        (("fit", "loud.npy"), 1, ("loud.npy", "reach from 0 to 999", "0 to 255")),
         (("fit", "digits", "--config", "no.toml"), 2, ("no.toml", "--help")),
         (("fit", "mnist", "--data-root", "/nowhere"), 1, ("/nowhere/MNIST/raw", "--data-root")),
         (("info", "nowhere"), 2, ("does not exist", "run folder")),
@@ -62,6 +66,9 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
     (tmp_path / "words.txt").write_text("no data")
     (tmp_path / "empty.csv").touch()
     (tmp_path / "words.csv").write_text("a,b\nx,y\n")
+    (tmp_path / "numbers.csv").write_text("a,b\n1,2\n3,4\n")
+    np.save(tmp_path / "five.npy", np.zeros((3, 6, 6, 5), np.uint8))
+    np.save(tmp_path / "loud.npy", np.arange(1000).reshape(10, 10, 10))
     before = sorted(tmp_path.iterdir())
     result = inside(*words, *(("--quiet",) if words[0] == "fit" else ()))
     refused(result, code, *said)

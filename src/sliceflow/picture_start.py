@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import conditions, schedule, transports
-from sliceflow.checks import columns_looked_at, need, need_memory, projection_budget
+from sliceflow.checks import ParameterError, columns_looked_at, need, need_memory, projection_budget
 from sliceflow.distributed import Place, Ranks, weighed
 from sliceflow.flow import Cloud, Noise
 from sliceflow.local import Tiles
@@ -141,9 +141,11 @@ def _need_particles(m: int, condition: conditions.Labels | None, codes: Tensor) 
     missing = torch.nonzero(torch.bincount(codes, minlength=condition.width) == 0)[:, 0].tolist()
     if missing:
         name = condition.classes.tolist()[missing[0]]
-        raise ValueError(
-            f"n_particles={m} leaves none for class {name!r}, and with amplifier=inf every class has "
-            "only its own; pass more particles, or a finite amplifier"
+        raise ParameterError(
+            "n_particles",
+            m,
+            f"leaves none for class {name!r}, and with amplifier=inf every class has only its own",
+            "pass more particles, or a finite amplifier",
         )
 
 

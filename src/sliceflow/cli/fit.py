@@ -110,10 +110,14 @@ def _fit(
     if train.labels is not None and labels is None and train.pictures and settings.observed is None:
         say("note: the labels are not used; --conditional fits by class")
     if dry_run:
+        from sliceflow.checks import ParameterError
         from sliceflow.cli.plan import plan
 
         if first:
-            made = plan(flow, train, labels)
+            try:
+                made = plan(flow, train, labels)
+            except ParameterError as error:
+                raise in_flags(error) from error
             print(json.dumps(made.as_dict(), indent=2) if as_json else made)
         return
 

@@ -90,6 +90,11 @@ class Settings:
                     raise WrongUsage(
                         f"--{name} is for pictures; {self.source} is a table", cure or "leave it out"
                     )
+        elif data.x.ndim == 4 and data.x.shape[3] > 4:
+            raise WrongUsage(
+                f"{self.source} has pictures of {data.x.shape[3]} channels, and files show at most 4",
+                "fit them in Python, with sliceflow.ImageFlow",
+            )
         self.n_steps(data)
         if self.conditional and self.observed:
             raise WrongUsage("--conditional and --observed exclude each other", "choose one")
@@ -118,6 +123,15 @@ class Settings:
             raise in_flags(error) from error
         flow: Any = self._estimator(data)
         if data.pictures:
+            from sliceflow.pictures import Layout
+
+            try:
+                Layout.of(data.x, data.levels)
+            except ValueError as error:
+                cure = (
+                    "pass pictures (n, h, w) or (n, h, w, c), whole numbers 0 to 255 or floats 0 to 1"
+                )
+                raise Failed(f"{self.source}: {error}", cure) from error
             try:
                 flow.stages(*data.x.shape[1:3])
             except ValueError as error:
