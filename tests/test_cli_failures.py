@@ -45,6 +45,9 @@ def ctrl_c_is_heard():
         (("fit", "digits", "--out", "words.txt"), 2, ("words.txt is a file", "--out")),
         (("fit", "digits", "--out", "/proc/run", *FEW), 1, ("/proc/run cannot be written to", "--out")),
         (("fit", "digits", "--conditional", "--observed", "top"), 2, ("exclude", "choose")),
+        (("fit", "digits", "--conditional", "--clusters", "3"), 2, ("exclude", "choose")),
+        (("fit", "digits", "--observed", "top", "--clusters", "3"), 2, ("exclude", "choose")),
+        (("fit", "numbers.csv", "--clusters", "3"), 2, ("--clusters is for pictures", "leave it out")),
         (("fit", "digits", "--config", "no.toml"), 2, ("no.toml", "--help")),
         (("fit", "mnist", "--data-root", "/nowhere"), 1, ("/nowhere/MNIST/raw", "--data-root")),
         (("info", "nowhere"), 2, ("does not exist", "run folder")),
@@ -62,6 +65,7 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
     (tmp_path / "words.txt").write_text("no data")
     (tmp_path / "empty.csv").touch()
     (tmp_path / "words.csv").write_text("a,b\nx,y\n")
+    (tmp_path / "numbers.csv").write_text("a,b\n1,2\n3,5\n")
     before = sorted(tmp_path.iterdir())
     result = inside(*words, *(("--quiet",) if words[0] == "fit" else ()))
     refused(result, code, *said)
