@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--observed", help="complete pictures of which this part is known, e.g. top")
     parser.add_argument("--bins", type=int, help="histogram bins")
     parser.add_argument("--offline", type=int, default=0, help="also draw this many offline samples")
-    parser.add_argument("--knots", type=int, default=128)
+    parser.add_argument("--knots", type=int, default=16)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto", help="operands on a GPU: float16, float32, …")

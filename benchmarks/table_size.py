@@ -211,7 +211,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def named(judge: str, problem: Problem, most: int, device: str) -> AnyJudge:
-    """ "pixels", "network", or ``module:function``, called with pictures, held-out ones and levels."""
+    """What ``--judge`` says; a function is called with pictures, held-out ones and levels."""
     images, held_out, levels = problem.images, problem.held_out, problem.levels
     if judge == "pixels":
         return Judge.of(images, held_out, levels=levels, most=most)
@@ -250,7 +250,8 @@ def result_of(name: str, steps: str | int, args: argparse.Namespace) -> dict[str
         print(name, way, {k: round(v, 4) for k, v in rows[way].items()}, flush=True)
     n_maps = sum(len(step.table.lo) for of_stage in flow._model for step in of_stage)
     labels = "without labels" if y is None else "with labels"
-    title = f"{name} {labels}, {steps} steps per stage, {len(flow.particles_):,} particles"
+    pace = steps if isinstance(steps, str) else f"{steps} steps per stage"
+    title = f"{name} {labels}, {pace}, {len(flow.particles_):,} particles"
     return {"title": title, "maps": n_maps, "scores": list(rows["real pictures"]), "rows": rows}
 
 

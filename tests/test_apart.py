@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -388,6 +389,17 @@ def test_the_film_shows_pictures_of_all_classes(tmp_path):
     shown = film.pictures()[-1].mean((1, 2))
     assert len(shown) == 64
     assert np.bincount((shown / 255 * 9).round().astype(int), minlength=10).min() >= 6
+
+
+def test_the_film_of_coloured_pictures_shows_all_classes_too(tmp_path):
+    write = pytest.importorskip("sliceflow.cli.fit")._write_evolution
+    shade = 25 * np.arange(10, dtype=np.uint8)
+    pictures = np.zeros((64, 2, 2, 3), np.uint8) + shade[np.arange(64) * 10 // 64, None, None, None]
+    film = SimpleNamespace(pictures=lambda: [np.zeros_like(pictures), pictures])
+    write(film, SimpleNamespace(x=pictures, levels=256), tmp_path)
+    with pytest.importorskip("PIL.Image").open(tmp_path / "evolution.gif") as frames:
+        frames.seek(frames.n_frames - 1)
+        assert set(shade.tolist()) <= set(np.unique(np.asarray(frames.convert("L"))).tolist())
 
 
 def test_a_class_without_a_particle_is_refused():

@@ -52,8 +52,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         them, that is at least 10,000
     quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
-        own (`sliceflow.runs`). "auto" is ∞ for classes of a thousand pictures or more, if they are
-        counted and not sorted, else 10
+        own (`sliceflow.runs`). "auto" is ∞ for classes of a thousand pictures or more on average,
+        if they are counted and not sorted, else 10
     levels : integer pixels are 0..levels-1, or as many of these as their type holds; booleans are two
     mirror : also fit the pictures' mirror images
     device : "auto" takes a GPU where there is one
@@ -71,11 +71,12 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         pixels less than a fifth are neither dark nor light
     clusters : pictures without labels are divided into so many clusters, each with maps of its own
         (`sliceflow.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
-        where they would have less than 470,000·√steps values together: the pictures would be copied
+        where each would have less than a thousand pictures, or 470,000·√steps values together: they
+        would be copied. Pictures that are sorted, or observed, are not divided
     taper : the step size falls from 1 to 0 over this last share of the last stage
-    n_knots : knots kept of each map for offline samples, at its bends; eight times as many where
-        classes share maps, and of sorted particles. 0 keeps no model, and then only the batched
-        samples `particles_` are there
+    n_knots : knots kept of each map for offline samples, where it bends; eight times as many where
+        classes share maps, and of sorted particles, whose knots have equal shares of these. 0 keeps
+        no model, and then only the batched samples `particles_` are there
     precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
         "float32". Sums and particles are float32 whatever it is, displacements are read from tables in
         half precision. A CPU always uses float32 throughout
@@ -90,6 +91,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     layout_ : what the fitted pictures look like, a `sliceflow.pictures.Layout`
     observed_ : (h, w) booleans, True where a pixel is known; None without `observed`
     history_ : dict of lists: stage, step, sliced distance, seconds
+    n_iter_ : steps done, of all stages
 
     Examples
     --------
@@ -162,7 +164,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ----------
         images : (n, h, w) or (n, h, w, c), integers 0..levels-1 or floats in [0, 1]
         labels : None, or class labels (n,) of any hashable kind
-        listeners : callables that take a `sliceflow.events.Event` after every step
+        listeners : callables that take a `sliceflow.events.Event` after every step; one that returns
+            True ends the stage
         checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not

@@ -311,7 +311,8 @@ def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> No
     taken = evolution.pictures()
     # Colours make a .gif large: fewer frames, and fewer pictures.
     taken = [taken[i] for i in np.unique(np.linspace(0, len(taken) - 1, _FRAMES).round().astype(int))]
-    side = 8 if train.x.ndim == 3 else 6
-    shown = (by_class(as_bytes(p[: side**2], train.levels), None, side)[0] for p in taken)
+    side, n = 8 if train.x.ndim == 3 else 6, len(taken[-1])
+    some = np.arange(min(n, side**2)) * n // min(n, side**2)  # spread: they may come class by class
+    shown = (by_class(as_bytes(p[some], train.levels), None, side)[0] for p in taken)
     frames = [grid(p, 32, ground=128) for p in shown]  # a .gif has no page's colour: grey
     animation(folder / "evolution.gif", frames)

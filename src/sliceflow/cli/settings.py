@@ -22,7 +22,7 @@ _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 # Even knots are many before `compress` keeps those that stand where maps bend; the maps of sorted
 # particles would stay as they are.
 _TO_COMPRESS = {"transport": "histogram", "n_knots": 1024}
-_PICTURES_ONLY = ("size", "observed", "schedule", "mirror", "conditional")
+_PICTURES_ONLY = ("size", "observed", "schedule", "clusters", "mirror", "conditional")
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,9 @@ class Settings:
         self.n_steps(data)
         if self.conditional and self.observed:
             raise WrongUsage("--conditional and --observed exclude each other", "choose one")
+        if self.clusters is not None and (self.conditional or self.observed):
+            other = "--conditional" if self.conditional else "--observed"
+            raise WrongUsage(f"--clusters and {other} exclude each other", "choose one")
         if self.conditional and data.labels is None:
             raise WrongUsage(
                 f"--conditional needs labels and {data.name} has none",
