@@ -1,6 +1,7 @@
 """What goes wrong at the command line: one line and a hint, an exit code, and nothing left behind."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -84,6 +85,15 @@ def test_more_than_the_memory_holds_is_refused_with_the_flags_to_lower(digits_ru
     assert not (tmp_path / "run").exists()
     words = ("sample", digits_run[0], "--n", 10**12, "--out", tmp_path / "x.npz")
     refused(inside(*words), 1, "1000000000000 samples", "--n")
+
+
+def test_a_fit_that_is_refused_leaves_the_run_that_it_would_replace(digits_run, tmp_path):
+    shutil.copytree(digits_run[0], tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    words = ("fit", "digits", "--quiet", "--out", tmp_path / "run", "--force")
+    refused(inside(*words, "--particles", 10**12), 1, "GiB free")
+    refused(inside(*words, "--clusters", 9999), 2, "--clusters 9999")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 
 def test_a_class_that_is_not_there_is_named_with_those_that_are(digits_run, tmp_path):

@@ -124,21 +124,20 @@ def _fit(
     config = _config(settings, train, test)
     if first:
         folder.make(force=force and not resume)
-        folder.write_json("config.json", config)
     mine = slice(None)
     if ranks is not None:
         ranks.told_by_first("the folder is ready")
         mine = ranks.share(len(train.x)).slice
     if resume and not (folder.checkpoint / "fit.checkpoint").exists():
         say("note: there is no checkpoint yet; the fit starts anew")
-    unbroken = Unbroken()
+    unbroken, begun = Unbroken(), _Begun(folder if first else None, config, force and not resume)
     try:
         evolution = _evolution(flow, train, folder) if first and train.pictures else None
         shown = display(flow, train, quiet=quiet or not first, progress=progress)
         flow.fit(
             train.x[mine],
             None if labels is None else labels[mine],
-            listeners=(*shown, *([evolution] if evolution else []), unbroken),
+            listeners=(*shown, *([evolution] if evolution else []), begun, unbroken),
             checkpoint_dir=folder.checkpoint,
             checkpoint_every=settings.checkpoint_every,
             ranks=ranks,
@@ -187,6 +186,18 @@ def _fit(
             indent=2,
         )
         print()
+
+
+class _Begun:
+    """A listener: with the first step a run replaces what was there; one that is refused does not."""
+
+    def __init__(self, folder: RunFolder | None, config: dict[str, Any], force: bool) -> None:
+        self._folder, self._config, self._force = folder, config, force
+
+    def __call__(self, _: object) -> None:
+        if self._folder is not None:
+            self._folder.begin(self._config, force=self._force)
+            self._folder = None
 
 
 def _kept_of_all(flow: Any, ranks: Ranks | None) -> int:

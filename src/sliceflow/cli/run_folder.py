@@ -63,17 +63,25 @@ class RunFolder:
             )
 
     def make(self, *, force: bool) -> None:
-        """Make the folder; with `force` remove what an earlier run has left, and nothing else."""
+        """Make the folder; with `force` remove the checkpoint of a run that was stopped."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             for name in self.NAMES if force else ():
-                (self / name).unlink(missing_ok=True)
+                if name.startswith("checkpoint/"):
+                    (self / name).unlink(missing_ok=True)
             probe = self / ".probe"  # fail now, and not when all has been fitted
             probe.touch()
             probe.unlink()
         except OSError as error:
             reason = error.strerror or str(error)
             raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
+
+    def begin(self, config: dict[str, Any], *, force: bool) -> None:
+        """Say what runs; with `force` remove the files of an earlier run, and nothing else."""
+        for name in self.NAMES if force else ():
+            if not name.startswith("checkpoint/"):
+                (self / name).unlink(missing_ok=True)
+        self.write_json("config.json", config)
 
     def drop_checkpoint(self) -> None:
         """Remove the folder for checkpoints, if there are none."""
@@ -82,11 +90,13 @@ class RunFolder:
 
     def clear_failed(self) -> None:
         """Leave nothing of a fit that failed before its first checkpoint."""
-        if (self.checkpoint / "fit.checkpoint").exists() or (self / "model.sliceflow").exists():
+        if (self.checkpoint / "fit.checkpoint").exists():
             return
-        for name in ("config.json", "checkpoint/evolution.npz"):
-            (self / name).unlink(missing_ok=True)
+        (self / "checkpoint/evolution.npz").unlink(missing_ok=True)
         self.drop_checkpoint()
+        if (self / "model.sliceflow").exists():
+            return
+        (self / "config.json").unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
