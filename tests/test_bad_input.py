@@ -121,6 +121,18 @@ def test_early_stopping_needs_rows():
         fit(X[:1], early_stopping=True)
 
 
+def test_particles_of_a_class_that_is_held_out_have_nowhere_to_go():
+    y, parameters = (
+        np.array(["rare"] + 29 * ["other"]),
+        dict(early_stopping=True, validation_fraction=0.9),
+    )
+    message = "particle_conditions has 'rare', but early_stopping holds out all its rows"
+    with pytest.raises(ValueError, match=message):
+        SlicedWassersteinFlow(n_steps=4, random_state=0, **parameters).fit(
+            X, y, particle_conditions=["rare"] * 9
+        )
+
+
 def test_particle_conditions_that_do_not_fit():
     flow = SlicedWassersteinFlow(**quick)
     with pytest.raises(ValueError, match="particle_conditions was given without y"):

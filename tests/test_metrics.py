@@ -48,6 +48,8 @@ def test_two_sample_accuracy_is_half_for_equal_distributions_and_one_for_others(
     a, b = rng.normal(size=(2, 300, 3))
     assert two_sample_accuracy(a, b) == pytest.approx(0.5, abs=0.08)
     assert two_sample_accuracy(a, b + 9) == 1
+    with pytest.raises(ValueError, match=r"4 samples and .* real rows; pass 5 or more"):
+        two_sample_accuracy(a[:4], b)
 
 
 def test_protocol_reports_all():

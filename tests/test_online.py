@@ -543,6 +543,8 @@ def test_what_cannot_be_counted_is_refused():
         vectors(transport=transports.Histogram(30)).partial_fit(X)
     with pytest.raises(ValueError, match="early_stopping"):
         vectors(early_stopping=True).partial_fit(X)
+    with pytest.raises(ValueError, match="n_steps=0 must be at least 1 for partial_fit"):
+        vectors(n_steps=0, n_axis_steps=0).partial_fit(X)
     with pytest.raises(ValueError, match="random directions"):
         vectors(frame="random").partial_fit(X, y)
     vectors(frame=frames.Random(20)).partial_fit(X)

@@ -40,6 +40,8 @@ def two_sample_accuracy(
 
     rng = np.random.default_rng(seed)
     n = min(len(samples), len(real))
+    if n < 5:
+        raise ValueError(f"there are {len(samples)} samples and {len(real)} real rows; pass 5 or more")
     a, b = (np.asarray(x)[rng.permutation(len(x))[:n]] for x in (samples, real))
     if classifier is None:
         classifier = RandomForestClassifier(n_trees, random_state=seed)

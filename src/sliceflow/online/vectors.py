@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sliceflow import events, transports
-from sliceflow.checks import projection_budget, resolve_device
+from sliceflow.checks import need, projection_budget, resolve_device
 from sliceflow.flow import Flow, Run, replay, simulate
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
@@ -54,6 +54,12 @@ class VectorsOnline(Online):
             raise ValueError(
                 "early_stopping=True holds rows out, which partial_fit does not keep; set it to False"
             )
+        need(
+            estimator.n_steps + estimator.n_axis_steps > 0,
+            "n_steps",
+            estimator.n_steps,
+            "at least 1 for partial_fit, or n_axis_steps: without steps nothing is counted",
+        )
         n_bins = histogram_bins(estimator.transport, 1024)
         given = X.device if isinstance(X, Tensor) else None
         X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X

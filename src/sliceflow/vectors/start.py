@@ -147,8 +147,15 @@ def _conditions(
         return None, None, None
     if particle_conditions is not None:
         y_p = conditions.as_array(particle_conditions)
+        codes = rows.condition.encode(y_p)
+        if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
+            label = y_p[lost.numpy()].tolist()[0]
+            raise ValueError(
+                f"particle_conditions has {label!r}, but early_stopping holds out all its rows; give "
+                "more of them or set early_stopping=False"
+            )
         order = seed.permutation(m)  # the flow wants them in random order
-        return y_p, rows.condition.encode(y_p)[order], order
+        return y_p, codes[order], order
     numbers = conditions.proportional(rows.codes, m, seed)
     return rows.y[numbers.numpy()], rows.codes[numbers], None
 
