@@ -241,6 +241,7 @@ def test_a_table_is_fitted_and_says_what_it_left_out(flowers, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "left out the column 'name'" in result.stdout
     assert "left out 1 of 150 rows" in result.stdout
+    assert (run / "samples.csv").read_text().split()[0] == "length,width,species"
     assert inside("sample", run, "--n", 7, "--label", "v", "--out", out).returncode == 0
     with out.open() as stream:
         rows = list(csv.DictReader(stream))
@@ -291,6 +292,16 @@ def test_flags_override_the_config_file_and_a_dry_run_writes_nothing(tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
     (tmp_path / "run.toml").write_text("qualiti = 7\n")
     refused(inside("fit", "digits", "--config", "run.toml"), 2, "'qualiti'", "quality")
+
+
+def test_a_column_that_is_called_label_is_kept_beside_the_labels(tmp_path):
+    table, run = tmp_path / "table.csv", tmp_path / "run"
+    table.write_text("label,kind\n" + "".join(f"{i / 7},{'uv'[i % 2]}\n" for i in range(40)))
+    assert inside("fit", table, "--target", "kind", *FEW, "--out", run).returncode == 0
+    with (run / "samples.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["kind"] for row in rows} == {"u", "v"}
+    assert all(0 <= float(row["label"]) < 6 for row in rows)
 
 
 def test_a_dry_run_of_a_table_takes_no_more_for_its_labels():

@@ -243,7 +243,7 @@ def _write_fit(
     flow.save(folder / "model.sliceflow")
     folder.drop_checkpoint()
     write_csv(folder / "history.csv", flow.history_)
-    _write_samples(flow, train, folder)
+    _write_samples(flow, train, config["settings"]["target"], folder)
     if evolution is not None:
         _write_evolution(evolution, train, folder)
     config |= {
@@ -297,7 +297,7 @@ def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
     )
 
 
-def _write_samples(flow: Any, train: Data, folder: RunFolder) -> None:
+def _write_samples(flow: Any, train: Data, target: str, folder: RunFolder) -> None:
     x, labels = flow.particles_[:_KEPT], flow.particle_conditions_
     labels = None if labels is None else labels[:_KEPT]
     given = {} if labels is None else {"labels": labels}
@@ -312,7 +312,7 @@ def _write_samples(flow: Any, train: Data, folder: RunFolder) -> None:
     np.savez_compressed(folder / "samples.npz", x=x, columns=names, data=some, **given)
     columns: dict[str, list[object]] = {c: x[:, i].tolist() for i, c in enumerate(train.columns)}
     if labels is not None:
-        columns["label"] = labels.tolist()
+        columns[target] = labels.tolist()
     write_csv(folder / "samples.csv", columns)
 
 
