@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sliceflow.frames import Random
 from sliceflow.transports import Auto, GridTable, Histogram, KnotTable, Sorted
 
 ALL = [Sorted(), Histogram(64), Auto(threshold=10)]
@@ -19,6 +20,21 @@ def transported(transport, z_p, z_q, weights=None):
     fit = transport.fit(z_p, z_q, weights)
     dz = fit.table.displace(z_p) if fit.dz is None else fit.dz
     return (z_p + dz)[0].numpy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        *((kind, {"n_bins": n}) for kind in (Histogram, Auto) for n in (0, -3, 8.5)),
+        *((kind, {"most": most}) for kind in (Sorted, Histogram, Auto) for most in (0, 0.5)),
+        (Auto, {"threshold": -1}),
+        (Random, {"n_directions": 0}),
+    ],
+)
+def test_no_bins_no_columns_and_no_directions_are_refused(kind, parameters):
+    (name,) = parameters
+    with pytest.raises(ValueError, match=f"^{name}=.* must be .*an int of at least"):
+        kind(**parameters)
 
 
 @given(seeds, st.integers(1, 200))

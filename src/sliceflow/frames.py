@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.checks import is_int, need
 from sliceflow.rng import Seed
 
 if TYPE_CHECKING:
@@ -244,6 +245,9 @@ class Random:
 
     n_directions: int = 1000
     fixed: bool = False
+
+    def __post_init__(self) -> None:
+        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
 
     def draw(
         self,

@@ -94,7 +94,7 @@ def restore(row: Fields, known: tuple[type[Any], ...]) -> Any:
         elif value is None and field.name == "most":
             values[field.name] = None
         else:
-            values[field.name] = row.whole(field.name, 1)
+            values[field.name] = row.whole(field.name, 0)
     return kind(**values)
 
 

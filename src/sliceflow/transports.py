@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.checks import is_int, need
 from sliceflow.kernels.reference_bends import steady
 from sliceflow.runs import Runs
 
@@ -189,6 +190,9 @@ class Sorted:
 
     most: int | None = None
 
+    def __post_init__(self) -> None:
+        _need_columns(self.most)
+
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
         if runs is not None:
             raise ValueError(
@@ -236,6 +240,10 @@ class Histogram:
     n_bins: int = 256
     most: int | None = MOST
 
+    def __post_init__(self) -> None:
+        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
+        _need_columns(self.most)
+
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
         if runs is None:
             return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
@@ -280,9 +288,18 @@ class Auto:
     n_bins: int = 1024
     most: int | None = MOST
 
+    def __post_init__(self) -> None:
+        need(is_int(self.threshold, 0), "threshold", self.threshold, "an int of at least 0")
+        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
+        _need_columns(self.most)
+
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
         return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
 
     def chosen(self, n: int) -> Sorted | Histogram:
         """The transport for `n` particles and data together."""
         return Sorted() if n <= self.threshold else Histogram(self.n_bins)
+
+
+def _need_columns(most: int | None) -> None:
+    need(most is None or is_int(most, 1), "most", most, "None or an int of at least 1")
