@@ -121,6 +121,18 @@ def test_vectors_sample_the_same_bits_after_saving(
         assert np.array_equal(loaded.particle_conditions_, flow.particle_conditions_)
 
 
+@pytest.mark.filterwarnings("error")
+def test_parameters_may_be_numbers_of_numpy(tmp_path):
+    numbers = dict(n_particles=np.int64(60), levels=PICTURES.max() + 1, n_knots=np.int64(16))
+    more = dict(quality=np.int32(2), taper=np.float32(0.5), mirror=np.bool_(True), clusters=np.int64(1))
+    pictures = ImageFlow(**numbers, **more, transport=Histogram(np.int64(8))).fit(PICTURES)
+    frame = Random(np.int64(5))
+    rows = SlicedWassersteinFlow(np.int64(60), np.int64(3), frame, taper=np.float32(0.5)).fit(X)
+    for flow in (pictures, rows):
+        loaded = again(flow, tmp_path / "flow.sliceflow")
+        same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
+
+
 @settings(max_examples=40)
 @given(
     condition=st.sampled_from(["none", "labels", "top", "mask", "nothing observed"]),

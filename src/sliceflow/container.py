@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -66,7 +67,8 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     # The largest types first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     arrays = {name: tensors[name].detach().cpu().contiguous() for name in names}
-    words = json.dumps(text, allow_nan=False, separators=(",", ":"))
+    # Parameters may be numpy's numbers.
+    words = json.dumps(text, allow_nan=False, separators=(",", ":"), default=np.generic.item)
     header: dict[str, Any] = {"__metadata__": {_TEXT: words, _CHECKSUM: _checksum(words, arrays)}}
     end = 0
     for name, t in arrays.items():

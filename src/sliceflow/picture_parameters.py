@@ -166,7 +166,7 @@ def direction_bytes(flow: ImageFlow, m: int, n: int, amplifier: float, n_classes
     if isinstance(transport, transports.Auto):
         transport = transport.chosen(m + n)
     apart, n_bins = amplifier == math.inf, getattr(transport, "n_bins", None)
-    one = map_bytes(flow.n_knots, n_bins, shared=0 < amplifier < math.inf)
+    one = map_bytes(int(flow.n_knots), n_bins, shared=0 < amplifier < math.inf)
     return n_classes * one if apart else one
 
 
