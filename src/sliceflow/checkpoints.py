@@ -306,8 +306,10 @@ def identity(estimator: Any, device: torch.device, seed: Seed, **data: str) -> d
     for name, value in estimator.get_params(deep=False).items():
         if name == "random_state" and value is not None:
             value = seed
-        if isinstance(value, (np.ndarray, Tensor)):  # whose repr leaves out what is in the middle
-            value = digest(np.asarray(value))
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().numpy()
+        if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
+            value = digest(value)
         elif isinstance(value, np.generic):
             value = value.item()
         if name not in ("device", "verbose"):
