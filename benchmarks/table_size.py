@@ -185,6 +185,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogFormatter
 
     figure, panels = plt.subplots(
         1, len(results), figsize=(6.5 * len(results), 4.5), layout="constrained", squeeze=False
@@ -200,13 +201,23 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
             axes.plot(x, y, style, color=colour, label=kind)
             for name, *at in zip(some, x, y, strict=True):
                 number = re.sub(r"[^\d.]", "", name)
-                axes.annotate(number, at, xytext=(4, 4), textcoords="offset points", fontsize=8)
+                axes.annotate(
+                    number,
+                    at,
+                    xytext=(4, 4),
+                    textcoords="offset points",
+                    fontsize=8,
+                    annotation_clip=True,
+                )
         goal = rows["batched samples"][score]
         axes.axhline(goal, color="#000000", lw=1, label="batched samples")
         axes.axhline(1.1 * goal, color="#000000", lw=1, ls="--", label="batched + 10 %")
         axes.axhline(rows["real pictures"][score], color="#009E73", lw=1, ls=":", label="real pictures")
-        axes.set(xscale="log", yscale="log", xlabel="MB", ylabel=score, title=result["title"])
-        axes.legend()
+        axes.set(xscale="log", xlabel="MB", ylabel=score, title=result["title"])
+        axes.set_ylim(0, min(2 * goal, axes.get_ylim()[1]))  # what is twice as bad need not be seen
+        axes.xaxis.set_major_formatter(LogFormatter())  # 50, not 5×10¹
+        axes.xaxis.set_minor_formatter(LogFormatter())
+        axes.legend(loc="lower left")
     figure.savefig(path, dpi=110)
 
 
