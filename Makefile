@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py --out demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
