@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import SlicedWassersteinFlow, checks
+from sliceflow import ImageFlow, SlicedWassersteinFlow, checks
 from sliceflow.checks import free_memory
 
 X = np.random.default_rng(0).normal(size=(30, 3))
@@ -244,3 +244,21 @@ def test_errors_keep_what_was_wrong_also_from_another_process():
         fit(device="toaster")
     error = pickle.loads(pickle.dumps(told.value))  # as joblib sends it
     assert (error.name, error.value, str(error)) == ("device", "toaster", str(told.value))
+
+
+def test_vectors_of_bfloat16_come_back_as_float32():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    flow = SlicedWassersteinFlow(n_steps=2, n_particles=40, random_state=0).fit(x.bfloat16())
+    assert flow.particles_.dtype == torch.float32
+
+
+def test_one_condition_is_not_enough_for_many_particles():
+    x, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    with pytest.raises(ValueError, match="particle_conditions has 1 rows but n_particles=20"):
+        SlicedWassersteinFlow(n_steps=1, n_particles=20).fit(x, y, particle_conditions=1)
+
+
+def test_pictures_of_long_doubles_are_read_as_doubles():
+    images = np.random.default_rng(0).random((20, 4, 4)).astype(np.longdouble)
+    flow = ImageFlow(quality=1, n_particles=30, random_state=0).fit(images)
+    assert flow.particles_.dtype == np.float64

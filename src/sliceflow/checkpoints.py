@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import sliceflow
-from sliceflow.checks import is_real, need
+from sliceflow.checks import from_tensor, is_real, need
 from sliceflow.container import Fields, ModelFileError, read, write
 from sliceflow.distributed import LostRank, Place, Ranks
 from sliceflow.events import HeldOut, History, now
@@ -306,8 +306,7 @@ def identity(estimator: Any, device: torch.device, seed: Seed, **data: str) -> d
     for name, value in estimator.get_params(deep=False).items():
         if name == "random_state" and value is not None:
             value = seed
-        if isinstance(value, Tensor):
-            value = value.detach().cpu().numpy()
+        value = from_tensor(value)
         if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
             value = digest(value)
         elif isinstance(value, np.generic):

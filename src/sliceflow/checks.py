@@ -15,6 +15,7 @@ __all__ = [
     "columns_looked_at",
     "default_particles",
     "free_memory",
+    "from_tensor",
     "is_int",
     "is_real",
     "need",
@@ -113,6 +114,14 @@ def columns_looked_at(most: int | None, n_directions: int, device: torch.device)
     if most is None or total is None:
         return most
     return min(most, max(4096, total // 8 // (8 * n_directions)))
+
+
+def from_tensor(x: Any) -> Any:
+    """A tensor as an array, wherever it lies; numpy has no bfloat16. Anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
 
 def free_memory(device: torch.device) -> int | None:

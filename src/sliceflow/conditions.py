@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.checks import from_tensor
 from sliceflow.rng import Seed
 
 __all__ = [
@@ -252,8 +253,7 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
 
 def as_array(y: Any) -> np.ndarray:
     """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
-    if isinstance(y, Tensor):
-        return y.detach().cpu().numpy()
+    y = from_tensor(y)
     if hasattr(y, "to_numpy"):  # pandas, polars
         y = y.to_numpy()
     if isinstance(y, np.ndarray):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.checks import ParameterError
+from sliceflow.checks import ParameterError, from_tensor
 from sliceflow.rng import Seed
 
 __all__ = ["MASKS", "Layout", "as_array", "mask_of"]
@@ -166,14 +166,10 @@ def _merged(runs: Sequence[slice]) -> list[slice]:
 
 def as_array(images: Any) -> np.ndarray:
     """Pictures of any kind as an array, in the machine's own order of bytes."""
-    if isinstance(images, Tensor):
-        images = images.detach().cpu()
-        images = images.float() if images.dtype == torch.bfloat16 else images
-        numbers: np.ndarray = images.numpy()
-        return numbers
     try:
-        array: np.ndarray = np.asarray(images)
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        array: np.ndarray = np.asarray(from_tensor(images))
+        own = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        return array.astype(own, copy=False)
     except ValueError as error:
         raise ValueError("pictures are of mixed sizes; bring them to one size first") from error
 

@@ -99,3 +99,9 @@ def test_ten_thousand_pictures_in_bounded_memory():
     assert tracemalloc.get_traced_memory()[1] < 1 << 30  # numpy's part
     tracemalloc.stop()
     assert np.all(distances == 0)
+
+
+def test_rows_have_no_mirror_images():
+    rows = np.random.default_rng(0).normal(size=(20, 4))
+    with pytest.raises(ValueError, match=r"rows of shape \(20, 4\) have no mirror images"):
+        nn_ratio(rows, rows, rows, mirror=True, device="cpu")

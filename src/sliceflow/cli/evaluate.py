@@ -85,7 +85,7 @@ def measure(
 
     The floor is what rows of the training data score in the samples' place.
     """
-    from sliceflow.checks import resolve_device  # torch, which a report does without
+    from sliceflow.checks import from_tensor, resolve_device  # torch, which a report does without
 
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
@@ -116,7 +116,7 @@ def measure(
         asked = few(train.labels, n) if by_class and train.labels is not None else None
         given = {} if asked is None else {"labels" if train.pictures else "y": asked}
         scores.append(
-            battery.score(train.rows(np.asarray(flow.sample(n, random_state=1, **given))), asked)
+            battery.score(train.rows(from_tensor(flow.sample(n, random_state=1, **given))), asked)
         )
     out = [
         Measure(name, scores[0].get(name), scores[1].get(name), battery.floors.get(name), ideal, what)

@@ -18,6 +18,8 @@ def sample(
 ) -> dict[str, Any]:
     """New samples of a model into a picture, a folder of pictures, .npz or .csv; what was written."""
     new_file(out, force=force)  # before torch is imported
+    from sliceflow.checks import from_tensor
+
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is not None:
         raise WrongUsage(
@@ -29,10 +31,10 @@ def sample(
     _check_memory(flow, n)
     labels = flow.sampled_labels(n, seed) if y is None else np.full(n, y)
     if pictures:
-        x = np.asarray(flow.sample(n, labels=labels, random_state=seed))
+        x = from_tensor(flow.sample(n, labels=labels, random_state=seed))
         _write_pictures(path, x, flow.levels, labels)
     else:
-        x = np.asarray(flow.sample(n, y=labels, random_state=seed))
+        x = from_tensor(flow.sample(n, y=labels, random_state=seed))
         _write_rows(path, x, *_columns(run, x.shape[1]), labels)
     return {"out": str(path), "n": n, "label": label, "seed": seed}
 
@@ -50,6 +52,8 @@ def inpaint(
 ) -> dict[str, Any]:
     """Completions of a picture, a folder of pictures or an array; what was written."""
     path = _target(out, True, force)
+    from sliceflow.checks import from_tensor
+
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is None:
         raise WrongUsage(
@@ -57,7 +61,7 @@ def inpaint(
         )
     pictures = _read_pictures(given, flow, resize)
     _check_memory(flow, n * len(pictures))
-    done = np.asarray(flow.inpaint(pictures, n, random_state=seed))
+    done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
     # In a grid the given picture stands first, in a folder or an array there are only completions.
     if path.suffix.lower() == ".png":
         from sliceflow.cli.grid import as_bytes, grid

@@ -108,6 +108,12 @@ def nn_ratio(
     0.0
     """
 
+    if mirror and np.ndim(train) < 3:
+        raise ValueError(
+            f"rows of shape {np.shape(train)} have no mirror images; pass pictures (n, h, w), or "
+            "mirror=False"
+        )
+
     def apart(x: np.ndarray) -> float:
         distances = nearest(x, train, device=device)[0]
         if mirror:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sliceflow import events, transports
-from sliceflow.checks import need, projection_budget, resolve_device
+from sliceflow.checks import from_tensor, need, projection_budget, resolve_device
 from sliceflow.flow import Flow, Run, replay, simulate
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
@@ -62,7 +62,7 @@ class VectorsOnline(Online):
         )
         n_bins = histogram_bins(estimator.transport, 1024)
         given = X.device if isinstance(X, Tensor) else None
-        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+        X = from_tensor(X)
         X = validate_data(estimator, X, dtype=[np.float64, np.float32])
         shift, scale = units.standardization(X, estimator.standardize)
         device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
@@ -88,9 +88,7 @@ class VectorsOnline(Online):
         )
 
     def rows(self, estimator: Any, X: Any) -> np.ndarray:
-        if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
-        X = validate_data(estimator, X, dtype=[np.float64, np.float32], reset=False)
+        X = validate_data(estimator, from_tensor(X), dtype=[np.float64, np.float32], reset=False)
         kind = np.float32 if self.type == torch.float32 else np.float64
         return cast(np.ndarray, X.astype(kind) + kind(0))  # no −0, which is 0 by another name
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sliceflow import conditions
 from sliceflow.checkpoints import digest
+from sliceflow.checks import from_tensor
 from sliceflow.distributed import Place, Ranks
 from sliceflow.rng import Seed
 from sliceflow.vectors import units
@@ -71,9 +72,7 @@ class Rows:
 def read(estimator: Any, X: Any, y: Any, ranks: Ranks) -> Given:
     """X and y of the user, or a ValueError that names what is wrong with them."""
     device = X.device if isinstance(X, Tensor) else None
-    if isinstance(X, Tensor):
-        X = X.detach().cpu().numpy()
-    X = validate_data(estimator, X, dtype=[np.float64, np.float32])
+    X = validate_data(estimator, from_tensor(X), dtype=[np.float64, np.float32])
     y = None if y is None else conditions.as_array(y)
     place = ranks.place(len(X), _kind(X, y))
     if y is None:

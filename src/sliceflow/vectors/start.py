@@ -116,7 +116,7 @@ def count_particles(
     if particle_conditions is not None:
         if condition is None:
             raise ValueError("particle_conditions was given without y; pass y as well")
-        m = len(particle_conditions)
+        m = len(np.atleast_1d(conditions.as_array(particle_conditions)))
         if n_particles not in (None, m):
             raise ValueError(
                 f"particle_conditions has {m} rows but n_particles={n_particles}; "
