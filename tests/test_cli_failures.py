@@ -117,6 +117,19 @@ def test_broken_and_mixed_pictures_are_named_with_the_cure(pictures, tmp_path):
     refused(inside("fit", pictures, "--out", tmp_path / "run"), 1, "20x10", "--size")
 
 
+def test_a_damaged_file_of_a_run_is_named(digits_run, tmp_path):
+    run = shutil.copytree(digits_run[0], tmp_path / "run")
+    whole = (run / "samples.npz").read_bytes()
+    for part in (
+        b"",
+        whole[:500],
+        whole[: len(whole) // 2] + bytes(100) + whole[len(whole) // 2 + 100 :],
+    ):
+        (run / "samples.npz").write_bytes(part)
+        for word in ("report", "evaluate"):
+            refused(inside(word, run), 1, "samples.npz is damaged", "fit the run anew")
+
+
 def test_debug_shows_where_it_happened(tmp_path):
     result = inside("info", tmp_path / "nowhere", "--debug")
     assert result.returncode == 2

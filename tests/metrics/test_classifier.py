@@ -93,3 +93,13 @@ def test_read_only_pictures_are_not_warned_of(digits):
     images.flags.writeable = False
     judge = train_classifier(images, labels, **QUICK)
     assert np.array_equal(judge.features(images), judge.features(images.copy()))
+
+
+def test_a_damaged_cache_is_named(tmp_path):
+    train = load("digits")
+    given = train.images[:100], train.labels[:100]
+    train_classifier(*given, cache=tmp_path, **QUICK | {"epochs": 1})
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"classifier-\w+.safetensors is no classifier, or damaged"):
+        train_classifier(*given, cache=tmp_path, **QUICK | {"epochs": 1})

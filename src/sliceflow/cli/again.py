@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.evaluate import Measures, draw_neighbours, measure
 from sliceflow.cli.failures import Failed, WrongUsage
@@ -30,10 +28,9 @@ def evaluate(run: Path, against: str | None, root: Path | None, device: str) -> 
     if against is not None:
         test = _other(settings, against, root, train)
     flow: Any = RunFolder.model(run, device)
-    with np.load(folder / "samples.npz") as kept:
-        batched = kept["images" if train.pictures else "x"]
-        labels = kept.get("labels")
-    measures = measure(flow, train, test, batched=batched, labels=labels)
+    kept = folder.samples()
+    batched = kept["images" if train.pictures else "x"]
+    measures = measure(flow, train, test, batched=batched, labels=kept.get("labels"))
     if against is None:
         folder.write_json("evaluation.json", measures.as_dict())
         draw_neighbours(batched, train, folder / "neighbours.png", mirror=settings.mirror)

@@ -93,8 +93,7 @@ def _head(title: str, config: dict[str, Any]) -> str:
 
 
 def _samples(folder: RunFolder, config: dict[str, Any]) -> str:
-    with np.load(folder / "samples.npz") as kept:
-        arrays = {name: kept[name] for name in kept.files}
+    arrays = folder.samples()
     if config["data"]["kind"] == "table":
         return _rows(arrays)
     from sliceflow.cli.grid import as_bytes, by_class, grid, png

@@ -6,8 +6,12 @@ import csv
 import json
 import os
 import shlex
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage, in_flags
 
@@ -119,6 +123,14 @@ class RunFolder:
         if not isinstance(value, dict):
             raise Failed(f"{self / name} is not an object", "fit the run anew")
         return value
+
+    def samples(self) -> dict[str, np.ndarray]:
+        """The arrays of samples.npz."""
+        try:
+            with np.load(self / "samples.npz") as kept:
+                return {name: kept[name] for name in kept.files}
+        except (OSError, EOFError, ValueError, BadZipFile, zlib.error) as error:
+            raise Failed(f"{self / 'samples.npz'} is damaged: {error}", "fit the run anew") from error
 
     def history(self) -> list[dict[str, Any]]:
         """The rows of history.csv."""

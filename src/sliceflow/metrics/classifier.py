@@ -285,11 +285,14 @@ def _write(path: Path, made: PictureClassifier) -> None:
 
 
 def _read(path: Path, network: nn.Module, classes: np.ndarray, levels: int) -> PictureClassifier:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "pt") as file:
-        network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-        kept = json.loads(file.metadata()["sliceflow"])
+    try:
+        with safe_open(path, "pt") as file:
+            network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            kept = json.loads(file.metadata()["sliceflow"])
+    except (SafetensorError, RuntimeError, TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is no classifier, or damaged ({error}); remove the file") from error
     network.eval()
     about = kept["about"] | {"read from": str(path)}
     return PictureClassifier(network, classes, levels, kept["accuracy"], about)
