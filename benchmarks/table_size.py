@@ -1,6 +1,6 @@
 """What small models are worth: megabytes against the quality of offline samples, and how fast they are.
 
-    python benchmarks/table_size.py                                   # digits, on a CPU: two minutes
+    python benchmarks/table_size.py                                   # digits, on a CPU: half a minute
     python benchmarks/table_size.py --data-root DATA                  # MNIST and CIFAR-10: for a GPU
     python benchmarks/table_size.py mnist14 --steps 8 --data-root DATA    # a small MNIST, for a CPU
 
@@ -77,8 +77,8 @@ class Problem:
 
     def fitted(self, n_knots: int | None, **settings: Any) -> ImageFlow:
         """A flow that keeps so many knots of its maps; None keeps every edge."""
-        flow = ImageFlow(levels=self.levels, mirror=self.mirror, random_state=0, **settings)
-        flow.set_params(n_knots=ALL if n_knots is None else n_knots)
+        settings |= {"levels": self.levels, "mirror": self.mirror, "random_state": 0}
+        flow = ImageFlow(n_knots=ALL if n_knots is None else n_knots, **settings)
         return flow.fit(self.images, self.labels)
 
 
@@ -114,6 +114,11 @@ def flows(
         yield name, flow
 
 
+def maps_of(flow: ImageFlow) -> int:
+    """How many maps a model has."""
+    return sum(len(step.table.lo) for steps in flow._model for step in steps)
+
+
 def size_of(flow: ImageFlow, path: Path) -> int:
     """Bytes of the model's file; of grids those of their maps alone."""
     tables = [step.table for steps in flow._model for step in steps]
@@ -130,11 +135,10 @@ def measured(
 
     `on_cpu` samples of the file are also drawn on a CPU, to see how far they are off.
     """
-    n_maps = sum(len(step.table.lo) for steps in flow._model for step in steps)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m"
         size = size_of(flow, path)
-        row = {"MB": size / 1e6, "bytes per map": size / n_maps}
+        row = {"MB": size / 1e6, "bytes per map": size / maps_of(flow)}
         if on_cpu:
             row["apart from a CPU"] = _apart(flow, path, on_cpu, y)
     flow.sample(1, None if y is None else y[:1], random_state=0)  # compiles
@@ -259,11 +263,10 @@ def result_of(name: str, steps: str | int, args: argparse.Namespace) -> dict[str
         rows[way], samples = measured(flow, judge, y, len(order), args.seeds, args.on_cpu)
         keep(args.keep, name, way, samples)
         print(name, way, {k: round(v, 4) for k, v in rows[way].items()}, flush=True)
-    n_maps = sum(len(step.table.lo) for of_stage in flow._model for step in of_stage)
     labels = "without labels" if y is None else "with labels"
     pace = steps if isinstance(steps, str) else f"{steps} steps per stage"
     title = f"{name} {labels}, {pace}, {len(flow.particles_):,} particles"
-    return {"title": title, "maps": n_maps, "scores": list(rows["real pictures"]), "rows": rows}
+    return {"title": title, "maps": maps_of(flow), "scores": list(rows["real pictures"]), "rows": rows}
 
 
 def keep(folder: Path | None, name: str, way: str, samples: np.ndarray | None) -> None:

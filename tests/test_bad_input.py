@@ -256,6 +256,8 @@ def test_one_condition_is_not_enough_for_many_particles():
     x, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
     with pytest.raises(ValueError, match="particle_conditions has 1 rows but n_particles=20"):
         SlicedWassersteinFlow(n_steps=1, n_particles=20).fit(x, y, particle_conditions=1)
+    flow = SlicedWassersteinFlow(n_steps=1).fit(x, np.ones(20, int), particle_conditions=1)
+    assert flow.particles_.shape == (1, 2)
 
 
 def test_pictures_of_long_doubles_are_read_as_doubles():

@@ -175,7 +175,7 @@ def _fit(
             "interrupted; the fit itself is done and saved", f"to measure it: {again}"
         ) from error
     seconds = config["seconds"]
-    written = [name for name in RunFolder.NAMES if (folder / name).exists()]
+    written = [name for name in (*RunFolder.FILES, *RunFolder.STATE) if (folder / name).exists()]
     say(f"{config['particles']} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
     say(measures.text())
     say(f"wrote {folder.path}: {', '.join(written)}")

@@ -24,7 +24,7 @@ __all__ = ["RunFolder", "command_of", "new_file"]
 class RunFolder:
     """The files of a run by name, in a folder of its own."""
 
-    NAMES = (
+    FILES = (
         "config.json",
         "model.sliceflow",
         "samples.png",
@@ -35,9 +35,8 @@ class RunFolder:
         "history.csv",
         "evaluation.json",
         "report.html",
-        "checkpoint/evolution.npz",
-        "checkpoint/fit.checkpoint",
     )
+    STATE = ("checkpoint/evolution.npz", "checkpoint/fit.checkpoint")  # of a fit that is running
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,9 +69,8 @@ class RunFolder:
         """Make the folder; with `force` remove the checkpoint of a run that was stopped."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in self.NAMES if force else ():
-                if name.startswith("checkpoint/"):
-                    (self / name).unlink(missing_ok=True)
+            for name in self.STATE if force else ():
+                (self / name).unlink(missing_ok=True)
             probe = self / ".probe"  # fail now, and not when all has been fitted
             probe.touch()
             probe.unlink()
@@ -82,9 +80,8 @@ class RunFolder:
 
     def begin(self, config: dict[str, Any], *, force: bool) -> None:
         """Say what runs; with `force` remove the files of an earlier run, and nothing else."""
-        for name in self.NAMES if force else ():
-            if not name.startswith("checkpoint/"):
-                (self / name).unlink(missing_ok=True)
+        for name in self.FILES if force else ():
+            (self / name).unlink(missing_ok=True)
         self.write_json("config.json", config)
 
     def drop_checkpoint(self) -> None:

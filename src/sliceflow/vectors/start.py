@@ -76,6 +76,8 @@ def begin(
     With `ranks`, even with one, every step looks at everything.
     """
     together, x, place = ranks or Ranks(), rows.x, rows.place
+    if particle_conditions is not None:
+        particle_conditions = np.atleast_1d(conditions.as_array(particle_conditions))
     m = count_particles(estimator.n_particles, place.total, rows.condition, particle_conditions)
     share = together.share(m)
     need(share.total >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
@@ -110,13 +112,13 @@ def count_particles(
     n_particles: int | None,
     n: int,
     condition: conditions.Condition | None,
-    particle_conditions: Any = None,
+    particle_conditions: np.ndarray | None = None,
 ) -> int:
     """M: as many as the user says, or as they have conditions, or enough for n rows."""
     if particle_conditions is not None:
         if condition is None:
             raise ValueError("particle_conditions was given without y; pass y as well")
-        m = len(np.atleast_1d(conditions.as_array(particle_conditions)))
+        m = len(particle_conditions)
         if n_particles not in (None, m):
             raise ValueError(
                 f"particle_conditions has {m} rows but n_particles={n_particles}; "
@@ -140,13 +142,12 @@ def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
 
 
 def _conditions(
-    rows: Rows, m: int, particle_conditions: Any, seed: Seed
+    rows: Rows, m: int, y_p: np.ndarray | None, seed: Seed
 ) -> tuple[np.ndarray | None, Tensor | None, Tensor | None]:
     """The particles' y, their codes, and the order of these, if it is not that of y."""
     if rows.condition is None or rows.codes is None or rows.y is None:
         return None, None, None
-    if particle_conditions is not None:
-        y_p = conditions.as_array(particle_conditions)
+    if y_p is not None:
         codes = rows.condition.encode(y_p)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
             label = y_p[lost.numpy()].tolist()[0]
