@@ -81,10 +81,15 @@ def test_fid_is_added_where_weights_are_given(tmp_path, monkeypatch):
     seen = {}
 
     def fid(samples, real, **given):
-        seen.update(given, samples=len(samples), real=len(real))
+        seen.update(given, samples=len(samples), real=real.shape)
         return common.metrics.FID(1.5, 0.1, 768, "network", "weights", "train", 300, 300, 150)
 
+    def inception_features(images, **given):
+        assert given["weights"].name == "some.pth"
+        return np.zeros((len(images), 768), np.float32)
+
     monkeypatch.setattr(common.metrics, "fid", fid)
+    monkeypatch.setattr(common.metrics, "inception_features", inception_features)
     given = ["--fid-weights", "some.pth", "--fid-layer", "768", "--out", str(tmp_path)]
     kept = import_module("paper.figure4").main([*TINY, *given])
     assert kept["rows"]["digits"]["FID"]["value"] == 1.5
@@ -92,7 +97,7 @@ def test_fid_is_added_where_weights_are_given(tmp_path, monkeypatch):
         768,
         "some.pth",
         17,
-        300,
+        (300, 768),
     )
     assert "1.5 (FID-768, floor 0.1)" in (tmp_path / "figure4.md").read_text()
     assert "FID-768 with some.pth" in (tmp_path / "figure4.md").read_text()

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -229,14 +229,21 @@ class Scorer:
         return nn_ratio(images, self.train, self.test, self.args.device)
 
     def _fid(self, images: np.ndarray) -> dict[str, Any]:
-        return metrics.fid(
-            images,
-            self.train.images,
-            layer=self.args.fid_layer,
-            weights=self.args.fid_weights,
-            levels=self.train.levels,
-            device=self.args.device,
-        ).as_dict()
+        return metrics.fid(images, self._inception, **self._fid_options).as_dict()
+
+    @cached_property
+    def _inception(self) -> np.ndarray:
+        """The training pictures as the FID network sees them."""
+        return metrics.inception_features(self.train.images, **self._fid_options)
+
+    @property
+    def _fid_options(self) -> dict[str, Any]:
+        return {
+            "layer": self.args.fid_layer,
+            "weights": self.args.fid_weights,
+            "levels": self.train.levels,
+            "device": self.args.device,
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: which network, and how good it is."""

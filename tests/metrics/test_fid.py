@@ -53,6 +53,9 @@ def test_fid_is_the_distance_of_the_networks_features(weights, layer):
     exact = mu @ mu + np.trace(cov_a) + np.trace(cov_b) - 2 * cross
     assert found.value == pytest.approx(exact, rel=1e-4)
     assert found.value > found.floor > 0
+    known = inception_features(real, layer, weights=weights, device="cpu")
+    again = fid(samples, known, layer=layer, weights=weights, device="cpu", split="test")
+    assert again == found
     assert (found.n_samples, found.n_real, found.n_floor, found.layer) == (3, 4, 2, layer)
     for word in (
         f"FID-{layer}",

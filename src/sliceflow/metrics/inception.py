@@ -71,7 +71,8 @@ def fid(
 
     Parameters
     ----------
-    samples, real : pictures (n, h, w) or (n, h, w, 3) of whole numbers
+    samples, real : pictures (n, h, w) or (n, h, w, 3) of whole numbers; or, if they are known already,
+        their features by `inception_features` (n, layer), of the same weights
     layer : 64, 192, 768 or 2048 features
     weights : the network's file; None takes the one that torch-fidelity downloads, once
     split : what `real` is, for the record
@@ -91,8 +92,13 @@ def fid(
     >>> fid(flow.particles_[:50_000], train.images)  # doctest: +SKIP
     """
     network = _network(layer, _file(weights), device)
-    made = inception_features(samples, network=network, levels=levels, device=device)
-    true = inception_features(real, network=network, levels=levels, device=device)
+
+    def features(images: np.ndarray) -> np.ndarray:
+        if images.dtype.kind == "f" and images.shape[1:] == (layer,):
+            return images
+        return inception_features(images, network=network, levels=levels, device=device)
+
+    made, true = features(samples), features(real)
     n = min(len(samples), len(real) // 2)
     chosen = few(np.arange(len(real)), n, seed)
     floor = frechet_distance(true[chosen], np.delete(true, chosen, axis=0))
