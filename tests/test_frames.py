@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.frames import Axis, Orthogonal, Random
+from sliceflow.frames import Axis, Orthogonal, Random, rotation
 from sliceflow.rng import Seed
 
 KINDS = [Orthogonal(), Random(n_directions=40), Random(n_directions=40, fixed=True), Axis()]
@@ -66,3 +66,11 @@ def test_orthogonal_frames_are_uniform():
     second = torch.einsum("kia,kib->iab", rotations, rotations) / len(rotations)
     assert torch.allclose(second, torch.eye(3).double().expand(3, 3, 3) / 3, atol=0.03)
     assert 0.45 < float((torch.linalg.det(rotations) > 0).double().mean()) < 0.55
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("d", [1, 9, 16, 25, 49, 81, 121, 169, 225, 400])
+def test_a_gpu_draws_the_cpus_rotations(d):
+    for step in (0, 1, 33, 100):
+        cpu, gpu = (rotation(Seed(5).child("level", 3), step, d, device) for device in ("cpu", "cuda"))
+        assert torch.allclose(cpu, gpu.cpu(), rtol=0, atol=1e-9)

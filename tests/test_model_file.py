@@ -335,6 +335,24 @@ def test_what_was_fitted_on_a_gpu_samples_on_a_cpu_and_back(tmp_path):
     assert np.abs(other.astype(int) - wanted).mean() < 0.1
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [40, 500, 3000])
+def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, n):
+    """Rotations out of the pool, maps for each class, knots where they bend."""
+    digits = load_digits()
+    images, labels = digits.images.astype(np.uint8), digits.target
+    options = dict(levels=17, amplifier=math.inf, transport="histogram", random_state=0)
+    flow = ImageFlow("2[2] 5[5] 8[8,7,5]", 6000, 8, **options, device="cuda")
+    flow.fit(images, labels).save(tmp_path / "m")
+    assert flow._walk.apart == 10
+    asked = np.random.default_rng(0).integers(0, 10, n)
+    wanted = flow.sample(n, asked, random_state=0)
+    same(load(tmp_path / "m", device="cuda").sample(n, asked, random_state=0), wanted)
+    other = load(tmp_path / "m", device="cpu").sample(n, asked, random_state=0).astype(int)
+    unlike = np.abs(np.roll(other, 1, axis=0) - wanted).mean()
+    assert np.abs(other - wanted).mean() < 0.1 * unlike
+
+
 def test_another_process_samples_the_same(tmp_path):
     flow = SlicedWassersteinFlow(**quick).fit(X, LABELS["strings"])
     flow.save(tmp_path / "m")
