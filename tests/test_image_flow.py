@@ -14,8 +14,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow
+from sliceflow import ImageFlow, checks
 from sliceflow.metrics import nn_ratio
+from sliceflow.picture_parameters import choose_transport
 from sliceflow.pictures import MASKS, Layout
 from sliceflow.rng import Seed
 from sliceflow.transports import Histogram, Sorted
@@ -689,3 +690,17 @@ def test_completions_stream_in_chunks(digits, monkeypatch):
     parts = in_chunks(flow, lambda: flow.inpaint(digits[0][:9], 5, random_state=0), 7, monkeypatch)
     assert parts.shape == whole.shape == (9, 5, 8, 8)
     assert np.abs(parts.astype(int) - whole).max() <= 1
+
+
+def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
+    """The largest stage of CIFAR-10 has 10,800 directions."""
+    monkeypatch.setattr(checks, "total_memory", lambda device: 80 * 10**9)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert checks.columns_looked_at(1 << 20, 10_800, gpu) == 80 * 10**9 // 4 // (8 * 10_800)
+    assert checks.columns_looked_at(1 << 20, 10_800, cpu) == 80 * 10**9 // 8 // (8 * 10_800)
+    assert checks.columns_looked_at(None, 10_800, gpu) is None
+    assert checks.columns_looked_at(500, 10_800, gpu) == 500
+    monkeypatch.setattr(checks, "total_memory", lambda device: 10**6)
+    assert checks.columns_looked_at(1 << 20, 10_800, cpu) == 4096
+    for name in ("auto", "histogram"):
+        assert choose_transport(name, 0.0).most > 700_000

@@ -43,16 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         knob = {"flow": "ours", "directions": "orthogonal", "steps per stage": steps}
         rows.append(knob | {"seconds": cost.seconds, **scorer.score(flow.particles_)})
 
-    def points(flow: str, word: str) -> list[tuple[float, float, str]]:
-        return [(r["seconds"], r["FD"], word.format(r)) for r in rows if r["flow"] == flow]
+    def points(flow: str, word: str) -> list[tuple[float, str, dict]]:
+        return [(r["seconds"], word.format(r), r) for r in rows if r["flow"] == flow]
 
     both = {
         "Algorithm 1": points("Algorithm 1", "H = {0[directions]}"),
         "ours": points("ours", "{0[steps per stage]} steps"),
     }
     title = f"{name(train)}, {m:,} particles: directions, or steps per stage"
-    floor, unit = rows[0]["FD floor"], "seconds of steps (ours: of the whole fit)"
-    curves.draw(run.path(dataset), both, floor, title, unit)
+    curves.draw(run.path(dataset), both, title, "seconds of steps (ours: of the whole fit)")
     header = ("flow", "directions", "steps per stage", "seconds", "FD", "FD floor", "FID")
     lines = [
         [str(r[key]) for key in header[:3]] + [number(r.get(key)) for key in header[3:]] for r in rows

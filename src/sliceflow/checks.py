@@ -106,14 +106,16 @@ def projection_budget(device: torch.device) -> int:
 
 
 def columns_looked_at(most: int | None, n_directions: int, device: torch.device) -> int | None:
-    """`most`, or fewer where projecting so many particles and data takes an eighth of all memory.
+    """`most`, or fewer where projecting so many particles and data takes too much of all memory.
 
-    Of all and not of the free memory: which columns a step looks at changes its result.
+    That is a quarter of a GPU's, which nobody else needs, else an eighth. Of all and not of the free
+    memory: which columns a step looks at changes its result.
     """
     total = total_memory(device)
     if most is None or total is None:
         return most
-    return min(most, max(4096, total // 8 // (8 * n_directions)))
+    share = total // (4 if device.type == "cuda" else 8)
+    return min(most, max(4096, share // (8 * n_directions)))
 
 
 def from_tensor(x: Any) -> Any:

@@ -37,6 +37,7 @@ QUALITY = {"draft": 15, "standard": 50, "best": 200}
 _ENOUGH = 1000  # pictures of a class that is held apart from all others
 _CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
 _MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
+_MOST = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -153,9 +154,9 @@ def choose_transport(transport: str | transports.Transport, amplifier: float) ->
         return transport
     n_bins = default_bins(amplifier)
     kinds: dict[str, transports.Transport] = {
-        "auto": transports.Auto(n_bins=n_bins),
+        "auto": transports.Auto(n_bins=n_bins, most=_MOST),
         "sorted": transports.Sorted(),
-        "histogram": transports.Histogram(n_bins),
+        "histogram": transports.Histogram(n_bins, most=_MOST),
     }
     return kinds[transport]
 
