@@ -154,10 +154,13 @@ def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
 
 @lru_cache(maxsize=32)
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
-    """The rotations (8, d, d) that all of a seed's tree shares."""
+    """The rotations (8, d, d) that all of a seed's tree shares.
+
+    Made on the CPU for every device: a model is nothing without the frames that it was fitted with.
+    """
     pool = Seed(entropy).child("pool", d)
-    normal = torch.stack([pool.child(k).normal(d, d, device=device) for k in range(_POOL)])
-    return uniform_rotations(normal)
+    normal = torch.stack([pool.child(k).normal(d, d) for k in range(_POOL)])
+    return uniform_rotations(normal).to(device)
 
 
 @lru_cache(maxsize=16)
