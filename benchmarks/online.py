@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from recogniser import Recogniser
 from report import facts, signature, table
 
 from sliceflow import ImageFlow, datasets, metrics
@@ -105,13 +104,13 @@ def kept(shares: np.ndarray, real: np.ndarray, classes: Sequence[int]) -> float:
 class Watcher:
     """Judges batched samples: which classes are in them, and how far they are from test pictures."""
 
-    def __init__(self, world: World, test: World, recogniser: Recogniser) -> None:
+    def __init__(self, world: World, test: World, recogniser: metrics.PictureClassifier) -> None:
         self.world, self.test, self.recogniser = world, test, recogniser
 
     def look(self, flow: ImageFlow, there: Sequence[int], old: Sequence[int]) -> dict[str, float]:
         """Old and new classes: their accuracy where samples have labels, else what is there of them."""
         samples, labels = np.asarray(flow.particles_), flow.particle_conditions_
-        found = self.recogniser.classes(samples)
+        found = self.recogniser.predict(samples)
         real = np.bincount(self.world.labels[self.world.of(there)], minlength=len(self.world.names))
         shares = np.bincount(found, minlength=len(real)) / len(found)
         test = self.test.images[self.test.of(there)]
@@ -191,9 +190,9 @@ def demonstration(
         points.append(point)
         print(f"{name}: {point}", flush=True)
     last = there[0]
-    before = watcher.recogniser.classes(np.asarray(flow.particles_))
+    before = watcher.recogniser.predict(np.asarray(flow.particles_))
     flow.forget(*given([last]))
-    after = watcher.recogniser.classes(np.asarray(flow.particles_))
+    after = watcher.recogniser.predict(np.asarray(flow.particles_))
     frames.append(picture(flow, world, f"{world.names[last]} forgotten"))
     animation(out / f"{name}.gif", [few_greys(frame) for frame in frames], 600)
     frames[-2].save(out / f"{name}.png")
@@ -288,11 +287,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     world, test = load(args.scale, args.data_root)
     world = world if args.per_class is None else world.some(args.per_class)
     args.out.mkdir(parents=True, exist_ok=True)
-    epochs = 12 if small else 4
-    recogniser = Recogniser(
-        world.images, world.labels, levels=world.levels, device=device, epochs=epochs
+    recogniser = metrics.train_classifier(
+        world.images, world.labels, levels=world.levels, device=args.device, mirror=False
     )
-    right = float(np.mean(recogniser.classes(test.images) == test.labels))
+    right = recogniser.score(test.images, test.labels)
     print(f"the recogniser is right on {right:.2%} of the test pictures", flush=True)
 
     def make() -> ImageFlow:

@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from paper import __main__ as every
-from paper import common
+from paper import common, curves
 from PIL import Image
 
 TINY = ["--scale", "tiny", "--device", "cpu"]
@@ -101,3 +101,22 @@ def test_fid_is_added_where_weights_are_given(tmp_path, monkeypatch):
     )
     assert "1.5 (FID-768, floor 0.1)" in (tmp_path / "figure4.md").read_text()
     assert "FID-768 with some.pth" in (tmp_path / "figure4.md").read_text()
+
+
+def test_curves_show_fid_where_there_is_one_and_else_fd():
+    row = {"FD": 3.0, "FD floor": 0.5}
+    assert curves.score_of(row) == ("FD", 3.0, 0.5)
+    assert curves.score_of(row | {"FID": {"value": 1.5, "floor": 0.1, "layer": 768}}) == (
+        "FID-768",
+        1.5,
+        0.1,
+    )
+
+
+@pytest.mark.parametrize("floor", [0.02, 0.4])
+def test_curves_are_drawn_whether_the_floor_is_near_or_far(tmp_path, floor):
+    rows = [{"FD": fd, "FD floor": floor} for fd in (0.6, 0.5)]
+    points = [(10.0 ** (k + 1), f"{k} s", row) for k, row in enumerate(rows)]
+    curves.draw(tmp_path / "c.png", {"ours": points}, "title", "x")
+    with Image.open(tmp_path / "c.png") as drawn:
+        assert len(np.unique(np.asarray(drawn.convert("L")))) > 10
