@@ -316,6 +316,14 @@ def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
     assert loaded.precision == "float16"
     assert loaded._walk.precision is None  # a CPU has float32 only
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
+    other = load(tmp_path / "m", device="cpu", precision="float32")
+    assert (other.precision, other._walk.precision) == ("float32", None)
+    same(other.sample(9, random_state=1), flow.sample(9, random_state=1))
+    with pytest.raises(ValueError, match="precision='float8'"):
+        load(tmp_path / "m", device="cpu", precision="float8")
+    SlicedWassersteinFlow(**quick).fit(X).save(tmp_path / "v")
+    with pytest.raises(ValueError, match="is of pictures"):
+        load(tmp_path / "v", device="cpu", precision="float32")
 
 
 @pytest.mark.gpu
@@ -351,6 +359,8 @@ def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, n):
     other = load(tmp_path / "m", device="cpu").sample(n, asked, random_state=0).astype(int)
     unlike = np.abs(np.roll(other, 1, axis=0) - wanted).mean()
     assert np.abs(other - wanted).mean() < 0.1 * unlike
+    exact = load(tmp_path / "m", device="cuda", precision="float32")
+    assert np.abs(exact.sample(n, asked, random_state=0) - other).mean() < 0.01 * unlike
 
 
 def test_another_process_samples_the_same(tmp_path):

@@ -78,8 +78,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         classes share maps, and of sorted particles, whose knots have equal shares of these. 0 keeps
         no model, and then only the batched samples `particles_` are there
     precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
-        "float32". Sums and particles are float32 whatever it is, displacements are read from tables in
-        half precision. A CPU always uses float32 throughout
+        "float32", which is slower. With 16 bits displacements are read from tables in half precision;
+        sums and particles are always float32. A CPU always uses float32 throughout
     verbose : 1 shows a progress bar
 
     Attributes

@@ -27,7 +27,6 @@ from sliceflow.kernels.reference import (
     at_bends,
     lanes,
     laplace_of,
-    lift_tiles,
     through_knots,
 )
 from sliceflow.kernels.reference import project_tiles as _projected
@@ -508,7 +507,5 @@ def move_tiles(
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    z = project_tiles(x, theta, geometry, None, offsets, codes)
-    table = (z, lo, hi, values)
-    dz = displace_grid(*table) if starts is None else displace_runs(*table, starts)
-    x.add_(lift_tiles(dz, theta, geometry), alpha=size)
+    step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
+    reference.move_tiles(*step, project_tiles, displace_grid)

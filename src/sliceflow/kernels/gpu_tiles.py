@@ -3,7 +3,8 @@
 A program owns one tile and a block of columns. Pixels are gathered from x (d, n) by the loads
 themselves; the products take operands in the type of the rotation (16 bits: tensor cores) and add in
 float32; x stays float32. Rotations are filled up with zeros to `lanes` rows and columns, so that no
-load of them needs a mask. What each function does is written in `reference`, under the same name.
+load of them needs a mask. What each function does is written in `reference`, under the same name. With
+rotations of float32 moves are not fused, and nothing is rounded to 16 bits.
 
 Tiles too large for a chip (`gpu_large_tiles`) are written out, and their products left to cuBLAS.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from sliceflow.kernels import gpu_large_tiles as large
 from sliceflow.kernels import reference
-from sliceflow.kernels.gpu_values import block_of, blocks_of, by_word, pack
+from sliceflow.kernels.gpu_values import block_of, blocks_of, by_word, displace_grid, pack
 from sliceflow.kernels.reference import Geometry
 
 __all__ = ["lanes", "move_tiles", "project_tiles"]
@@ -80,7 +81,7 @@ def _displaced(z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.co
 def _move_kernel(
     x, theta, rows, words, offsets, codes, blocks, n, stride, size, n_bins, n_classes,
     pixels, height, width, s, t, top, left, k,
-    LABELS: tl.constexpr, RUNS: tl.constexpr, PRECISION: tl.constexpr,
+    LABELS: tl.constexpr, RUNS: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN columns."""
@@ -106,13 +107,13 @@ def _move_kernel(
     for first in range(0, k, BM):
         i = first + tl.arange(0, BM)
         rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
-        z = tl.dot(rotation, cut, input_precision=PRECISION)
+        z = tl.dot(rotation, cut)
         known = (i < k)[:, None]
         if LABELS:
             direction = (tile * k + i)[:, None]
             z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
         dz = _displaced(z, tile * k + first, known, rows, words, n_bins, BM, BN)
-        dx = tl.dot(tl.trans(rotation), dz.to(rotation.dtype), dx, input_precision=PRECISION)
+        dx = tl.dot(tl.trans(rotation), dz.to(rotation.dtype), dx)
     tl.store(here, tl.load(here, mask=use, other=0.0) + size * dx, mask=use)
 
 
@@ -201,8 +202,11 @@ def move_tiles(
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
+    step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
-        return reference.move_tiles(x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
+        return reference.move_tiles(*step)
+    if theta.dtype == torch.float32:  # nothing is to be rounded to 16 bits, tables neither
+        return reference.move_tiles(*step, project_tiles, displace_grid)
     n, side, table = x.shape[1], len(theta), pack(lo, hi, values)
     if side > _ON_CHIP:
         return large.move(x, theta, geometry, table, size, offsets, codes, starts)
@@ -215,7 +219,7 @@ def move_tiles(
         x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
         blocks, n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
         *_of(geometry, x.device),
-        LABELS=offsets is not None, RUNS=starts is not None, PRECISION=_precision(theta),
+        LABELS=offsets is not None, RUNS=starts is not None,
         K=side, BM=bm, BN=bn, num_warps=warps, num_stages=1,
     )  # fmt: skip
     return None

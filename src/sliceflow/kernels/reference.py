@@ -448,12 +448,14 @@ def move_tiles(
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
+    project: Callable[..., Tensor] = project_tiles,
+    displace: Callable[..., Tensor] = displace_grid,
 ) -> None:
     """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values).
 
     With `starts`, every run of columns has tables of its own, as in `displace_runs`.
     """
-    z = project_tiles(x, theta, geometry, None, offsets, codes)
+    z = project(x, theta, geometry, None, offsets, codes)
     table = (z, lo, hi, values)
-    dz = displace_grid(*table) if starts is None else displace_runs(*table, starts)
+    dz = displace(*table) if starts is None else displace_runs(*table, starts, displace)
     x.add_(lift_tiles(dz, theta, geometry), alpha=size)
