@@ -37,6 +37,7 @@ from sliceflow.transports import GridTable, Histogram
 __all__ = ["AnyJudge", "Problem", "flows", "measured", "text", "ways"]
 
 ALL = 1024  # edges of a map, or more than it has
+APART = ("apart from a CPU", "the same in float32")
 
 Row = dict[str, float]
 
@@ -140,7 +141,7 @@ def measured(
         size = size_of(flow, path)
         row = {"MB": size / 1e6, "bytes per map": size / maps_of(flow)}
         if on_cpu:
-            row["apart from a CPU"] = _apart(flow, path, on_cpu, y)
+            row |= _apart(flow, path, on_cpu, y)
     flow.sample(1, None if y is None else y[:1], random_state=0)  # compiles
     began = time.perf_counter()
     samples = [flow.sample(n, y, random_state=1000 + seed) for seed in range(n_seeds)]
@@ -152,11 +153,17 @@ def _mean(scores: list[Row]) -> Row:
     return {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
 
 
-def _apart(flow: ImageFlow, file: Path, n: int, y: np.ndarray | None) -> float:
+def _apart(flow: ImageFlow, file: Path, n: int, y: np.ndarray | None) -> Row:
     """Mean distance of a pixel from what a CPU makes of the same file, the range of pixels being 2."""
     y = None if y is None else y[:n]
-    here, there = (f.sample(n, y, random_state=0) for f in (flow, load(file, device="cpu")))
-    return float(np.abs(here.astype(float) - there).mean() * 2 / flow.levels)
+    exact = load(file, device=flow.device, precision="float32")
+    here, in_float32, there = (
+        f.sample(n, y, random_state=0).astype(float) for f in (flow, exact, load(file, device="cpu"))
+    )
+    return {
+        name: float(np.abs(pixels - there).mean() * 2 / flow.levels)
+        for name, pixels in zip(APART, (here, in_float32), strict=True)
+    }
 
 
 def text(rows: dict[str, Row], scores: list[str]) -> str:
@@ -174,13 +181,13 @@ def text(rows: dict[str, Row], scores: list[str]) -> str:
             *(f"{row[score]:.4f}" for score in scores),
             *(f"{row[score] / goal[score]:.2f}" for score in scores),
             cell(row, "samples/s", ".0f"),
-            cell(row, "apart from a CPU", ".4f"),
+            *(cell(row, name, ".5f") for name in APART),
         ]
         for name, row in rows.items()
     ]
     ratios = [f"{score} / batched" for score in scores]
     head = ["maps kept as", "MB", "bytes per map", *scores, *ratios]
-    return table([*head, "samples/s", "apart from a CPU"], cells)
+    return table([*head, "samples/s", *APART], cells)
 
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
