@@ -13,6 +13,7 @@ import argparse
 import json
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,9 @@ import torch
 from timing import timed_fit
 
 import sliceflow
-import sliceflow.datasets
 import sliceflow.pictures
-import sliceflow.schedule
-import sliceflow.transports
 from sliceflow import datasets
-from sliceflow.picture_parameters import QUALITY, default_bins
+from sliceflow.picture_parameters import QUALITY, choose_transport
 
 
 def grid(images: np.ndarray, columns: int = 20) -> np.ndarray:
@@ -79,9 +77,9 @@ def main() -> None:
     labels = data.labels if args.conditional else None
     if args.bins or args.most:
         shared = labels is not None and args.amplifier is not None
-        bins = args.bins or default_bins(args.amplifier if shared else 0.0)
-        chosen = {"most": args.most} if args.most else {}
-        settings["transport"] = sliceflow.transports.Histogram(bins, **chosen)
+        given = {name: v for name, v in (("n_bins", args.bins), ("most", args.most)) if v}
+        usual = choose_transport("histogram", args.amplifier if shared else 0.0)
+        settings["transport"] = replace(usual, **given)
 
     flow, seconds = timed_fit(data.images, labels, args.particles, args.steps, **settings)
 

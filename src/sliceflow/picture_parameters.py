@@ -37,7 +37,7 @@ QUALITY = {"draft": 15, "standard": 50, "best": 200}
 _ENOUGH = 1000  # pictures of a class that is held apart from all others
 _CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
 _MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
-_MOST = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
+_MOST_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -143,20 +143,15 @@ def _counts(transport: str | transports.Transport, m: int, n: int) -> bool:
     return isinstance(transport, transports.Histogram)
 
 
-def default_bins(amplifier: float) -> int:
-    """Bins of the histograms; classes that share a histogram, ξ apart, want more."""
-    return 1024 if 0 < amplifier < math.inf else 128
-
-
 def choose_transport(transport: str | transports.Transport, amplifier: float) -> transports.Transport:
     """The transport by its name; `amplifier` is that of the labels, 0 without any."""
     if not isinstance(transport, str):
         return transport
-    n_bins = default_bins(amplifier)
+    n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram want more
     kinds: dict[str, transports.Transport] = {
-        "auto": transports.Auto(n_bins=n_bins, most=_MOST),
+        "auto": transports.Auto(n_bins=n_bins, most=_MOST_COLUMNS),
         "sorted": transports.Sorted(),
-        "histogram": transports.Histogram(n_bins, most=_MOST),
+        "histogram": transports.Histogram(n_bins, most=_MOST_COLUMNS),
     }
     return kinds[transport]
 
