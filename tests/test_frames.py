@@ -68,6 +68,13 @@ def test_orthogonal_frames_are_uniform():
     assert 0.45 < float((torch.linalg.det(rotations) > 0).double().mean()) < 0.55
 
 
+@pytest.mark.parametrize("d", [1, 4, 9, 16, 17, 32, 49])
+@pytest.mark.parametrize("more", [0, 3])
+def test_rotations_lie_in_memory_row_by_row(d, more):
+    """As kernels read them."""
+    assert rotation(Seed(0), 5, d, side=d + more).is_contiguous()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("d", [1, 9, 16, 25, 49, 81, 121, 169, 225, 400])
 def test_a_gpu_draws_the_cpus_rotations(d):

@@ -154,10 +154,7 @@ def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
 
 @lru_cache(maxsize=32)
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
-    """The rotations (8, d, d) that all of a seed's tree shares.
-
-    Made on the CPU for every device: a model is nothing without the frames that it was fitted with.
-    """
+    """The rotations (8, d, d) that all of a seed's tree shares, made on the CPU for every device."""
     pool = Seed(entropy).child("pool", d)
     normal = torch.stack([pool.child(k).normal(d, d) for k in range(_POOL)])
     return uniform_rotations(normal).to(device)
@@ -186,9 +183,9 @@ def _rotation_block(
 
 
 def filled(rotations: Tensor, side: int) -> Tensor:
-    """Filled up with zeros to (…, side, side)."""
+    """Filled up with zeros to (…, side, side), and row by row in memory, which QR's are not."""
     more = side - rotations.shape[-1]
-    return torch.nn.functional.pad(rotations, (0, more, 0, more)) if more else rotations
+    return torch.nn.functional.pad(rotations, (0, more, 0, more)).contiguous()
 
 
 def rotation(

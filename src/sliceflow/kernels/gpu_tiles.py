@@ -171,7 +171,7 @@ def project_tiles(
 ) -> Tensor:
     if x.dtype != torch.float32 or x.stride(1) != 1:
         return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
-    n, side = x.shape[1] if columns is None else len(columns), len(theta)
+    n, side, theta = x.shape[1] if columns is None else len(columns), len(theta), theta.contiguous()
     if side > _ON_CHIP:
         return large.project(x, theta, geometry, columns, offsets, codes)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
@@ -207,7 +207,7 @@ def move_tiles(
         return reference.move_tiles(*step)
     if theta.dtype == torch.float32:  # nothing is to be rounded to 16 bits, tables neither
         return reference.move_tiles(*step, project_tiles, displace_grid)
-    n, side, table = x.shape[1], len(theta), pack(lo, hi, values)
+    n, side, table, theta = x.shape[1], len(theta), pack(lo, hi, values), theta.contiguous()
     if side > _ON_CHIP:
         return large.move(x, theta, geometry, table, size, offsets, codes, starts)
     down, across = geometry.grid
