@@ -373,7 +373,7 @@ def test_a_rotation_may_lie_in_memory_column_by_column(cut, dtype):
     ours, theirs = x.clone(), x.clone()
     gpu.move_tiles(ours, turned, geometry, *table, 0.7)
     gpu.move_tiles(theirs, theta, geometry, *table, 0.7)
-    assert torch.equal(ours, theirs)
+    assert torch.allclose(ours, theirs, atol=1e-5)  # cuBLAS adds in another order
 
 
 def test_a_part_of_the_columns_is_moved_in_place():
