@@ -345,11 +345,13 @@ def test_what_was_fitted_on_a_gpu_samples_on_a_cpu_and_back(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [40, 500, 3000])
-def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, n):
+@pytest.mark.parametrize("directions", ["pixels", "cosines"])
+def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, directions, n):
     """Rotations out of the pool and not, filled up and not (4[4]), maps for each class, few knots."""
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target
     options = dict(levels=17, amplifier=math.inf, transport="histogram", random_state=0)
+    options["directions"] = directions
     flow = ImageFlow("2[2] 4[4] 5[5] 8[8,7,5,4]", 6000, 8, **options, device="cuda")
     flow.fit(images, labels).save(tmp_path / "m")
     assert flow._walk.apart == 10
