@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--observed", help="complete pictures of which this part is known, e.g. top")
     parser.add_argument("--bins", type=int, help="histogram bins")
     parser.add_argument("--offline", type=int, default=0, help="also draw this many offline samples")
-    parser.add_argument("--knots", type=int, default=16)
+    parser.add_argument("--knots", type=int, help="kept of each map; default: by the particles")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto", help="operands on a GPU: float16, float32, …")
@@ -70,7 +70,7 @@ def main() -> None:
         "observed": args.observed,
         "device": args.device,
         "random_state": args.seed,
-        "n_knots": args.knots if keep_model else 0,
+        "n_knots": (args.knots or "auto") if keep_model else 0,
         "precision": args.precision,
         "directions": args.directions,
     }

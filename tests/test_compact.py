@@ -20,7 +20,7 @@ from sliceflow.compact import (
 )
 from sliceflow.compact_bytes import from_bytes, to_bytes
 from sliceflow.kernels import reference
-from sliceflow.picture_parameters import direction_bytes
+from sliceflow.picture_parameters import choose_knots, direction_bytes
 from sliceflow.transports import GridTable, Histogram, KnotTable, Sorted
 
 FIELDS = ("lo", "hi", "sizes", "at", "levels")
@@ -494,7 +494,31 @@ def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
 
-@pytest.mark.parametrize("n_knots", [0, 1, 2, 16, 100, 300, 1024])
+@pytest.mark.parametrize(
+    ("n_particles", "amplifier", "n_classes", "n_knots"),
+    [
+        (60_000, math.inf, 10, 16),
+        (240_000, math.inf, 10, 32),
+        (240_000, 10.0, 10, 16),  # they share maps, and keep eight times as many
+        (24_000, 0.0, 10, 32),  # they are not told apart
+        (24_000, 0.0, 0, 32),
+        (10, math.inf, 10, 16),
+        (10**9, 0.0, 0, 64),
+    ],
+)
+def test_maps_of_more_particles_keep_more_knots(n_particles, amplifier, n_classes, n_knots):
+    assert choose_knots("auto", n_particles, amplifier, n_classes) == n_knots
+    assert choose_knots(7, n_particles, amplifier, n_classes) == 7
+
+
+def test_a_fit_chooses_how_many_knots_it_keeps():
+    for m, n_knots in ((9_000, 16), (72_000, 32)):
+        flow = ImageFlow("1[1]", m, 1, levels=17, amplifier=math.inf, transport="histogram")
+        flow.fit(PICTURES, LABELS)
+        assert flow._model[0][0].table.sizes.unique().tolist() == [n_knots]
+
+
+@pytest.mark.parametrize("n_knots", ["auto", 0, 1, 2, 16, 100, 300, 1024])
 @pytest.mark.parametrize(
     ("transport", "amplifier"),
     [("sorted", 0.0), ("sorted", 10.0), *((t, xi) for t in BOTH for xi in (0.0, 10.0, math.inf))],

@@ -566,6 +566,7 @@ def test_digits_are_recognised_and_not_copied(n_particles, accuracy):
     ("name", "value"),
     [
         ("n_knots", -1),
+        ("n_knots", "many"),
         ("n_knots", 1.5),
         ("schedule", None),
         ("amplifier", "10"),

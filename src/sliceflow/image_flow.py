@@ -75,7 +75,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         would be copied. Pictures that are sorted, or observed, are not divided
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples, where it bends; eight times as many where
-        classes share maps, and of sorted particles, whose knots have equal shares of these. 0 keeps
+        classes share maps, and of sorted particles, whose knots have equal shares of these. "auto" is
+        16, and more where a map has more than 12,000 particles: one for every 750, at most 64. 0 keeps
         no model, and then only the batched samples `particles_` are there
     precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
         "float32", which is slower. With 16 bits displacements are read from tables in half precision;
@@ -123,7 +124,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         directions: str = "auto",
         taper: float = 0.5,
         clusters: str | int = "auto",
-        n_knots: int = 16,
+        n_knots: str | int = "auto",
         precision: str = "auto",
         verbose: int = 0,
     ) -> None:
@@ -213,7 +214,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 lambda i: data.cloud(seed.child("data", i), self.dequantize, start.walk.apart),
                 start.transport,
                 start.noise,
-                self.n_knots,
+                start.n_knots,
                 heard,
                 start.batches,
                 run,

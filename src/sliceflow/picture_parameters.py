@@ -26,6 +26,7 @@ __all__ = [
     "choose_amplifier",
     "choose_clusters",
     "choose_directions",
+    "choose_knots",
     "choose_operands",
     "choose_particles",
     "choose_transport",
@@ -38,6 +39,8 @@ _ENOUGH = 1000  # pictures of a class that is held apart from all others
 _CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
 _MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
 _MOST_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
+_KNOTS, _MOST_KNOTS = 16, 64  # kept of each map, at least and at most,
+_PER_KNOT = 750  # and particles for each
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -49,7 +52,8 @@ def check_parameters(flow: ImageFlow) -> None:
     need(ok, "quality", q, f"one of {list(QUALITY)} or a number of steps per stage")
     need(isinstance(flow.schedule, str), "schedule", flow.schedule, "a string: 'auto', a preset, …")
     need(is_int(flow.levels, 2), "levels", flow.levels, "an int of at least 2")
-    need(is_int(flow.n_knots, 0), "n_knots", flow.n_knots, "an int of at least 0")
+    knots = flow.n_knots
+    need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
     choices = ["auto", *_PRECISIONS]
     need(flow.precision in choices, "precision", flow.precision, f"one of {choices}")
     need(
@@ -156,13 +160,28 @@ def choose_transport(transport: str | transports.Transport, amplifier: float) ->
     return kinds[transport]
 
 
+def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
+    """How many knots are kept of each map of m particles.
+
+    More knots follow the map more closely, and its noise, which is the smaller the more particles there
+    are: benchmarks/RESULTS.md. Maps that classes share keep eight times as many anyway.
+    """
+    if n_knots != "auto":
+        return int(n_knots)
+    if 0 < amplifier < math.inf:
+        return _KNOTS
+    each = m / max(1, n_classes if amplifier == math.inf else 1)
+    return min(_MOST_KNOTS, max(_KNOTS, round(each / _PER_KNOT)))
+
+
 def direction_bytes(flow: ImageFlow, m: int, n: int, amplifier: float, n_classes: int) -> int:
     """What a model keeps of one direction of a step, for m particles and n pictures."""
     transport = choose_transport(flow.transport, amplifier)
     if isinstance(transport, transports.Auto):
         transport = transport.chosen(m + n)
     apart, n_bins = amplifier == math.inf, getattr(transport, "n_bins", None)
-    one = map_bytes(int(flow.n_knots), n_bins, shared=0 < amplifier < math.inf)
+    n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
+    one = map_bytes(n_knots, n_bins, shared=0 < amplifier < math.inf)
     return n_classes * one if apart else one
 
 

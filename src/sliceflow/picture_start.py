@@ -19,6 +19,7 @@ from sliceflow.picture_data import PictureData
 from sliceflow.picture_parameters import (
     choose_amplifier,
     choose_directions,
+    choose_knots,
     choose_operands,
     choose_particles,
     choose_transport,
@@ -50,6 +51,7 @@ class PictureStart:
     transport : between the clouds of all ranks
     walk : the stages
     mask : (d, 1) observed pixels; None without `observed`
+    n_knots : that are kept of each map
     """
 
     share: Place
@@ -61,6 +63,7 @@ class PictureStart:
     transport: transports.Transport
     walk: Walk
     mask: Tensor | None
+    n_knots: int
 
 
 def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -> PictureStart:
@@ -109,7 +112,8 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         x = torch.where(known, _observed(data, share, seed, flow.dequantize, together), x)
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
     walk = _walk(flow, data, amplifier, stages, known, seed.child("flow"), together)
-    return PictureStart(share, particles, noise, rows, place, batches, transport, walk, mask)
+    n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
+    return PictureStart(share, particles, noise, rows, place, batches, transport, walk, mask, n_knots)
 
 
 def _batches(

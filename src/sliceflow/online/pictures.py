@@ -18,6 +18,7 @@ from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, k
 from sliceflow.picture_parameters import (
     choose_amplifier,
     choose_directions,
+    choose_knots,
     choose_operands,
     choose_particles,
 )
@@ -154,7 +155,7 @@ class PicturesOnline(Online):
             data.__getitem__,
             transport,
             noise,
-            estimator.n_knots,
+            choose_knots(estimator.n_knots, m, amplifier, walk.n_conditions),
             heard,
             MiniBatches(),
             run,
