@@ -170,7 +170,7 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
         return int(n_knots)
     if 0 < amplifier < math.inf:
         return _KNOTS
-    each = m / max(1, n_classes if amplifier == math.inf else 1)
+    each = m / n_classes if amplifier == math.inf else m
     return min(_MOST_KNOTS, max(_KNOTS, round(each / _PER_KNOT)))
 
 

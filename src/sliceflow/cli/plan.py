@@ -58,9 +58,10 @@ def plan(flow: Any, data: Data, labels: Any) -> Plan:
     d = int(np.prod(data.x.shape[1:]))
     stages, directions = _stages(flow, data)
     amplifier, classes = _classes(flow, data, labels, m, n)
-    one = 4 * (flow.n_knots + 1)
     if data.pictures:
         one = direction_bytes(flow, m, n, amplifier, classes)
+    else:
+        one = 4 * (flow.n_knots + 1)
     model = one * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
     wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + model
     return Plan(
