@@ -39,7 +39,7 @@ _ENOUGH = 1000  # pictures of a class that is held apart from all others
 _CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
 _MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
 _MOST_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
-_KNOTS, _MOST_KNOTS = 16, 64  # kept of each map, at least and at most,
+_FEW_KNOTS, _MANY_KNOTS = 16, 64  # kept of each map, at least and at most,
 _PER_KNOT = 750  # and particles for each
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -169,9 +169,9 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return _KNOTS
+        return _FEW_KNOTS
     each = m / n_classes if amplifier == math.inf else m
-    return min(_MOST_KNOTS, max(_KNOTS, round(each / _PER_KNOT)))
+    return min(_MANY_KNOTS, max(_FEW_KNOTS, round(each / _PER_KNOT)))
 
 
 def direction_bytes(flow: ImageFlow, m: int, n: int, amplifier: float, n_classes: int) -> int:
