@@ -303,7 +303,7 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
     ImageFlow(**small).fit(PICTURES).save(tmp_path / "m")
     with safe_open(tmp_path / "m", framework="np") as file:
         text = json.loads(file.metadata()["sliceflow"])
-        assert file.get_tensor("tables.0.0.knots").shape == (2, 60)
+        assert file.get_tensor("tables.0.0.knots").shape == (2, 128)
     assert text["format"] == FORMAT
     assert text["library"] == sliceflow.__version__
     assert text["estimator"] == "ImageFlow"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.kernels.reference_bends import MOST_LEVEL, rounded, shift_of
-from sliceflow.transports import GridTable
+from sliceflow.transports import GridTable, KnotTable
 
 if TYPE_CHECKING:
     from sliceflow.flow import Step
@@ -78,12 +78,17 @@ class CompactTable:
         return self
 
 
-def thinned(table: Table, n_knots: int, reach: float | None, shared: bool) -> Table:
+def thinned(
+    table: Table, n_knots: int, reach: float | None, shared: bool, tails: bool = False
+) -> Table:
     """What a model keeps of a table: `n_knots` knots of each map, at its bends.
 
     Eight times as many of a map that classes share, and of one between sorted particles. Where it is
-    not known how far values can move, `reach`, knots are spread evenly.
+    not known how far values can move, `reach`, knots are spread evenly, and sorted particles keep
+    their `tails` if that is asked for.
     """
+    if tails and isinstance(table, KnotTable):
+        return table.thin(n_knots, tails)
     if reach is None:
         return table.thin(n_knots)
     if shared or not isinstance(table, GridTable):

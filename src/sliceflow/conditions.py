@@ -7,6 +7,7 @@ themselves are never written to, so no condition can move.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,12 +27,19 @@ __all__ = [
     "Offset",
     "as_array",
     "evenly",
+    "further",
     "infer",
     "proportional",
     "repeated",
     "row_groups",
     "row_weights",
 ]
+
+
+ENOUGH = 2_000  # particles that maps are fitted to at least: fresh ones follow maps of fewer badly
+_OF_A_CLASS = 200  # of a class that shares its maps with others; 1,000 of one that does not
+_OF_ONE_APART = 1_000
+_IN_ALL = 10_000  # so many classes that this would take more than twice as many particles get fewer
 
 
 class Condition(Protocol):
@@ -181,11 +189,12 @@ def repeated(condition: Condition, y: Any, n: int) -> Any:
     return array
 
 
-def proportional(codes: Tensor, m: int, seed: Seed) -> Tensor:
+def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
     """Rows of the data, M of them, whose conditions the particles take: in the data's proportions.
 
-    Class c gets M·N_c/N particles, rounded by largest remainders; of continuous conditions every row
-    is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random: any run of particles is a fair sample.
+    Class c gets M·N_c/N particles, rounded by largest remainders, and at least so many as `least`, if
+    M allows it; of continuous conditions every row is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random:
+    any run of particles is a fair sample.
     """
     n = len(codes)
     if codes.dim() == 1:
@@ -195,6 +204,10 @@ def proportional(codes: Tensor, m: int, seed: Seed) -> Tensor:
         # Stable and by class number: the same on every machine.
         rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
         whole[rest] += 1
+        for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
+            while whole[c] < least < int(whole.max()):  # the largest class has some to spare
+                whole[whole.argmax()] -= 1
+                whole[c] += 1
         one_row_of_each = torch.zeros(len(counts), dtype=torch.int64)
         one_row_of_each[codes.flip(0)] = torch.arange(n - 1, -1, -1)
         rows = torch.repeat_interleave(one_row_of_each, whole)
@@ -206,6 +219,42 @@ def evenly(n: int, m: int, seed: Seed) -> Tensor:
     """M of the rows 0..N-1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
     rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
     return rows[seed.child("order").permutation(m)]
+
+
+def further(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
+    """Codes of the particles that a fit adds to those asked for, where these are too few for a model.
+
+    Maps are fitted to particles and move fresh ones. Where a map had few particles, or a class few
+    among many, fresh ones are led astray. So a fit has at least `ENOUGH` particles, and of every class
+    in the data at least 200, or 2√M of M, which is far more than the tails that a model does not keep.
+    The data are weighted to the particles' shares (`row_weights`), whatever these are.
+
+    Parameters
+    ----------
+    codes_q, codes_p : of the data, and of the particles asked for
+    apart : whether every class has maps of its own, which takes 1,000 particles
+
+    Examples
+    --------
+    >>> data = torch.tensor([0] * 9_990 + [1] * 10)
+    >>> further(data, data, False, Seed(0)).bincount()
+    tensor([  0, 190])
+    >>> len(further(data, data[::2000], False, Seed(0)))
+    2193
+    """
+    m, n = len(codes_p), len(codes_q)
+    base = max(m, ENOUGH)
+    if codes_q.dim() == 2 or codes_p.dim() == 2:  # no classes, or weights of several
+        codes = codes_q if codes_q.dim() == codes_p.dim() else codes_p
+        return codes[evenly(len(codes), base - m, seed)]
+    size = torch.bincount(codes_q)
+    n_classes = int((size > 0).sum())
+    least = _OF_ONE_APART if apart else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
+    least = min(least, 2 * max(base, _IN_ALL) // n_classes)
+    wanted = (size.double() * (base / n)).round().long() if m < ENOUGH else torch.zeros_like(size)
+    wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
+    there = torch.bincount(codes_p, minlength=len(size))
+    return torch.repeat_interleave(torch.arange(len(size)), (wanted - there).clamp(min=0))
 
 
 def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -26,10 +26,11 @@ from sliceflow.online.growing import Growing
 from sliceflow.online.vectors import VectorsOnline
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage, flat
-from sliceflow.vectors import units
+from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.given import hold_out, read
 from sliceflow.vectors.parameters import check_parameters, frame_of
 from sliceflow.vectors.start import begin, cloud
+from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
 
@@ -192,8 +193,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
             seed = keeper.seed
 
-        shift, scale = units.standardization(given.X, self.standardize, together, given.place.total)
-        rows = given.rows(shift, scale)
+        units = Units.of(given.X, self.standardize, together, given.place.total)
+        rows = given.rows(units)
         heard: list[events.Listener] = [history := events.History()]
         heard += together.agreeing(listeners)
         rule = None
@@ -209,7 +210,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         if keeper is not None:
             kept_up = keeper.running(run, start.particles, history, rule, start.share.first)
         with events.closing(heard), kept_up:
-            model = simulate(
+            simulate(
                 start.shared,
                 start.particles,
                 start.data,
@@ -219,15 +220,17 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 listeners=heard,
                 batches=start.batches,
                 run=run,
+                n_stages=stages_before_axis_steps(start.flow),
             )
+            particles, model = finish(start, run, rows, self.n_knots, heard, seed.child("fresh"), ranks)
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self._online = None
         self.__dict__.pop("_file", None)  # no longer the model of a file
-        self._flow, self._model, self._shift, self._scale = start.flow, model, shift, scale
+        self._flow, self._model, self._units = start.flow, model, units
         self._condition, self._codes = rows.condition, rows.codes
         self._type, self._device, self._given_device = rows.x.dtype, device, given.device
-        self.particles_ = self._give_back(start.in_users_order(together))
+        self.particles_ = self._give_back(particles)
         self.particle_conditions_ = start.y
         if isinstance(rows.condition, conditions.Labels):
             self.classes_ = rows.condition.classes
@@ -259,7 +262,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         out = []
         for first in range(0, int(n_samples), _CHUNK):
             n = min(_CHUNK, int(n_samples) - first)
-            x = torch.empty((n, len(self._shift)), dtype=self._type)
+            x = torch.empty((n, len(self._units.shift)), dtype=self._type)
             chunk = cloud(x, None if codes is None else codes[first : first + n], self._device)
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(chunk.x)
@@ -297,7 +300,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
     def _give_back(self, x: Tensor) -> Any:
         """(d, n) in the engine's units -> (n, d) in the user's units, type and kind of array."""
-        rows = units.decode(x, self._shift, self._scale)
+        rows = self._units.decode(x)
         if self._given_device is None:
             return np.ascontiguousarray(rows.cpu().numpy())
         return rows.contiguous().to(self._given_device)

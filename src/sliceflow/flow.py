@@ -229,6 +229,7 @@ def simulate(
     listeners: Sequence[Listener] = (),
     batches: MiniBatches | None = None,
     run: Run | None = None,
+    n_stages: int | None = None,
 ) -> list[Step]:
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
@@ -237,12 +238,12 @@ def simulate(
     None the maps as they were fitted.
     `batches`, if given, are what steps look at, the data being in their order already. `run` is where
     to go on, with particles that stand there. Data that are `Counted` are looked at as they were
-    counted, and by all the particles.
+    counted, and by all the particles. `n_stages` ends it after so many stages.
     """
     run = run or Run()
     run.model += [[] for _ in flow.schedule[len(run.model) :]]
     total, began = sum(stage.n_steps for stage in flow.schedule), now() - run.seconds
-    for i, stage in enumerate(flow.schedule):
+    for i, stage in enumerate(flow.schedule[:n_stages]):
         solver = stage.transport or transport
         if not isinstance(data, Cloud):
             look = MiniBatches()
@@ -275,7 +276,8 @@ def simulate(
             if n_knots != 0:
                 table = fit.table
                 if n_knots is not None:
-                    table = thinned(table, n_knots, stage.reach, flow.conditional and not flow.apart)
+                    shared, exact = flow.conditional and not flow.apart, isinstance(stage.frame, Axis)
+                    table = thinned(table, n_knots, stage.reach, shared, exact)
                 run.model[i].append(Step(i, k, table))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
             distance, left = fit.cost.mean().sqrt(), total - run.spared

@@ -235,13 +235,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._condition, self._codes = data.condition, data.codes
         self._device, self._mask = data.device, start.mask
         self.schedule_ = start.walk.stages
-        x = start.particles.x
-        if start.place is not None:
-            x = ranks.pick(x, start.place[start.share.slice])
-        self.particles_ = data.layout.write(x)
+        self.particles_ = data.layout.write(start.given_back(ranks))
         self.particle_conditions_ = None
         if data.names is not None and start.rows is not None:
-            self.particle_conditions_ = data.names[start.rows[start.share.slice].cpu().numpy()]
+            self.particle_conditions_ = data.names[start.rows[start.kept.slice].cpu().numpy()]
         if data.condition is not None and not data.condition.hidden:
             self.classes_ = data.condition.classes
         elif hasattr(self, "classes_"):

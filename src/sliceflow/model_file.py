@@ -43,11 +43,13 @@ from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
 from sliceflow.schedule import PictureStage, Stage
 from sliceflow.table_packing import pack_tables, unpack_tables
+from sliceflow.vectors.units import Units
 from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["FORMAT", "ModelFileError", "Saved", "load"]
 
-FORMAT = 4  # a new number only where an old library would misread the file
+FORMAT = 5  # a new number only where an old library would misread the file
+_BENT = ("middle", "width")
 _BATCHED = ("particles_", "particle_conditions_")
 
 
@@ -213,7 +215,10 @@ def _vectors_packed(
     tables = pack_tables(
         [[s for s in flow._model if s.stage == i] for i in range(len(engine.schedule))], tensors
     )
-    tensors["shift"], tensors["scale"] = map(torch.from_numpy, (flow._shift, flow._scale))
+    units = flow._units
+    tensors["shift"], tensors["scale"] = map(torch.from_numpy, (units.shift, units.scale))
+    if units.bent.any():
+        tensors["middle"], tensors["width"] = map(torch.from_numpy, (units.middle, units.width))
     names = getattr(flow, "feature_names_in_", None)
     return {
         "estimator": "SlicedWassersteinFlow",
@@ -245,11 +250,8 @@ def _vectors_unpacked(
         **restore_parameters(header, sliceflow.SlicedWassersteinFlow)
     )
     flow._check_parameters()
-    flow._shift = check_tensor(tensors, "shift", torch.float64, (None,)).numpy()
-    d = len(flow._shift)
-    flow._scale = check_tensor(tensors, "scale", torch.float64, (d,)).numpy()
-    if d == 0 or not (flow._scale > 0).all():
-        raise ValueError("scale holds numbers that are not positive")
+    flow._units = _units(tensors)
+    d = len(flow._units.shift)
     kind = header.text("type")
     if kind not in ("float32", "float64"):
         raise ValueError(f"type is {kind!r}; it must be float32 or float64")
@@ -284,6 +286,21 @@ def _vectors_unpacked(
     if flow._given_device is not None and "particles_" in vars(flow):
         flow.particles_ = torch.from_numpy(flow.particles_).to(flow._given_device)
     return flow
+
+
+def _units(tensors: dict[str, Tensor]) -> Units:
+    """The units of the columns of X."""
+    shift = check_tensor(tensors, "shift", torch.float64, (None,)).numpy()
+    d = len(shift)
+    scale = check_tensor(tensors, "scale", torch.float64, (d,)).numpy()
+    if d == 0 or not (scale > 0).all():
+        raise ValueError("scale holds numbers that are not positive")
+    if "width" not in tensors:  # no column has heavy tails
+        return Units.linear(shift, scale)
+    middle, width = (check_tensor(tensors, name, torch.float64, (d,)).numpy() for name in _BENT)
+    if not (np.isfinite(middle) & np.isfinite(width) & (width >= 0)).all():
+        raise ValueError("middle and width hold numbers that are no places and sizes")
+    return Units(shift, scale, middle, width)
 
 
 def _pictures_packed(flow: sliceflow.ImageFlow, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import conditions, schedule, transports
-from sliceflow.checks import ParameterError, columns_looked_at, need, need_memory, projection_budget
+from sliceflow.checks import columns_looked_at, need, need_memory, projection_budget
 from sliceflow.distributed import Place, Ranks, weighed
 from sliceflow.flow import Cloud, Noise
 from sliceflow.local import Tiles
@@ -42,11 +42,12 @@ class PictureStart:
 
     Parameters
     ----------
-    share : which of the M particles are this rank's
+    share : which of all particles are this rank's
+    kept : which of those that the user asked for this rank gives back: the fit may have more
     particles : those of this rank
     noise : where they come from
-    rows : (M,) rows of the data, whose labels the particles of all ranks have; None without labels
-    place : (M,) where those particles stand, if they are in the order of their classes
+    rows : rows of the data, whose labels the particles asked for have; None without labels
+    place : where all particles stand, the ones asked for first; None where they stand in that order
     batches : which particles and data a step looks at
     transport : between the clouds of all ranks
     walk : the stages
@@ -55,6 +56,7 @@ class PictureStart:
     """
 
     share: Place
+    kept: Place
     particles: Cloud
     noise: Noise
     rows: Tensor | None
@@ -65,12 +67,21 @@ class PictureStart:
     mask: Tensor | None
     n_knots: int
 
+    def given_back(self, ranks: Ranks) -> Tensor:
+        """x (d, n) of this rank's share of the particles that are kept, as `rows` are ordered."""
+        x, place = self.particles.x, self.place
+        if place is None and self.kept == self.share:
+            return x
+        if place is None:
+            place = torch.arange(self.share.total, device=x.device)
+        return ranks.pick(x, place[self.kept.slice])
+
 
 def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -> PictureStart:
     """Where the parameters of `flow` let a fit of the data start; an error names what forbids it."""
     together, layout = ranks or Ranks(), data.layout
     m = choose_particles(flow.n_particles, data.n, data.condition)
-    share = together.share(m)
+    kept = together.share(m)
     need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
     mask = None if flow.observed is None else mask_of(flow.observed, layout)
     # Nothing observed: the unconditional flow.
@@ -89,17 +100,21 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         most = columns_looked_at(transport.most, max(directions), data.device)
     if apart and isinstance(transport, transports.Auto):  # by what there is, not by what a step sees
         transport = transport.chosen(m + data.n)
+    n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
     one = direction_bytes(flow, m, data.n, amplifier, n_classes)
-    _check_memory(one, data, share, stages, directions, most)
-
+    _check_memory(one, data, kept, stages, directions, most)
     rows, codes, codes_p, place, runs = None, None, None, None, None
     if data.codes is not None:
-        rows = conditions.proportional(data.codes, m, seed.child("conditions")).to(data.device)
-        codes = data.codes.to(data.device)
-        codes_p = codes[rows]
+        rows, codes_p, place = _labels(data.codes, m, amplifier, n_knots > 0, seed.child("conditions"))
+        rows, codes, codes_p = (t.to(data.device) for t in (rows, data.codes, codes_p))
+        place = None if place is None else place.to(data.device)
+    m = _enough(m, n_knots > 0) if codes_p is None else len(codes_p)
+    share = together.share(m)
+    if share != kept:
+        _check_memory(one, data, share, stages, directions, most)
     if apart and codes_p is not None:
-        _need_particles(m, data.condition, codes_p)
-        codes_p, _, place, whole = arranged(codes_p, apart)
+        codes_p, _, stand, whole = arranged(codes_p, apart)
+        place = stand if place is None else stand[place]
         runs = whole.part(share.slice)
     seen = None if amplifier == 0 else codes_p
     batches, n_seen = _batches(data, m, codes, seen, apart, most, seed.child("batches"), ranks)
@@ -109,11 +124,37 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     x = torch.empty(layout.dimension, share.count, dtype=torch.float32, device=data.device)
     noise.child("start").fill(x).mul_(flow.start_noise)
     if known is not None:
-        x = torch.where(known, _observed(data, share, seed, flow.dequantize, together), x)
+        x = torch.where(known, _observed(data, share, kept, seed, flow.dequantize, together), x)
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
     walk = _walk(flow, data, amplifier, stages, known, seed.child("flow"), together)
-    n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
-    return PictureStart(share, particles, noise, rows, place, batches, transport, walk, mask, n_knots)
+    return PictureStart(
+        share, kept, particles, noise, rows, place, batches, transport, walk, mask, n_knots
+    )
+
+
+def _enough(m: int, model: bool) -> int:
+    """How many particles are fitted where m are asked for; more only for the sake of a model."""
+    return max(m, conditions.ENOUGH) if model else m
+
+
+def _labels(
+    codes: Tensor, m: int, amplifier: float, model: bool, seed: Seed
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Rows of the data whose labels the m particles asked for have; the codes of all that are fitted.
+
+    And where they stand, if that is not in this order: further ones are mixed with them.
+    """
+    rows = conditions.proportional(codes, m, seed, least=1)
+    if amplifier == 0:
+        more = codes[conditions.proportional(codes, _enough(m, model) - m, seed.child("further"))]
+        return rows, torch.cat((codes[rows], more)), None
+    more = codes[:0]
+    if model:
+        more = conditions.further(codes, codes[rows], math.isinf(amplifier), seed.child("further"))
+    if len(more) == 0:
+        return rows, codes[rows], None
+    order = seed.child("mixed").permutation(m + len(more))
+    return rows, torch.cat((codes[rows], more))[order], torch.argsort(order)
 
 
 def _batches(
@@ -138,24 +179,14 @@ def _batches(
     return batches, n_seen - left_out
 
 
-def _need_particles(m: int, condition: conditions.Labels | None, codes: Tensor) -> None:
-    """Refuse a class of which there is no particle: nothing would be learnt about it."""
-    if condition is None or condition.hidden:
-        return
-    missing = torch.nonzero(torch.bincount(codes, minlength=condition.width) == 0)[:, 0].tolist()
-    if missing:
-        name = condition.classes.tolist()[missing[0]]
-        raise ParameterError(
-            "n_particles",
-            m,
-            f"leaves none for class {name!r}, and with amplifier=inf every class has only its own",
-            "pass more particles, or a finite amplifier",
-        )
-
-
-def _observed(data: PictureData, share: Place, seed: Seed, dequantize: bool, ranks: Ranks) -> Tensor:
-    """The particles' observed pixels: the pictures' own, each picture used equally often."""
-    numbers = conditions.evenly(data.n, share.total, seed.child("conditions"))[share.slice]
+def _observed(
+    data: PictureData, share: Place, kept: Place, seed: Seed, dequantize: bool, ranks: Ranks
+) -> Tensor:
+    """The particles' observed pixels: the pictures' own, each used equally often, also by the kept."""
+    seeds = seed.child("conditions"), seed.child("conditions", "further")
+    counts = kept.total, share.total - kept.total
+    numbers = torch.cat([conditions.evenly(data.n, *of) for of in zip(counts, seeds, strict=True)])
+    numbers = numbers[share.slice]
     return data.layout.encode(
         data.picked(numbers.to(data.device), ranks),
         seed.child("observed"),

@@ -44,7 +44,7 @@ class Table(Protocol):
         ...
 
     def thin(self, n_knots: int) -> Table:
-        """The same maps with at most about `n_knots` knots each, smoothed: what a model keeps."""
+        """The same maps with about `n_knots` knots each, smoothed: what a model keeps."""
         ...
 
 
@@ -97,18 +97,24 @@ class KnotTable:
         out: Tensor = kernels.for_tensor(z).displace_knots(z, self.knots, self.values)
         return out
 
-    def thin(self, n_knots: int) -> KnotTable:
+    def thin(self, n_knots: int, tails: bool = False) -> KnotTable:
         """Average over `n_knots` cells of equal mass.
 
         Averages, because a map through every particle follows the particles' own sampling noise,
         which fresh particles do not share: it would push them away from the data.
+
+        With `tails` the outer cells are cut again, into cells of 1, 1, 2, 4, 8, … particles from the
+        ends: what is kept of a heavy tail is then more than its mean.
         """
         size = self.knots.shape[1]
         if size <= n_knots:
             return self
         edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
+        if tails:
+            few = [2**k for k in range(int(edge[1]).bit_length())]
+            edge = edge.new_tensor(sorted({*edge.tolist(), *few, *(size - k for k in few)}))
         first, count = edge[:-1, None], edge.diff()[:, None]
-        member = torch.arange(int(count.max()), device=edge.device)  # cells differ in size by one
+        member = torch.arange(int(count.max()), device=edge.device)
         index, valid = (first + member).clamp(max=size - 1), member < count
 
         def mean(t: Tensor) -> Tensor:

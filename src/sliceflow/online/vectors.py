@@ -129,7 +129,7 @@ class VectorsOnline(Online):
             flow, particles, data, transport, noise, n_knots=knots, listeners=heard, run=run
         )
         estimator._flow, estimator._model = flow, model
-        estimator._shift, estimator._scale = self.shift, self.scale
+        estimator._units = units.Units.linear(self.shift, self.scale)
         estimator._type, estimator._device, estimator._given_device = self.type, self.device, self.given
         keep(estimator, condition, own, particles, history)
         estimator.particles_ = estimator._give_back(particles.x)

@@ -20,7 +20,7 @@ from sliceflow.checkpoints import digest
 from sliceflow.checks import from_tensor
 from sliceflow.distributed import Place, Ranks
 from sliceflow.rng import Seed
-from sliceflow.vectors import units
+from sliceflow.vectors.units import Units
 
 __all__ = ["Given", "Rows", "hold_out", "read"]
 
@@ -52,10 +52,9 @@ class Given:
         of = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
         return of | {"particle_conditions": digest(y_p)}
 
-    def rows(self, shift: np.ndarray, scale: np.ndarray) -> Rows:
+    def rows(self, units: Units) -> Rows:
         """All rows, in the units of the engine."""
-        x = units.encode(self.X, shift, scale)
-        return Rows(x, self.place, self.y, self.condition, self.codes)
+        return Rows(units.encode(self.X), self.place, self.y, self.condition, self.codes)
 
 
 @dataclass(frozen=True)

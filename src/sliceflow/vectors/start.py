@@ -40,8 +40,11 @@ class Start:
     transport : of stages that have none of their own
     batches : what steps look at; None lets `simulate` divide the clouds
     share : which of all particles are this rank's
-    y : conditions of this rank's particles as the user wrote them, or None
-    order : of the user's particle conditions, in which the particles of all ranks stand; None without
+    kept : which of those that the user asked for this rank gives back: the fit may have more
+    y : conditions of those as the user wrote them, or None
+    kept_codes : the same of all ranks, encoded
+    order : of the user's particles, in which those of all ranks stand, the further ones having the last
+        numbers; None where they stand in that order
     """
 
     particles: Cloud
@@ -52,15 +55,18 @@ class Start:
     transport: Transport
     batches: MiniBatches | None
     share: Place
+    kept: Place
     y: np.ndarray | None
+    kept_codes: Tensor | None
     order: Tensor | None
 
     def in_users_order(self, ranks: Ranks) -> Tensor:
-        """x (d, n) of this rank's share of the particles, as `y` is ordered."""
+        """x (d, n) of this rank's share of the particles that are kept, as `y` is ordered."""
         x = self.particles.x
-        if self.order is None:
+        if self.order is None and self.kept == self.share:
             return x
-        return ranks.pick(x, torch.argsort(self.order)[self.share.slice].to(x.device))
+        place = torch.arange(self.share.total) if self.order is None else torch.argsort(self.order)
+        return ranks.pick(x, place[self.kept.slice].to(x.device))
 
 
 def begin(
@@ -79,11 +85,14 @@ def begin(
     if particle_conditions is not None:
         particle_conditions = np.atleast_1d(conditions.as_array(particle_conditions))
     m = count_particles(estimator.n_particles, place.total, rows.condition, particle_conditions)
-    share = together.share(m)
-    need(share.total >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
+    kept = together.share(m)
+    need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
     transport = transport_of(estimator.transport)
+    seen = estimator.amplifier > 0
+    y_p, codes_p, order = _conditions(rows, m, particle_conditions, seen, seed.child("conditions"))
+    m = max(m, conditions.ENOUGH) if codes_p is None else len(codes_p)
+    share = together.share(m)
     check_memory(estimator, x, share.count, m + place.total, transport, device)
-    y_p, codes_p, order = _conditions(rows, m, particle_conditions, seed.child("conditions"))
 
     data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
     noise = Noise(seed.child("particles"), share.first)
@@ -98,14 +107,30 @@ def begin(
         float(estimator.entropy),
         projection_budget(device),
     )
-    batches, shared = None, flow
-    if ranks is not None:  # every step looks at everything, and all ranks at the same maps
-        pair = (rows.codes, codes_p) if flow.conditional else (None, None)
-        here = torch.arange(place.first, place.first + place.count)
-        batches, left_out = weighed(*pair, here, device)
+    shared, (batches, left_out) = flow, looked_at(flow, rows, codes_p, ranks, device)
+    if ranks is not None:  # all ranks have the same maps
         shared, transport = _shared(flow, transport, ranks, m + place.total - left_out)
-    own_y = None if y_p is None else y_p[share.slice]
-    return Start(particles, data, noise, flow, shared, transport, batches, share, own_y, order)
+    own_y = None if y_p is None else y_p[kept.slice]
+    codes = None
+    if codes_p is not None:
+        codes = (codes_p if order is None else codes_p[torch.argsort(order)])[: kept.total]
+    return Start(
+        particles, data, noise, flow, shared, transport, batches, share, kept, own_y, codes, order
+    )
+
+
+def looked_at(
+    flow: Flow, rows: Rows, codes_p: Tensor | None, ranks: Ranks | None, device: torch.device
+) -> tuple[MiniBatches | None, int]:
+    """What steps look at, of several ranks everything, and how many data that leaves out.
+
+    None lets `simulate` divide the clouds.
+    """
+    if ranks is None:
+        return None, 0
+    pair = (rows.codes, codes_p) if flow.conditional else (None, None)
+    first = rows.place.first
+    return weighed(*pair, torch.arange(first, first + rows.place.count), device)
 
 
 def count_particles(
@@ -142,11 +167,15 @@ def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
 
 
 def _conditions(
-    rows: Rows, m: int, y_p: np.ndarray | None, seed: Seed
+    rows: Rows, m: int, y_p: np.ndarray | None, seen: bool, seed: Seed
 ) -> tuple[np.ndarray | None, Tensor | None, Tensor | None]:
-    """The particles' y, their codes, and the order of these, if it is not that of y."""
+    """The y of the particles asked for, the codes of all that are fitted, and the order of these.
+
+    Conditions that are not `seen` by the flow change nothing of it.
+    """
     if rows.condition is None or rows.codes is None or rows.y is None:
         return None, None, None
+    given = y_p is not None
     if y_p is not None:
         codes = rows.condition.encode(y_p)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
@@ -155,10 +184,17 @@ def _conditions(
                 f"particle_conditions has {label!r}, but early_stopping holds out all its rows; give "
                 "more of them or set early_stopping=False"
             )
-        order = seed.permutation(m)  # the flow wants them in random order
-        return y_p, codes[order], order
-    numbers = conditions.proportional(rows.codes, m, seed)
-    return rows.y[numbers.numpy()], rows.codes[numbers], None
+    else:
+        numbers = conditions.proportional(rows.codes, m, seed, least=1)
+        y_p, codes = rows.y[numbers.numpy()], rows.codes[numbers]
+    if not seen:
+        further = conditions.evenly(m, max(m, conditions.ENOUGH) - m, seed)
+        return y_p, torch.cat((codes, codes[further])), None
+    more = conditions.further(rows.codes, codes, False, seed.child("further"))
+    if not given and len(more) == 0:
+        return y_p, codes, None
+    order = seed.permutation(m + len(more))  # the flow wants them in random order
+    return y_p, torch.cat((codes, more))[order], order
 
 
 def _shared(flow: Flow, transport: Transport, ranks: Ranks, n: int) -> tuple[Flow, Transport]:

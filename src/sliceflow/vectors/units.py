@@ -1,6 +1,13 @@
-"""The units of the engine: columns of mean 0 and standard deviation 1, and the way back."""
+"""The units of the engine: columns of mean 0 and standard deviation 1, and the way back.
+
+A column with heavy tails has a standard deviation that says nothing about most of its values: in such
+units they would all lie in a few bins of a histogram. It is bent first, u = asinh((x − m)/w), m its
+median and w the median distance from it. Near m that is a straight line, far out a logarithm.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -8,7 +15,105 @@ from torch import Tensor
 
 from sliceflow.distributed import Ranks
 
-__all__ = ["decode", "encode", "standardization"]
+__all__ = ["Units", "decode", "encode", "standardization"]
+
+_FAR = 10.0  # standard deviations: only columns with a value so far out are looked at closely
+_HEAVY = 40.0  # times the median distance from the median; of a normal column 7 or less
+
+
+@dataclass(frozen=True)
+class Units:
+    """The engine's x of the user's columns: (g(x) − shift)/scale.
+
+    g(x) is asinh((x − middle)/width) in the columns whose `width` is above 0, x itself in the others.
+    All are (d,) arrays of float64.
+
+    Examples
+    --------
+    >>> units = Units.of(np.array([[1.0, 5.0], [3.0, 5.0]]), wanted=True)
+    >>> units.shift.tolist(), units.scale.tolist()
+    ([2.0, 5.0], [1.0, 1.0])
+    >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
+    >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), wanted=True)
+    >>> units.bent.tolist()
+    [True, False]
+    """
+
+    shift: np.ndarray
+    scale: np.ndarray
+    middle: np.ndarray
+    width: np.ndarray
+
+    @classmethod
+    def linear(cls, shift: np.ndarray, scale: np.ndarray) -> Units:
+        """Units in which no column is bent."""
+        return cls(shift, scale, np.zeros(len(shift)), np.zeros(len(shift)))
+
+    @classmethod
+    def of(
+        cls,
+        X: np.ndarray,
+        wanted: bool,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        n: int | None = None,
+    ) -> Units:
+        """The units of the rows of all ranks, n in all; unless they are `wanted`, the user's own."""
+        units = cls.linear(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        if not wanted:
+            return units
+        n = len(X) if n is None else n
+        middle, width = _bends(X, ranks, n)
+        bent = replace(units, middle=middle, width=width)
+        shift, scale = standardization(bent._straightened(X), wanted, ranks, n)
+        return replace(bent, shift=shift, scale=scale)
+
+    @property
+    def bent(self) -> np.ndarray:
+        """Which columns have heavy tails."""
+        return self.width > 0
+
+    def encode(self, X: np.ndarray) -> Tensor:
+        """Rows (n, d) in the user's units -> rows in the engine's, of the same type."""
+        x = encode(self._straightened(X), self.shift, self.scale)
+        return x.float() if X.dtype == np.float32 else x
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same type."""
+        if not self.bent.any():
+            return decode(x, self.shift, self.scale)
+        rows = decode(x.double(), self.shift, self.scale)
+        at, middle, width = (
+            torch.from_numpy(t[self.bent]).to(x.device)
+            for t in (np.arange(len(self.shift)), self.middle, self.width)
+        )
+        rows[:, at] = torch.sinh(rows[:, at]) * width + middle
+        return rows.to(x.dtype)
+
+    def _straightened(self, X: np.ndarray) -> np.ndarray:
+        """g(x)."""
+        if not self.bent.any():
+            return X
+        X, at = X.astype(np.float64), self.bent
+        X[:, at] = np.arcsinh((X[:, at] - self.middle[at]) / self.width[at])
+        return X
+
+
+def _bends(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Middle and width of every column of all ranks' rows; 0 and 0 where the tails are not heavy."""
+    middle, width = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    lowest, highest = _ends(X, ranks)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = ranks.mean(X, n)
+        std = np.sqrt(ranks.mean(X, n, about=mean))
+        near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
+    for j in np.flatnonzero(~near & (lowest < highest)):
+        column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
+        median = float(np.median(column))
+        away = np.abs(column - median)
+        typical = float(np.median(away[away > 0]))  # values that repeat, such as zeros, have no width
+        if away.max() > _HEAVY * typical and np.isfinite(away.max() / typical):
+            middle[j], width[j] = median, typical
+    return middle, width
 
 
 def standardization(
@@ -32,8 +137,8 @@ def standardization(
     if not wanted:
         return np.zeros(d), np.ones(d)
 
-    ends = ranks.least(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0)))))
-    constant = (ends[0] == -ends[1]).numpy()
+    lowest, highest = _ends(X, ranks)
+    constant = lowest == highest
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
         std = np.sqrt(ranks.mean(X, n, about=mean))
@@ -46,6 +151,12 @@ def standardization(
             "rescale it"
         )
     return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
+
+
+def _ends(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest value of every column of all ranks' rows."""
+    ends = ranks.least(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
+    return ends[0], -ends[1]
 
 
 def encode(X: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> Tensor:

@@ -1,0 +1,108 @@
+"""The axis steps at the end of a fit, which make columns exact: the kept particles', and the model's.
+
+The steps before them are fitted to the particles, and put these in place better than fresh ones. Axis
+steps that are fitted to the particles, too, would leave the columns of offline samples inexact, in the
+tails most of all. So the particles that are kept have axis steps of their own, and those of the model
+are fitted to fresh particles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sliceflow import conditions
+from sliceflow.distributed import Ranks
+from sliceflow.events import Listener
+from sliceflow.flow import Cloud, Flow, Noise, Run, Step, batches_for, replay, simulate
+from sliceflow.frames import Axis
+from sliceflow.rng import Seed
+from sliceflow.transports import Sorted
+from sliceflow.vectors.given import Rows
+from sliceflow.vectors.start import Start, cloud, looked_at
+
+__all__ = ["finish", "stages_before_axis_steps"]
+
+_FRESH = 1 << 16  # fresh particles, if they have few columns: quantiles at 1 % to some per cent
+_VALUES = 1 << 19  # of their projections; never fewer particles than were fitted
+
+
+def stages_before_axis_steps(flow: Flow) -> int:
+    """How many stages there are before the axis steps at the end; all, if it does not end with any."""
+    n = len(flow.schedule)
+    return n - 1 if n and isinstance(flow.schedule[-1].frame, Axis) else n
+
+
+def finish(
+    start: Start,
+    run: Run,
+    rows: Rows,
+    n_knots: int,
+    listeners: Sequence[Listener],
+    seed: Seed,
+    ranks: Ranks | None,
+) -> tuple[Tensor, list[Step]]:
+    """x (d, n) of the particles that this rank keeps, and the model.
+
+    `run` has come to the axis steps, if there are any.
+    """
+    x = start.in_users_order(ranks or Ranks())
+    model = [step for steps in run.model for step in steps]
+    if stages_before_axis_steps(start.flow) == len(start.flow.schedule):
+        return x, model
+    codes = start.kept_codes
+    kept = Cloud(x, None if codes is None else codes[start.kept.slice].to(x.device))
+    _axis_steps(
+        start, kept, codes, rows, ranks, replace(run, after=Run().after, model=[]), 0, listeners
+    )
+    fresh, codes = _fresh(start, model, rows, seed, ranks or Ranks())
+    before = Run(stage=run.stage, model=[list(steps) for steps in run.model])
+    return kept.x, _axis_steps(start, fresh, codes, rows, ranks, before, n_knots)
+
+
+def _axis_steps(
+    start: Start,
+    particles: Cloud,
+    codes: Tensor | None,
+    rows: Rows,
+    ranks: Ranks | None,
+    run: Run,
+    n_knots: int,
+    listeners: Sequence[Listener] = (),
+) -> list[Step]:
+    """Do the steps that are left; `codes` are those of the particles of all ranks."""
+    flow, x = start.shared, particles.x
+    batches, _ = looked_at(flow, rows, codes, ranks, x.device)
+    batches = batches or batches_for(flow, particles, start.data, Sorted())  # everything
+    return simulate(
+        flow,
+        particles,
+        start.data,
+        start.transport,
+        start.noise,
+        n_knots=n_knots,
+        listeners=listeners,
+        batches=batches,
+        run=run,
+    )
+
+
+def _fresh(
+    start: Start, model: Sequence[Step], rows: Rows, seed: Seed, ranks: Ranks
+) -> tuple[Cloud, Tensor | None]:
+    """This rank's share of fresh particles, moved by a model; and the codes of all ranks' ones."""
+    d = start.data.x.shape[0]
+    widest = max(d, *(getattr(stage.frame, "n_directions", d) for stage in start.flow.schedule))
+    m = max(start.share.total, min(_FRESH, _VALUES // widest))
+    share, codes = ranks.share(m), None
+    if rows.codes is not None:
+        codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]
+    x = torch.empty((share.count, d), dtype=start.data.x.dtype)
+    fresh = cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
+    noise = Noise(seed.child("particles"), share.first)
+    noise.child("start").fill(fresh.x)
+    replay(start.flow, model, fresh, noise)
+    return fresh, codes

@@ -1,0 +1,105 @@
+"""Every class is sampled as itself, however rare it is and however few particles are kept."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.svm import SVC
+
+from sliceflow import ImageFlow, SlicedWassersteinFlow
+
+
+def share_in_place(flow, rare):
+    """How many samples of the rare class, at 30, and of the common one, at 0, are in place."""
+    there = flow.sample(500, y=rare, random_state=1).mean(axis=1) > 15
+    others = flow.sample(500, y="common", random_state=1).mean(axis=1) < 15
+    return there.mean(), others.mean()
+
+
+@pytest.mark.parametrize("transport", ["auto", "sorted", "histogram"])
+@pytest.mark.parametrize("n_rare", [1, 5, 20])
+def test_offline_samples_of_a_rare_class_are_of_that_class(n_rare, transport):
+    rng = np.random.default_rng(n_rare)
+    X = np.r_[rng.normal(30, 1, (n_rare, 2)), rng.normal(0, 1, (3000, 2))]
+    y = np.repeat(["rare", "common"], [n_rare, 3000])
+    flow = SlicedWassersteinFlow(n_steps=60, transport=transport, random_state=0).fit(X, y)
+    assert min(share_in_place(flow, "rare")) > 0.98
+    batched = flow.particles_[flow.particle_conditions_ == "rare"]
+    assert len(batched) == 4 * n_rare  # in the data's proportions
+    assert (batched.mean(axis=1) > 15).all()
+
+
+def test_one_row_in_a_hundred_thousand_is_a_class():
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(30, 1, (1, 2)), rng.normal(0, 1, (100_000, 2))]
+    y = np.repeat(["rare", "common"], [1, 100_000])
+    flow = SlicedWassersteinFlow(n_steps=100, random_state=0).fit(X, y)
+    assert min(share_in_place(flow, "rare")) > 0.98
+
+
+def test_a_class_that_the_particles_leave_out_can_be_sampled():
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(30, 1, (200, 2)), rng.normal(0, 1, (200, 2))]
+    y = np.repeat(["rare", "common"], 200)
+    flow = SlicedWassersteinFlow(n_steps=60, random_state=0)
+    flow.fit(X, y, particle_conditions=np.repeat("common", 3000))
+    assert flow.particles_.shape == (3000, 2)
+    assert (flow.particle_conditions_ == "common").all()
+    assert min(share_in_place(flow, "rare")) > 0.98
+
+
+@pytest.mark.parametrize("amplifier", [10.0, np.inf])
+@pytest.mark.parametrize("n_rare", [1, 5])
+def test_a_rare_class_of_pictures_is_sampled_as_itself(n_rare, amplifier):
+    rng = np.random.default_rng(0)
+    dark, light = rng.integers(0, 60, (3000, 4, 4)), rng.integers(180, 256, (n_rare, 4, 4))
+    images, labels = np.r_[dark, light].astype(np.uint8), np.repeat(["dark", "light"], [3000, n_rare])
+    transport = "auto" if np.isfinite(amplifier) else "histogram"
+    flow = ImageFlow(
+        n_particles=1000, quality=10, amplifier=amplifier, transport=transport, random_state=0
+    ).fit(images, labels)
+    assert (flow.sample(200, labels="light", random_state=1).mean(axis=(1, 2)) > 128).mean() > 0.98
+    assert (flow.sample(200, labels="dark", random_state=1).mean(axis=(1, 2)) < 128).mean() > 0.98
+    assert len(flow.particles_) == len(flow.particle_conditions_) == 1000
+
+
+def test_few_particles_are_kept_and_offline_samples_are_as_good():
+    digits = load_digits()
+    images, labels = digits.images.astype(np.uint8), digits.target
+    svc = SVC(gamma=0.001).fit(images.reshape(-1, 64), labels)
+    flow = ImageFlow(levels=17, n_particles=250, quality=15, random_state=0).fit(images, labels)
+    assert flow.particles_.shape == (250, 8, 8)
+    assert np.abs(np.bincount(flow.particle_conditions_) - 25).max() <= 2
+    asked = np.arange(500) % 10
+    samples = flow.sample(500, labels=asked, random_state=1)
+    assert (svc.predict(samples.reshape(-1, 64)) == asked).mean() > 0.9
+    batched = svc.predict(flow.particles_.reshape(-1, 64))
+    assert (batched == flow.particle_conditions_).mean() > 0.9
+
+
+@pytest.mark.parametrize("m", [1, 10, 100])
+def test_few_particles_without_classes_leave_offline_samples_usable(m):
+    rng = np.random.default_rng(0)
+    X = rng.normal((1, -2, 3), (1, 2, 0.5), (1000, 3))
+    flow = SlicedWassersteinFlow(n_particles=m, n_steps=50, random_state=0).fit(X)
+    assert flow.particles_.shape == (m, 3)
+    samples = flow.sample(4000, random_state=1)
+    np.testing.assert_allclose(samples.mean(axis=0), X.mean(axis=0), atol=0.1)
+    np.testing.assert_allclose(samples.std(axis=0), X.std(axis=0), rtol=0.1)
+
+
+def test_few_particles_with_a_continuous_condition_leave_offline_samples_usable():
+    rng = np.random.default_rng(0)
+    y = rng.uniform(-2, 2, (1000, 1))
+    X = y + 0.1 * rng.normal(size=(1000, 2))
+    flow = SlicedWassersteinFlow(n_particles=50, n_steps=60, random_state=0).fit(X, y)
+    assert flow.particles_.shape == (50, 2)
+    assert np.abs(flow.sample(500, y=1.0, random_state=1) - 1.0).mean() < 0.3
+
+
+def test_nothing_is_added_where_there_are_enough_particles():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(600, 2)), np.arange(600) % 3
+    steps = []
+    flow = SlicedWassersteinFlow(n_particles=2000, n_steps=2, random_state=0)
+    flow.fit(X, y, listeners=(lambda event: steps.append(event.particles.shape[1]),))
+    assert set(steps) == {2000}
