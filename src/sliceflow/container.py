@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import stat
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from sliceflow.files import write_whole
 
 __all__ = ["Fields", "ModelFileError", "read", "write"]
 
@@ -47,6 +46,8 @@ class ModelFileError(ValueError):
 def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `text` and `tensors` to `path`: all of it, or the file that was there stays as it is.
 
+    What may be replaced, and what is kept of it, says `files.write_whole`.
+
     Parameters
     ----------
     path : a file in a folder that exists
@@ -57,13 +58,10 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(Path(folder) / "x", {"answer": 42}, {"t": torch.arange(3)})
-    ...     read(Path(folder) / "x")
+    ...     write(f"{folder}/x", {"answer": 42}, {"t": torch.arange(3)})
+    ...     read(f"{folder}/x")
     ({'answer': 42}, {'t': tensor([0, 1, 2])})
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(f"{os.fspath(path)} is a folder; give the name of a file")
     # The largest types first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     arrays = {name: tensors[name].detach().cpu().contiguous() for name in names}
@@ -89,7 +87,7 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
         for t in arrays.values():
             file.write(_bytes(t))
 
-    _whole(target, put)
+    write_whole(path, put)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -241,23 +239,3 @@ def _checksum(words: str, tensors: dict[str, Tensor]) -> str:
         total.update(repr((name, str(t.dtype), tuple(t.shape))).encode())
         total.update(_bytes(t))
     return total.hexdigest()
-
-
-def _whole(target: Path, put: Callable[[BinaryIO], None]) -> None:
-    """Fill a new file beside `target`, bring it to the disk, and let it take the name at once."""
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(beside, "xb") as file:
-            put(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the name, too, is to be on the disk
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
