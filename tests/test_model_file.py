@@ -582,7 +582,7 @@ def test_a_flipped_bit_anywhere_is_refused(model, tmp_path):
 
 def test_what_is_not_a_model_is_refused(tmp_path):
     refuses(tmp_path / "nowhere", "cannot be read: No such file")
-    refuses(tmp_path, "is not a file")
+    refuses(tmp_path, "is a folder without model.sliceflow; give the name of a file, or")
     (tmp_path / "empty").touch()
     refuses(tmp_path / "empty", "is not a sliceflow file, or was cut off: it has 0 bytes$")
     (tmp_path / "text").write_text("This is the story of a particle that wanted to be a digit.")

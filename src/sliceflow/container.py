@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from sliceflow.files import write_whole
 __all__ = ["Fields", "ModelFileError", "read", "write"]
 
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many
+TENSORS_LIMIT = 10_000
 _TEXT, _CHECKSUM = "sliceflow", "blake2b"
 _CODES = {
     torch.bool: "BOOL",
@@ -62,6 +64,8 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     ...     read(f"{folder}/x")
     ({'answer': 42}, {'t': tensor([0, 1, 2])})
     """
+    if len(tensors) > TENSORS_LIMIT:
+        raise ValueError(f"there are {len(tensors)} tensors, and a file may hold {TENSORS_LIMIT}")
     # The largest types first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     arrays = {name: tensors[name].detach().cpu().contiguous() for name in names}
@@ -98,13 +102,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     """
     name = os.fspath(path)
     try:
-        status = os.stat(name)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFileError(f"{name} is not a file")
-        with open(name, "rb") as file:
-            start = file.read(8)
+        status, start = os.stat(name), b""
+        if stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+            with open(name, "rb") as file:
+                start = file.read(8)
     except OSError as error:
         raise ModelFileError(f"{name} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # NUL, or what the system cannot spell
+        raise ModelFileError(f"{name!r} cannot name a file: {error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelFileError(f"{name} is not a file")
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size < 2 or 8 + size > status.st_size:
         raise ModelFileError(
@@ -115,9 +122,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         raise ModelFileError(f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed")
     try:
         with safe_open(name, framework="pt") as opened:
-            metadata = opened.metadata() or {}
+            metadata, names = opened.metadata() or {}, opened.keys()
+            if len(names) > TENSORS_LIMIT:
+                raise ValueError(
+                    f"it has {len(names)} tensors, and at most {TENSORS_LIMIT} are allowed"
+                )
             # A clone, or the tensors would change with the file.
-            tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118
+            tensors = {key: opened.get_tensor(key).clone() for key in names}
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"{name} is damaged: {error}; copy or save it again") from error
     if _TEXT not in metadata:
@@ -173,11 +184,13 @@ class Fields:
         self._need(ok, name, f"an integer {limit}")
         return int(value)
 
-    def number(self, name: str) -> float:
-        """A finite number."""
+    def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """A finite number from `least` to `most`."""
         value = self.raw(name)
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        self._need(ok, name, "a finite number")
+        limits = "" if least == -math.inf else f", at least {least:g}"
+        limits += "" if most == math.inf else f" and at most {most:g}"
+        self._need(ok and least <= value <= most, name, f"a finite number{limits}")
         return float(value)
 
     def flag(self, name: str) -> bool:
