@@ -526,6 +526,24 @@ def test_a_saved_file_has_the_rights_of_any_new_file_and_links_are_followed(tmp_
     assert modes[0] == modes[1]
 
 
+def test_whose_label_it_was_is_not_in_the_file(tmp_path):
+    y = np.array(["b", "a", "c"])[RNG.integers(0, 3, 60)]
+    SlicedWassersteinFlow(**quick).fit(X, y).save(tmp_path / "m")
+    kept = parts(tmp_path / "m").tensors["codes"]
+    assert kept.dtype == torch.int32
+    assert kept.tolist() == sorted("abc".index(label) for label in y)
+
+
+def test_what_was_read_does_not_change_with_the_file(tmp_path):
+    path, before = tmp_path / "x", torch.arange(10_000)
+    container.write(path, {}, {"t": before})
+    _, tensors = container.read(path)
+    with path.open("r+b") as file:
+        file.seek(-before.nbytes, os.SEEK_END)
+        file.write(bytes(before.nbytes))
+    assert torch.equal(tensors["t"], before)
+
+
 # Bad files
 
 

@@ -101,9 +101,13 @@ class Saved:
     def save(self, path: str | os.PathLike[str], *, particles: bool = False) -> None:
         """Write the fitted model to one file, which `sliceflow.load` opens on any machine.
 
+        Values of the data can be read from maps that have a knot for every row: small sets, or many
+        knots. `sliceflow.disclosure.holds_data` tells, and ``sliceflow info``.
+
         Parameters
         ----------
-        path : the file; one that is there is replaced, at once and only when all is written
+        path : the file; one that is there is replaced, at once and only when all is written. It keeps
+            its mode. Of a symbolic link the target is replaced; folders, pipes and devices are refused
         particles : also keep the batched samples, `particles_` and `particle_conditions_`
         """
         check_is_fitted(self, "history_")
@@ -120,6 +124,7 @@ class Saved:
             "format": FORMAT,
             "library": sliceflow.__version__,
             "parameters": parameters_of(estimator),
+            "rows": getattr(estimator, "_n_rows", None),  # not known of the first files
             "condition": pack_condition(estimator._condition, estimator._codes, tensors),
             "history": pack_history(estimator.history_),
             **body,
@@ -427,6 +432,7 @@ def _restore_rest(
     """History, classes, and the batched samples if they were saved."""
     if isinstance(flow._condition, conditions.Labels) and not flow._condition.hidden:
         flow.classes_ = flow._condition.classes
+    flow._n_rows = header.whole("rows", 1) if header.value.get("rows") is not None else None
     flow.history_ = unpack_history(header)
     flow.n_iter_ = len(flow.history_["step"])
     if "particles" in tensors:
