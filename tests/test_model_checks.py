@@ -1,6 +1,7 @@
 """Small files, large costs: what a model will take is known before it is taken."""
 
 import json
+import random
 import time
 import zlib
 from pathlib import Path
@@ -343,3 +344,79 @@ def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
         assert bool(same.all())
     with pytest.raises(AttributeError, match=r"particles_ is not in .*/model.sliceflow, "):
         load(tmp_path, device="cpu").particles_  # noqa: B018
+
+
+# Files that mean it: wrong numbers anywhere, with a right checksum
+
+NUMBERS = [0, 1, 2, 3, 7, -1, 0.5, -0.5, 1e-300, 1e38, -1e38, 1e299, 17, 255, 4096, 2**16, 2**31, 2**53]
+NUMBERS += [2**63, 10**30, None, True, "", "f8,(", "inf", [], {}]
+
+
+def places(value, path=()):
+    """Every place of a JSON value, deepest first."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in inner:
+        if isinstance(one, (dict, list)):
+            yield from places(one, (*path, key))
+        yield (*path, key)
+
+
+def changed(text, tensors, rng):
+    """A model with one to three changes: of numbers in its text, or of its tensors."""
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        if rng.random() < 0.3:
+            name = rng.choice(list(tensors))
+            t, kind = tensors[name].clone(), rng.randrange(4)
+            if kind == 0:
+                t = t[: rng.randrange(len(t) + 1)] if t.dim() else t
+            elif kind == 1:
+                t = torch.cat((t, t))
+            elif kind == 2 and t.is_floating_point():
+                t = t * 10.0 ** rng.choice((-300, -30, 30, 37, 300))
+            elif t.numel():
+                t.view(-1)[rng.randrange(t.numel())] = rng.choice((0, 1, 100))
+            tensors[name] = t
+            continue
+        path = rng.choice([p for p in places(text) if p[0] != "history" or rng.random() < 0.02])
+        inner, key = at(text, *path)
+        was = inner[key]
+        if isinstance(was, list) and was and rng.random() < 0.5:
+            inner[key] = was * rng.choice((2, 3, 10_000 // len(was) + 1))
+        elif isinstance(was, (int, float)) and not isinstance(was, bool) and rng.random() < 0.5:
+            inner[key] = was * rng.choice((2, 10, 1000, 10**6)) + rng.choice((-1, 0, 1))
+        else:
+            inner[key] = rng.choice(NUMBERS)
+    return text, tensors
+
+
+def fuzz(saved, tmp_path, kind, count):
+    rng, path, used = random.Random(kind), tmp_path / "m", 0
+    for _ in range(count):
+        try:
+            container.write(path, *changed(*saved(kind), rng))
+        except (ValueError, OverflowError):  # JSON has no infinity
+            continue
+        flow = opened(path, max_memory=100_000_000)
+        if flow is None:
+            continue
+        used += 1
+        before = peak()[1]
+        with np.errstate(all="ignore"):
+            if getattr(flow, "observed_", None) is not None:
+                samples = flow.inpaint(np.zeros((1, *flow.observed_.shape), flow.layout_.dtype))
+            else:
+                samples = flow.sample(2, random_state=0)
+        assert np.isfinite(np.asarray(samples)).all()
+        assert peak()[0] - before < 200e6
+    assert used > count // 50
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_changed_models_are_refused_or_give_finite_samples(saved, tmp_path, kind):
+    fuzz(saved, tmp_path, kind, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FLOWS)
+def test_thousands_of_changed_models_are_refused_or_give_finite_samples(saved, tmp_path, kind):
+    fuzz(saved, tmp_path, kind, 1500)
