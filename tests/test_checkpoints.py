@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container
 from sliceflow.frames import Orthogonal
 from sliceflow.transports import Histogram, Sorted
 
@@ -267,6 +267,15 @@ def test_a_damaged_checkpoint_is_a_clear_error(stopped):
         path.write_bytes(damaged)
         with pytest.raises(ModelFileError, match=r"fit\.checkpoint.* delete it to start that fit anew"):
             SlicedWassersteinFlow(**quick).fit(X, Y, checkpoint_dir=stopped)
+
+
+def test_a_checkpoint_of_fewer_particles_is_a_clear_error(stopped):
+    path = stopped / "fit.checkpoint"
+    text, tensors = container.read(path)
+    few = tensors["particles"][:, :-1].contiguous()
+    container.write(path, text, tensors | {"particles": few})
+    with pytest.raises(ModelFileError, match=r"is damaged: it holds \d+ of \d+ particles\. Delete it"):
+        SlicedWassersteinFlow(**quick).fit(X, Y, checkpoint_dir=stopped)
 
 
 def test_a_saved_model_is_not_a_checkpoint_nor_the_other_way_round(stopped, tmp_path):

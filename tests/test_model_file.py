@@ -526,7 +526,62 @@ def test_a_saved_file_has_the_rights_of_any_new_file_and_links_are_followed(tmp_
     assert modes[0] == modes[1]
 
 
+def test_whose_label_it_was_is_not_in_the_file(tmp_path):
+    y = np.array(["b", "a", "c"])[RNG.integers(0, 3, 60)]
+    SlicedWassersteinFlow(**quick).fit(X, y).save(tmp_path / "m")
+    kept = parts(tmp_path / "m").tensors["codes"]
+    assert kept.dtype == torch.int32
+    assert kept.tolist() == sorted("abc".index(label) for label in y)
+
+
+def test_what_was_read_does_not_change_with_the_file(tmp_path):
+    path, before = tmp_path / "x", torch.arange(10_000)
+    container.write(path, {}, {"t": before})
+    _, tensors = container.read(path)
+    with path.open("r+b") as file:
+        file.seek(-before.nbytes, os.SEEK_END)
+        file.write(bytes(before.nbytes))
+    assert torch.equal(tensors["t"], before)
+
+
+def test_tensors_are_aligned_in_the_file(tmp_path):
+    for n in range(8):
+        container.write(tmp_path / "x", {"a": "b" * n}, {"t": torch.arange(3), "u": torch.ones(1)})
+        assert int.from_bytes((tmp_path / "x").read_bytes()[:8], "little") % 8 == 0
+
+
+def test_a_distance_that_was_no_number_is_none_again(tmp_path):
+    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow.history_["distance"][1] = math.nan
+    flow.history_["distance"][2] = math.inf
+    kept = again(flow, tmp_path / "m").history_["distance"]
+    assert [math.isnan(v) for v in kept[:4]] == [False, True, True, False]
+
+
+def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
+    ImageFlow(**small).fit(PICTURES).save(tmp_path / "m")
+    kinds = {"auto": torch.float16, "float32": torch.float32}  # as on a GPU
+    choose = "sliceflow.picture_parameters.choose_operands"
+    monkeypatch.setattr(choose, lambda precision, device: kinds[precision])
+    assert load(tmp_path / "m", device="cpu")._walk.precision == torch.float16
+    assert load(tmp_path / "m", device="cpu", precision="float32")._walk.precision == torch.float32
+
+
 # Bad files
+
+
+def test_codes_of_no_class_and_names_of_no_column_are_refused(tmp_path):
+    path = tmp_path / "m"
+    SlicedWassersteinFlow(**quick).fit(pd.DataFrame(X, columns=list("abc")), LABELS["ints"]).save(path)
+    good = parts(path)
+    for wrong in (3, -1):
+        codes = good.tensors["codes"].clone()
+        codes[-1 if wrong > 0 else 0] = wrong
+        container.write(path, good.text, good.tensors | {"codes": codes})
+        refuses(path, "codes are not numbers of the classes")
+    for names in (["a", "b"], list("abcd")):
+        container.write(path, good.text | {"columns": names}, good.tensors)
+        refuses(path, f"columns has {len(names)} names for 3 columns")
 
 
 @pytest.fixture(scope="module", params=["vectors", "pictures", "compact", "inpainting", "classes"])
@@ -582,7 +637,7 @@ def test_a_flipped_bit_anywhere_is_refused(model, tmp_path):
 
 def test_what_is_not_a_model_is_refused(tmp_path):
     refuses(tmp_path / "nowhere", "cannot be read: No such file")
-    refuses(tmp_path, "is not a file")
+    refuses(tmp_path, "is a folder without model.sliceflow; give the name of a file, or")
     (tmp_path / "empty").touch()
     refuses(tmp_path / "empty", "is not a sliceflow file, or was cut off: it has 0 bytes$")
     (tmp_path / "text").write_text("This is the story of a particle that wanted to be a digit.")

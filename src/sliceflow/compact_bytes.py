@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,13 +33,13 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
     zlib looks for runs alone, Z_RLE: Z_FILTERED is 1 % smaller and fourteen times as slow to write, the
     default strategy, Huffman's codes alone and lzma are larger.
     """
-    for table in tables:
-        _check_range(table)
     lo, hi, sizes, at, levels = (
         torch.cat([getattr(table, name).cpu() for table in tables]).numpy()
         for name in ("lo", "hi", "sizes", "at", "levels")
     )
     lo, hi, sizes = lo.astype("<f8"), hi.astype("<f8"), sizes.astype(np.int64)
+    highest = max((t.exponent for t in tables), default=0)
+    _check_reach(np.maximum(np.abs(lo), np.abs(hi)), highest, tables[0].dtype)
     exponents = np.repeat([t.exponent for t in tables], [len(t.lo) for t in tables])
     ranges = _in_units(lo, hi, exponents)
     gaps = np.diff(at, prepend=0)[~_ends(sizes)]
@@ -61,11 +62,12 @@ def from_bytes(
     n_knots: int,
     dtype: torch.dtype,
     packing: int = PACKING,
+    device: torch.device | str = "cpu",
 ) -> list[CompactTable]:
     """The tables of `to_bytes`, of so many `directions` each and `n_knots` in all; else a ValueError.
 
     The numbers are checked before anything is allocated, against each other and against `packed`. Of an
-    earlier version `packing` says which.
+    earlier version `packing` says which. They lie side by side on the `device`.
     """
     h = sum(directions)
     if len(directions) != len(exponents) or not all(abs(e) <= 1000 for e in exponents):
@@ -86,17 +88,23 @@ def from_bytes(
         lo, hi = _from_units(lo, hi, np.repeat(np.array(exponents, np.int64), directions))
     if not (lo <= hi).all():
         raise ValueError("compact maps have ranges that end before they begin")
-    out, rows, knots = [], 0, 0
-    for count, exponent in zip(directions, exponents, strict=True):
-        of, rows = slice(rows, rows + count), rows + count
-        held = int(sizes[of].sum())
-        where, knots = slice(knots, knots + held), knots + held
-        a, b = (torch.from_numpy(t[of].astype("f8")) for t in (lo, hi))
-        c, d = torch.from_numpy(sizes[of].astype("i2")), torch.from_numpy(at[where].astype("i4"))
-        e = torch.from_numpy(levels[where].astype("u2").view("i2"))
-        out.append(CompactTable(a, b, c, d, e, n_bins, exponent, dtype))
-        _check_range(out[-1])
-    return out
+    _check_reach(np.maximum(np.abs(lo), np.abs(hi)), max(exponents, default=0), dtype)
+    ends = np.cumsum(directions)
+    held = np.diff(np.cumsum(sizes)[ends - 1], prepend=0).tolist() if len(ends) else []
+    columns = (
+        torch.split(torch.from_numpy(values).to(device), counts)
+        for values, counts in (
+            (lo.astype("f8"), list(directions)),
+            (hi.astype("f8"), list(directions)),
+            (sizes.astype("i2"), list(directions)),
+            (at, held),
+            (levels.astype("u2").view("i2"), held),
+        )
+    )
+    return [
+        CompactTable(a, b, c, d, e, n_bins, exponent, dtype)
+        for a, b, c, d, e, exponent in zip(*columns, exponents, strict=True)
+    ]
 
 
 def _unpacked(packed: bytes, counts: list[int], n_knots: int) -> list[np.ndarray]:
@@ -113,12 +121,12 @@ def _unpacked(packed: bytes, counts: list[int], n_knots: int) -> list[np.ndarray
     return np.split(np.frombuffer(whole, np.uint8), np.cumsum(counts)[:-1])
 
 
-def _check_range(table: CompactTable) -> None:
-    """Refuse maps whose values may not be finite."""
-    farthest = max(float(t.abs().amax()) for t in (table.lo, table.hi)) if len(table.lo) else 0.0
-    if not farthest + math.ldexp(1.0, table.exponent + 15) < torch.finfo(table.dtype).max / 4:
+def _check_reach(ends: np.ndarray, exponent: int, dtype: torch.dtype) -> None:
+    """Refuse maps whose values may not be finite: they stand within `ends`, a step is 2^`exponent`."""
+    farthest = float(ends.max(initial=0.0))
+    if not farthest + math.ldexp(1.0, exponent + 15) < torch.finfo(dtype).max / 4:
         raise ValueError(
-            f"compact maps reach beyond the numbers of {str(table.dtype).removeprefix('torch.')}"
+            f"compact maps reach beyond the numbers of {str(dtype).removeprefix('torch.')}"
         )
 
 
@@ -169,13 +177,13 @@ def _ends(sizes: np.ndarray) -> np.ndarray:
 
 def _places(gaps: np.ndarray, sizes: np.ndarray, n_bins: int) -> np.ndarray:
     """Where knots stand, from the bins between them; a ValueError if they do not ascend."""
-    steps, ends = np.zeros(int(sizes.sum()), np.int64), _ends(sizes)
-    steps[~ends] = gaps
-    at, last = np.cumsum(steps), np.cumsum(sizes) - 1
+    at, last = np.zeros(int(sizes.sum()), np.int32), np.cumsum(sizes) - 1
+    at[~_ends(sizes)] = gaps
+    np.cumsum(at, dtype=np.int32, out=at)  # over all maps, modulo 2³²; within a map they are far below
     at -= np.repeat(at[last - sizes + 1], sizes)
-    at[last] = n_bins
-    if (np.diff(at)[~ends[1:] | ~ends[:-1]] < 1).any():
+    if not gaps.all() or (at[last] >= n_bins).any():  # the last but one stands where the last does yet
         raise ValueError("compact maps have knots that do not ascend")
+    at[last] = n_bins
     return at
 
 
@@ -199,17 +207,25 @@ def _summed(rises: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def _knot_by_knot(sizes: np.ndarray) -> np.ndarray:
     """The order in which knots that lie map by map are all first ones, then all second ones, …"""
-    first, rows = np.cumsum(sizes) - sizes, np.flatnonzero(sizes)
-    order, number = [first[rows]], 0
+    total = int(sizes.sum())
+    first, rows = (np.cumsum(sizes) - sizes).astype(_index(total)), np.flatnonzero(sizes)
+    order, filled, number = np.empty(total, first.dtype), 0, 0
     while len(rows):
-        number += 1
+        np.add(first[rows], number, out=order[filled : filled + len(rows)])
+        filled, number = filled + len(rows), number + 1
         rows = rows[sizes[rows] > number]
-        order.append(first[rows] + number)
-    return np.concatenate(order)
+    return order
+
+
+def _index(count: int) -> type[np.signedinteger[Any]]:
+    """The smaller type that numbers so many: orders are the largest arrays here."""
+    return np.int32 if count < 1 << 31 else np.int64
 
 
 def _map_by_map(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The values in the order from which `_knot_by_knot` took them."""
+    if len(sizes) and (sizes == sizes[0]).all():
+        return np.ascontiguousarray(values.reshape(-1, len(sizes)).T).reshape(-1)
     out = np.empty(len(values), values.dtype)
     out[_knot_by_knot(sizes)] = values
     return out

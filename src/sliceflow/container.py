@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-import secrets
 import stat
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,9 +18,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from sliceflow.files import write_whole
+
 __all__ = ["Fields", "ModelFileError", "read", "write"]
 
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many
+TENSORS_LIMIT = 10_000
 _TEXT, _CHECKSUM = "sliceflow", "blake2b"
 _CODES = {
     torch.bool: "BOOL",
@@ -47,6 +48,8 @@ class ModelFileError(ValueError):
 def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `text` and `tensors` to `path`: all of it, or the file that was there stays as it is.
 
+    What may be replaced, and what is kept of it, says `files.write_whole`.
+
     Parameters
     ----------
     path : a file in a folder that exists
@@ -57,13 +60,12 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(Path(folder) / "x", {"answer": 42}, {"t": torch.arange(3)})
-    ...     read(Path(folder) / "x")
+    ...     write(f"{folder}/x", {"answer": 42}, {"t": torch.arange(3)})
+    ...     read(f"{folder}/x")
     ({'answer': 42}, {'t': tensor([0, 1, 2])})
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(f"{os.fspath(path)} is a folder; give the name of a file")
+    if len(tensors) > TENSORS_LIMIT:
+        raise ValueError(f"there are {len(tensors)} tensors, and a file may hold {TENSORS_LIMIT}")
     # The largest types first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     arrays = {name: tensors[name].detach().cpu().contiguous() for name in names}
@@ -89,7 +91,7 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
         for t in arrays.values():
             file.write(_bytes(t))
 
-    _whole(target, put)
+    write_whole(path, put)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -100,13 +102,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     """
     name = os.fspath(path)
     try:
-        status = os.stat(name)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFileError(f"{name} is not a file")
-        with open(name, "rb") as file:
-            start = file.read(8)
+        status, start = os.stat(name), b""
+        if stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+            with open(name, "rb") as file:
+                start = file.read(8)
     except OSError as error:
         raise ModelFileError(f"{name} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # NUL, or what the system cannot spell
+        raise ModelFileError(f"{name!r} cannot name a file: {error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelFileError(f"{name} is not a file")
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size < 2 or 8 + size > status.st_size:
         raise ModelFileError(
@@ -117,9 +122,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         raise ModelFileError(f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed")
     try:
         with safe_open(name, framework="pt") as opened:
-            metadata = opened.metadata() or {}
+            metadata, names = opened.metadata() or {}, opened.keys()
+            if len(names) > TENSORS_LIMIT:
+                raise ValueError(
+                    f"it has {len(names)} tensors, and at most {TENSORS_LIMIT} are allowed"
+                )
             # A clone, or the tensors would change with the file.
-            tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118
+            tensors = {key: opened.get_tensor(key).clone() for key in names}
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"{name} is damaged: {error}; copy or save it again") from error
     if _TEXT not in metadata:
@@ -175,11 +184,13 @@ class Fields:
         self._need(ok, name, f"an integer {limit}")
         return int(value)
 
-    def number(self, name: str) -> float:
-        """A finite number."""
+    def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """A finite number from `least` to `most`."""
         value = self.raw(name)
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        self._need(ok, name, "a finite number")
+        limits = "" if least == -math.inf else f", at least {least:g}"
+        limits += "" if most == math.inf else f" and at most {most:g}"
+        self._need(ok and least <= value <= most, name, f"a finite number{limits}")
         return float(value)
 
     def flag(self, name: str) -> bool:
@@ -241,23 +252,3 @@ def _checksum(words: str, tensors: dict[str, Tensor]) -> str:
         total.update(repr((name, str(t.dtype), tuple(t.shape))).encode())
         total.update(_bytes(t))
     return total.hexdigest()
-
-
-def _whole(target: Path, put: Callable[[BinaryIO], None]) -> None:
-    """Fill a new file beside `target`, bring it to the disk, and let it take the name at once."""
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(beside, "xb") as file:
-            put(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the name, too, is to be on the disk
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -229,6 +229,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self.__dict__.pop("_file", None)  # no longer the model of a file
         self._flow, self._model, self._units = start.flow, model, units
         self._condition, self._codes = rows.condition, rows.codes
+        self._n_rows = rows.place.total
         self._type, self._device, self._given_device = rows.x.dtype, device, given.device
         self.particles_ = self._give_back(particles)
         self.particle_conditions_ = start.y

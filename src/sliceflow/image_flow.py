@@ -234,6 +234,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._walk, self._model, self._layout = start.walk, model, data.layout
         self._condition, self._codes = data.condition, data.codes
         self._device, self._mask = data.device, start.mask
+        self._n_rows = data.place.total
         self.schedule_ = start.walk.stages
         self.particles_ = data.layout.write(start.given_back(ranks))
         self.particle_conditions_ = None

@@ -18,11 +18,19 @@ from torch import Tensor
 
 import sliceflow
 from sliceflow import conditions, frames, picture_parameters
-from sliceflow.checks import is_real, need, projection_budget, resolve_device
+from sliceflow.checks import is_int, is_real, need, projection_budget, resolve_device
 from sliceflow.compact import compress_model
 from sliceflow.container import Fields, ModelFileError, read, write
 from sliceflow.flow import Flow
 from sliceflow.local import Tiles
+from sliceflow.model_checks import (
+    Allowance,
+    check_pictures,
+    check_vectors,
+    frame_bytes,
+    model_bytes,
+    tile_bytes,
+)
 from sliceflow.packing import (
     FRAMES,
     TRANSPORTS,
@@ -31,6 +39,7 @@ from sliceflow.packing import (
     describe_frame,
     pack_condition,
     pack_history,
+    pack_particle_conditions,
     parameters_of,
     restore,
     restore_layout,
@@ -38,6 +47,7 @@ from sliceflow.packing import (
     restore_seed,
     unpack_condition,
     unpack_history,
+    unpack_particle_conditions,
 )
 from sliceflow.pyramid import UPSAMPLINGS
 from sliceflow.rng import Seed
@@ -48,6 +58,7 @@ from sliceflow.walk import DIRECTIONS, Walk
 
 __all__ = ["FORMAT", "ModelFileError", "Saved", "load"]
 
+RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 5  # a new number only where an old library would misread the file
 _BENT = ("middle", "width")
 _BATCHED = ("particles_", "particle_conditions_")
@@ -92,9 +103,13 @@ class Saved:
     def save(self, path: str | os.PathLike[str], *, particles: bool = False) -> None:
         """Write the fitted model to one file, which `sliceflow.load` opens on any machine.
 
+        Values of the data can be read from maps that have a knot for every row: small sets, or many
+        knots. `sliceflow.disclosure.holds_data` tells, and ``sliceflow info``.
+
         Parameters
         ----------
-        path : the file; one that is there is replaced, at once and only when all is written
+        path : the file; one that is there is replaced, at once and only when all is written. It keeps
+            its mode. Of a symbolic link the target is replaced; folders, pipes and devices are refused
         particles : also keep the batched samples, `particles_` and `particle_conditions_`
         """
         check_is_fitted(self, "history_")
@@ -106,11 +121,12 @@ class Saved:
         estimator = cast(Any, self)
         if particles:
             tensors["particles"] = torch.as_tensor(estimator.particles_)
-            _pack_particle_conditions(estimator, tensors)
+            pack_particle_conditions(estimator.particle_conditions_, estimator._condition, tensors)
         text = {
             "format": FORMAT,
             "library": sliceflow.__version__,
             "parameters": parameters_of(estimator),
+            "rows": getattr(estimator, "_n_rows", None),  # not known of the first files
             "condition": pack_condition(estimator._condition, estimator._codes, tensors),
             "history": pack_history(estimator.history_),
             **body,
@@ -129,16 +145,23 @@ class Saved:
 
 
 def load(
-    path: str | os.PathLike[str], device: str | torch.device = "auto", precision: str | None = None
+    path: str | os.PathLike[str],
+    device: str | torch.device = "auto",
+    precision: str | None = None,
+    *,
+    max_memory: int | None = None,
 ) -> sliceflow.SlicedWassersteinFlow | sliceflow.ImageFlow:
     """The fitted estimator that ``flow.save(path)`` wrote, ready to sample.
 
     Parameters
     ----------
-    path : the file
+    path : the file, or the folder of a run of the command line, which has one
     device : where to sample, whatever the model was fitted on; "auto" takes a GPU where there is one
     precision : of an `ImageFlow` on a GPU, in place of the one it was fitted with: "float32" samples
         more slowly, and nearly what a CPU does
+    max_memory : bytes that the model and the drawing of one sample may take. None judges by the file's
+        size: no model that was saved after a fit of usual size is refused, and files made to fill the
+        memory are
 
     Returns
     -------
@@ -148,7 +171,8 @@ def load(
     Raises
     ------
     ModelFileError
-        If the file cannot be read, is damaged, is no model, or needs a newer version.
+        If the file cannot be read, is damaged, is no model, needs a newer version or too much memory,
+        or would give samples that are not finite.
 
     Examples
     --------
@@ -163,8 +187,11 @@ def load(
     True
     """
     place = resolve_device(device)
+    need(max_memory is None or is_int(max_memory, 1), "max_memory", max_memory, "None or bytes, an int")
+    path = _in_folder(path)
     text, tensors = read(path)
     try:
+        allowed = Allowance(os.path.getsize(path), max_memory)
         header = Fields(text)
         _check_version(header)
         name = header.text("estimator")
@@ -174,7 +201,7 @@ def load(
         }
         if name not in kinds:
             raise ValueError(f"estimator is {name!r}, not one of {list(kinds)}")
-        flow = kinds[name](header, tensors, place)
+        flow = kinds[name](header, tensors, place, allowed)
     except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from error
     flow.set_params(device=device)
@@ -182,6 +209,19 @@ def load(
         _set_precision(flow, precision, place)
     flow._file = os.fspath(path)
     return cast("sliceflow.SlicedWassersteinFlow | sliceflow.ImageFlow", flow)
+
+
+def _in_folder(path: str | os.PathLike[str]) -> str:
+    """The model's file, also where a run's folder is given."""
+    name = os.fspath(path)
+    if not os.path.isdir(name):
+        return name
+    if not os.path.exists(inside := os.path.join(name, RUN_FILE)):
+        raise ModelFileError(
+            f"{name} is a folder without {RUN_FILE}; give the name of a file, or the folder of a run "
+            "of sliceflow fit that has ended"
+        )
+    return inside
 
 
 def _set_precision(flow: Any, precision: str, device: torch.device) -> None:
@@ -215,6 +255,7 @@ def _vectors_packed(
     tables = pack_tables(
         [[s for s in flow._model if s.stage == i] for i in range(len(engine.schedule))], tensors
     )
+    check_vectors(flow)  # what cannot be read must not be written
     units = flow._units
     tensors["shift"], tensors["scale"] = map(torch.from_numpy, (units.shift, units.scale))
     if units.bent.any():
@@ -244,8 +285,9 @@ def _vectors_packed(
 
 
 def _vectors_unpacked(
-    header: Fields, tensors: dict[str, Tensor], device: torch.device
+    header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
 ) -> sliceflow.SlicedWassersteinFlow:
+    size_of_maps = model_bytes(header, allowed)
     flow = sliceflow.SlicedWassersteinFlow(
         **restore_parameters(header, sliceflow.SlicedWassersteinFlow)
     )
@@ -260,22 +302,24 @@ def _vectors_unpacked(
     flow._given_device = None if on is None else torch.device("cpu") if on == "cpu" else device
     condition, flow._codes = unpack_condition(header, tensors)
     flow._condition = condition
-    stages, model = [], []
-    for i, row in enumerate(header.inners("schedule")):
+    stages, model, rows = [], [], header.inners("schedule")
+    for row in rows:
         frame = cast(frames.FrameKind, restore(row.inner("frame"), FRAMES))
-        h = frame.n_directions if isinstance(frame, frames.Random) else d
-        n_steps = row.whole("n_steps", 1)
         transport = (
             None if row.raw("transport") is None else restore(row.inner("transport"), TRANSPORTS)
         )
-        size, taper = row.number("step_size"), row.number("taper")
-        stages.append(Stage(row.text("name"), frame, n_steps, size, taper, transport))
-        model += unpack_tables(row, i, i, tensors, n_steps, lambda _, h=h: h, device)  # type: ignore[misc]
+        size, taper = row.number("step_size", 0), row.number("taper", 0, 1)
+        stages.append(Stage(row.text("name"), frame, row.whole("n_steps", 1), size, taper, transport))
     width = 0 if condition is None else condition.width
-    amplifier, entropy = header.number("amplifier"), header.number("entropy")
+    allowed.check(size_of_maps, frame_bytes(d, width, stages, rows))
+    for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
+        h = stage.frame.n_directions if isinstance(stage.frame, frames.Random) else d
+        model += unpack_tables(row, i, i, tensors, stage.n_steps, lambda _, h=h: h, device)  # type: ignore[misc]
+    amplifier, entropy = header.number("amplifier", 0), header.number("entropy", 0)
     budget = projection_budget(device)
     flow._flow = Flow(stages, restore_seed(header), width, amplifier, entropy, budget)
     flow._model = model
+    check_vectors(flow)
     flow.n_features_in_ = d
     if header.raw("columns") is not None:
         names = [str(name) for name in header.rows("columns")]
@@ -307,6 +351,7 @@ def _pictures_packed(flow: sliceflow.ImageFlow, tensors: dict[str, Tensor]) -> d
     flow._check_model()
     walk = flow._walk
     tables = pack_tables(flow._model, tensors)
+    check_pictures(flow)  # what cannot be read must not be written
     if flow._mask is not None:
         tensors["observed"] = flow._mask.view(walk.layout.shape)[0]
     return {
@@ -325,10 +370,11 @@ def _pictures_packed(flow: sliceflow.ImageFlow, tensors: dict[str, Tensor]) -> d
 
 
 def _pictures_unpacked(
-    header: Fields, tensors: dict[str, Tensor], device: torch.device
+    header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
 ) -> sliceflow.ImageFlow:
-    layout = restore_layout(header.inner("pictures"))
+    size_of_maps, layout = model_bytes(header, allowed), restore_layout(header.inner("pictures"))
     c, h, w = layout.shape
+    allowed.check(size_of_maps + layout.dimension)
     mask = None
     if "observed" in tensors:
         seen = check_tensor(tensors, "observed", torch.bool, (h, w))
@@ -357,19 +403,22 @@ def _pictures_unpacked(
         )
         for row in rows
     ]
+    width = 0 if condition is None else condition.width
+    apart = header.raw("amplifier") is None
+    allowed.check(size_of_maps, tile_bytes(layout, stages, 0 if apart else width, rows))
     flow._walk = Walk(
         layout,
         stages,
         seed,
-        n_conditions=0 if condition is None else condition.width,
-        amplifier=math.inf if header.raw("amplifier") is None else header.number("amplifier"),
+        n_conditions=width,
+        amplifier=math.inf if apart else header.number("amplifier", 0),
         known=None if mask is None or not bool(mask.any()) else mask.to(device),
         upsampling=upsampling,
         directions=directions,
         clip=header.flag("clip"),
         dequantize=header.flag("dequantize"),
-        start_noise=header.number("start_noise"),
-        taper=header.number("taper"),
+        start_noise=header.number("start_noise", 0),
+        taper=header.number("taper", 0, 1),
         budget=projection_budget(device),
         precision=picture_parameters.choose_operands(flow.precision, device),
     )
@@ -384,6 +433,7 @@ def _pictures_unpacked(
         flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
     if not any(flow._model):
         raise ValueError("there are no tables; the model is empty")
+    check_pictures(flow)
     flow._layout, flow._mask, flow._device = layout, mask, device
     flow.schedule_ = stages
     shape = (h, w, c) if layout.channels else (h, w)
@@ -399,35 +449,12 @@ def _restore_rest(
     """History, classes, and the batched samples if they were saved."""
     if isinstance(flow._condition, conditions.Labels) and not flow._condition.hidden:
         flow.classes_ = flow._condition.classes
+    flow._n_rows = header.whole("rows", 1) if header.value.get("rows") is not None else None
     flow.history_ = unpack_history(header)
     flow.n_iter_ = len(flow.history_["step"])
     if "particles" in tensors:
         flow.particles_ = check_tensor(
             tensors, "particles", getattr(torch, dtype, None), (None, *shape)
         ).numpy()
-        flow.particle_conditions_ = _unpack_particle_conditions(flow, tensors)
-
-
-def _pack_particle_conditions(estimator: Any, tensors: dict[str, Tensor]) -> None:
-    y = estimator.particle_conditions_
-    if y is None:
-        return
-    if isinstance(estimator._condition, conditions.Labels) and np.ndim(y) == 1:
-        tensors["particle_conditions"] = estimator._condition.encode(y)
-    else:
-        tensors["particle_conditions"] = torch.from_numpy(np.asarray(y, dtype=np.float64))
-
-
-def _unpack_particle_conditions(flow: Any, tensors: dict[str, Tensor]) -> np.ndarray | None:
-    if "particle_conditions" not in tensors:
-        return None
-    y, m = tensors["particle_conditions"], len(flow.particles_)
-    if flow._condition is None or len(y) != m:
-        raise ValueError(f"particle_conditions has {len(y)} rows for {m} particles")
-    if y.dtype == torch.int64 and isinstance(flow._condition, conditions.Labels):
-        if y.dim() != 1 or (m and not 0 <= int(y.min()) <= int(y.max()) < flow._condition.width):
-            raise ValueError("particle_conditions are not numbers of the classes")
-        return cast(np.ndarray, flow._condition.classes[y.numpy()])
-    return check_tensor(
-        tensors, "particle_conditions", torch.float64, (m, flow._condition.width)
-    ).numpy()
+        m = len(flow.particles_)
+        flow.particle_conditions_ = unpack_particle_conditions(flow._condition, m, tensors)

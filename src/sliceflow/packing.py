@@ -6,6 +6,7 @@ What comes back has been checked. Tables, which are most of a model, are `table_
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, fields
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ __all__ = [
     "describe_frame",
     "pack_condition",
     "pack_history",
+    "pack_particle_conditions",
     "parameters_of",
     "restore",
     "restore_layout",
@@ -33,11 +35,13 @@ __all__ = [
     "restore_seed",
     "unpack_condition",
     "unpack_history",
+    "unpack_particle_conditions",
 ]
 
 FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
 TRANSPORTS = (transports.Sorted, transports.Histogram, transports.Auto)
 _MOST = 1 << 28  # bytes of class labels, and values of a picture
+_PATH = 100  # names in the path of a seed, and letters of a name
 
 
 def pack_history(history: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -143,8 +147,9 @@ def restore_seed(header: Fields) -> Seed:
     """The root of the frames' seeds."""
     row = header.inner("seed")
     entropy, path = row.raw("entropy"), row.rows("path")
-    if type(entropy) is not int or not all(type(name) in (int, str) for name in path):
-        raise ValueError("seed must be an integer entropy and a path of names and integers")
+    short = len(path) <= _PATH and all(len(name) <= _PATH for name in path if isinstance(name, str))
+    if type(entropy) is not int or not short or not all(type(name) in (int, str) for name in path):
+        raise ValueError("seed must be an integer entropy and a short path of names and integers")
     return Seed(entropy, tuple(path))
 
 
@@ -162,7 +167,10 @@ def restore_layout(row: Fields) -> Layout:
     )
     if layout.dimension > _MOST:
         raise ValueError(f"pictures has {layout.dimension} values; at most {_MOST} are possible")
-    if np.dtype(layout.dtype).kind not in ("f" if levels is None else "iub"):
+    kind = re.fullmatch(
+        r"float(16|32|64)" if levels is None else r"bool|u?int(8|16|32|64)", layout.dtype
+    )
+    if kind is None:
         raise ValueError(f"pictures.dtype is {layout.dtype!r}, which does not go with its levels")
     return layout
 
@@ -211,6 +219,34 @@ def pack_condition(
         torch.from_numpy, (columns.mean, columns.scale)
     )
     return {"kind": "columns"}
+
+
+def pack_particle_conditions(
+    y: np.ndarray | None, condition: conditions.Condition | None, tensors: dict[str, Tensor]
+) -> None:
+    """The conditions of the batched samples."""
+    if y is None or condition is None:
+        return
+    if isinstance(condition, conditions.Labels) and np.ndim(y) == 1:
+        tensors["particle_conditions"] = condition.encode(y)
+    else:
+        tensors["particle_conditions"] = torch.from_numpy(np.asarray(y, dtype=np.float64))
+
+
+def unpack_particle_conditions(
+    condition: conditions.Condition | None, m: int, tensors: dict[str, Tensor]
+) -> np.ndarray | None:
+    """The conditions of m batched samples, as the user wrote them."""
+    if "particle_conditions" not in tensors:
+        return None
+    y = tensors["particle_conditions"]
+    if condition is None or len(y) != m:
+        raise ValueError(f"particle_conditions has {len(y)} rows for {m} particles")
+    if y.dtype == torch.int64 and isinstance(condition, conditions.Labels):
+        if y.dim() != 1 or (m and not 0 <= int(y.min()) <= int(y.max()) < condition.width):
+            raise ValueError("particle_conditions are not numbers of the classes")
+        return cast(np.ndarray, condition.classes[y.numpy()])
+    return check_tensor(tensors, "particle_conditions", torch.float64, (m, condition.width)).numpy()
 
 
 def unpack_condition(header: Fields, tensors: dict[str, Tensor]) -> tuple[Any, Tensor | None]:
@@ -276,7 +312,11 @@ def _restored_label(label: Any) -> Any:
 def _classes(row: Fields) -> np.ndarray:
     """The array of classes, of its own dtype."""
     labels = [_restored_label(v) for v in row.rows("classes")]
-    dtype = np.dtype(row.text("dtype"))
+    text = row.text("dtype")
+    # numpy would read more than names of types: lists of them, and worse.
+    if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", text) is None:
+        raise ValueError(f"condition.dtype is {text!r}, which is no type of labels")
+    dtype = np.dtype(text)
     size = dtype.itemsize * len(labels)
     if not labels or dtype.kind not in "biufUSmMO" or size > _MOST:
         raise ValueError(f"condition has {len(labels)} labels of dtype {dtype}, {size} bytes")

@@ -5,6 +5,7 @@ What comes back has been checked: whatever a file says, its tensors and its fram
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from sliceflow.flow import Step
 from sliceflow.packing import check_tensor
 from sliceflow.transports import GridTable, KnotTable, Table
 
-__all__ = ["pack_tables", "unpack_tables"]
+__all__ = ["farthest", "pack_tables", "unpack_tables"]
 
 _KINDS: dict[str, type[Any]] = {"grid": GridTable, "knots": KnotTable, "compact": CompactTable}
 _FIELDS = {"grid": ("lo", "hi", "values"), "knots": ("knots", "values")}
@@ -107,29 +108,35 @@ def unpack_tables(
     stage : the number that the steps are to bear
     n_steps, maps : of the stage, and how many maps a step has; None where the file can only be our own
     """
-    out: dict[int, Step] = {}
-    for j, group in enumerate(row.inners("tables")):
+    groups, seen = row.inners("tables"), set[int]()
+    for j, group in enumerate(groups):
         kind, steps, sizes = group.text("kind"), group.wholes("steps", 0), group.wholes("directions", 1)
         if kind not in _KINDS:
             raise ValueError(
                 f"it has tables of kind {kind!r}; sliceflow {sliceflow.__version__} knows "
                 f"{list(_KINDS)}: install a newer one"
             )
-        if len(steps) != len(sizes):
+        if len(steps) != len(sizes) or not steps:
             raise ValueError(f"tables.{i}.{j} has {len(steps)} steps but {len(sizes)} sizes")
-        seen = set(out)
-        for k, h in zip(steps, sizes, strict=True):
+        for k in steps:
             if k in seen or (n_steps is not None and k >= n_steps):
                 raise ValueError(
                     f"tables.{i}.{j} has step {k}, which is twice there or beyond {n_steps}"
                 )
+            seen.add(k)
+    if seen and max(seen) != len(seen) - 1:  # a fit may end early, and leaves nothing out
+        raise ValueError(f"stage {i} has {len(seen)} steps, but step {max(seen)} is one of them")
+    out: list[Step | None] = [None] * len(seen)
+    for j, group in enumerate(groups):
+        kind, steps, sizes = group.text("kind"), group.wholes("steps", 0), group.wholes("directions", 1)
+        for k, h in zip(steps, sizes, strict=True):
             if maps is not None and h != maps(k):
                 raise ValueError(f"step {k} of stage {i} has {h} maps but its frame needs {maps(k)}")
-            seen.add(k)
         unpack = _unpack_compact if kind == "compact" else _unpack_whole
         tables = unpack(group, f"tables.{i}.{j}", kind, sizes, tensors, device)
-        out |= {k: Step(stage, k, table) for k, table in zip(steps, tables, strict=True)}
-    return [out[k] for k in sorted(out)]
+        for k, table in zip(steps, tables, strict=True):
+            out[k] = Step(stage, k, table)
+    return cast(list[Step], out)
 
 
 def _unpack_whole(
@@ -162,16 +169,35 @@ def _unpack_compact(
 ) -> list[Table]:
     if group.text("type") not in ("float32", "float64"):
         raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
-    tables = from_bytes(
-        check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
-        sizes,
-        group.wholes("exponents", -1000),
-        group.whole("bins", 1),
-        group.whole("knots", 0),
-        getattr(torch, group.text("type")),
-        group.whole("packing", 1, PACKING) if "packing" in group.value else 1,  # not in formats 1 to 3
+    return cast(
+        list[Table],
+        from_bytes(
+            check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
+            sizes,
+            group.wholes("exponents", -1000),
+            group.whole("bins", 1),
+            group.whole("knots", 0),
+            getattr(torch, group.text("type")),
+            group.whole("packing", 1, PACKING)
+            if "packing" in group.value
+            else 1,  # not in formats 1 to 3
+            device,
+        ),
     )
-    return [table.to(device) for table in tables]
+
+
+def farthest(steps: Sequence[Step]) -> float:
+    """The largest number in the maps of some steps, or more."""
+    most = 0.0
+    for table in (cast(Any, step.table) for step in steps):
+        if isinstance(table, CompactTable):
+            most = max(most, math.ldexp(1.0, table.exponent + 15))
+        names = ("knots", "values") if isinstance(table, KnotTable) else ("lo", "hi")
+        parts = [getattr(table, name) for name in names]
+        if isinstance(table, GridTable):
+            parts.append(table.values)
+        most = max(most, *(float(part.abs().amax()) for part in parts if part.numel()))
+    return most
 
 
 def _check_maps(name: str, parts: dict[str, Tensor]) -> None:

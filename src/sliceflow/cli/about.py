@@ -33,6 +33,8 @@ _SIZES = {
 
 def info(run: Path) -> dict[str, Any]:
     """What is known of a run folder or a model file."""
+    from sliceflow.disclosure import holds_data, knots_and_rows
+
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
     out: dict[str, Any] = {
@@ -43,6 +45,12 @@ def info(run: Path) -> dict[str, Any]:
         "last sliced distance": flow.history_["distance"][-1],
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
     }
+    knots, rows = knots_and_rows(flow)
+    if rows is None:
+        out["values of the data"] = "not known if the maps hold any: an early version saved the model"
+    else:
+        many = f"{knots} knots of a map for {rows} rows"
+        out["values of the data"] = f"in the maps: {many}" if holds_data(flow) else f"averaged: {many}"
     if hasattr(flow, "schedule_"):
         layout = flow.layout_
         colour = "" if layout.shape[0] == 1 else " in colour"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shlex
 import zlib
 from pathlib import Path
@@ -14,6 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage, in_flags
+from sliceflow.files import write_whole
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -103,9 +103,8 @@ class RunFolder:
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """One JSON file, whole or not at all."""
-        part = self / f".{name}.part"
-        part.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(part, self / name)
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        write_whole(self / name, lambda file: file.write(text.encode()))
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` wrote."""

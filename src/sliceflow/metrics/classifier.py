@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sliceflow.files import write_whole
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -274,14 +276,13 @@ def _digest(*parts: Any) -> str:
 
 
 def _write(path: Path, made: PictureClassifier) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"accuracy": made.accuracy, "about": made.about}
-    part = path.with_suffix(f".{os.getpid()}.part")
     tensors = {name: t.contiguous().cpu() for name, t in made.network.state_dict().items()}
-    save_file(tensors, part, {"sliceflow": json.dumps(about)})
-    part.replace(path)
+    words = save(tensors, {"sliceflow": json.dumps(about)})
+    write_whole(path, lambda file: file.write(words))
 
 
 def _read(path: Path, network: nn.Module, classes: np.ndarray, levels: int) -> PictureClassifier:

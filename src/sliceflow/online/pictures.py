@@ -162,6 +162,7 @@ class PicturesOnline(Online):
         )
         estimator._walk, estimator._model, estimator._layout = walk, model, self.layout
         estimator._device, estimator._mask, estimator.schedule_ = self.device, None, walk.stages
+        estimator._n_rows = len(codes)
         particles = particles if place is None else particles.part(place)
         keep(estimator, condition, own, particles, history)
         estimator.particles_ = self.layout.write(particles.x)

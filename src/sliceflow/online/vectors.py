@@ -128,7 +128,7 @@ class VectorsOnline(Online):
         model = simulate(
             flow, particles, data, transport, noise, n_knots=knots, listeners=heard, run=run
         )
-        estimator._flow, estimator._model = flow, model
+        estimator._flow, estimator._model, estimator._n_rows = flow, model, len(codes)
         estimator._units = units.Units.linear(self.shift, self.scale)
         estimator._type, estimator._device, estimator._given_device = self.type, self.device, self.given
         keep(estimator, condition, own, particles, history)

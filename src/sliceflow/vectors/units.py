@@ -86,7 +86,8 @@ class Units:
             torch.from_numpy(t[self.bent]).to(x.device)
             for t in (np.arange(len(self.shift)), self.middle, self.width)
         )
-        rows[:, at] = torch.sinh(rows[:, at]) * width + middle
+        far = torch.finfo(x.dtype).max / 4  # whatever the maps do, every number is finite
+        rows[:, at] = (torch.sinh(rows[:, at].clamp(-700, 700)) * width + middle).clamp(-far, far)
         return rows.to(x.dtype)
 
     def _straightened(self, X: np.ndarray) -> np.ndarray:
