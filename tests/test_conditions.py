@@ -16,6 +16,7 @@ from sliceflow.conditions import (
     proportional,
     repeated,
     row_weights,
+    whole_weights,
 )
 from sliceflow.rng import Seed
 
@@ -128,3 +129,13 @@ def test_messages_name_what_does_not_fit():
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
     with pytest.raises(ValueError, match="labels must be hashable"):
         as_array([{}, 1])
+
+
+def test_a_row_of_little_weight_still_counts():
+    """One of 2⁴⁵ particles has its condition: far less than a unit of weight."""
+    ratio = torch.tensor([0.0, 2.0**-45, 1 / 3, 1.0]).double()
+    weights = whole_weights(ratio)
+    assert weights[0] == 0
+    assert weights[1] == 2.0**-40
+    assert float((weights - ratio).abs().max()) <= 2.0**-40
+    assert torch.equal(weights * 2**40, (weights * 2**40).round())

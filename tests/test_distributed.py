@@ -294,7 +294,7 @@ def test_data_that_no_particle_has_the_class_of_are_left_out():
 
 def test_small_clouds_are_sorted_and_large_ones_counted_by_what_all_ranks_have():
     ranks = Ranks(0, 2)
-    assert ranks.shared(Auto(), 5000) == Shared(Sorted(), ranks, 5000)
+    assert ranks.shared(Auto(), 5000) == Shared(Sorted(most=1 << 17), ranks, 5000)
     assert ranks.shared(Auto(), 5001) == Shared(Histogram(1024), ranks, 5001)
     assert Ranks().shared(Auto(), 10) == Auto()
 

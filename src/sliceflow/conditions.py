@@ -244,11 +244,16 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
     size = int(max(groups_q.max(), groups_p.max())) + 1
     n_g = torch.bincount(groups_q, minlength=size).double()
     m_g = torch.bincount(groups_p, minlength=size).double()
-    ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
-    # Multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any number of machines.
-    ratio = torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
-    weights = ratio[groups_q]
+    weights = whole_weights((m_g / len(groups_p)) / (n_g / len(groups_q)))[groups_q]
     return None if bool((weights == 1).all()) else weights
+
+
+def whole_weights(ratio: Tensor) -> Tensor:
+    """To multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any number of machines.
+
+    Only 0 becomes 0: a row of little weight still counts.
+    """
+    return torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
 
 
 def as_array(y: Any) -> np.ndarray:

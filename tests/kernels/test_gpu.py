@@ -439,3 +439,20 @@ def test_runs_in_a_part_of_the_columns_are_moved_in_place():
     assert torch.equal(ours[:, :16], x[:, :16])
     assert torch.equal(ours[:, 50:], x[:, 50:])
     assert torch.allclose(ours, theirs, atol=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("n_bins", [32, 1024])
+def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(n_bins):
+    z = projections("normal", 40, h=4)
+    z[0, 5], z[1, 6], z[2, 7], z[3] = np.nan, np.inf, -np.inf, np.nan
+    lo, hi = (torch.full((4,), v, device=DEVICE) for v in (-2.0, 2.0))
+    counts = gpu.count(z, lo, hi, n_bins)
+    assert torch.equal(counts.double(), reference.count(z, lo.double(), hi.double(), n_bins))
+    assert gpu.histogram(z, n_bins)[0].sum(1).tolist() == [40] * 4
+    assert gpu.histogram_of_runs(z, n_bins, (0, 13, 40))[0].sum(1).tolist() == [13] * 4 + [27] * 4
+    values = projections("normal", n_bins + 1, seed=2, h=4).sort(dim=1).values
+    moved = gpu.displace_grid(z, lo, hi, values)
+    assert torch.equal(torch.isfinite(moved), torch.isfinite(z))
+    displace_in_place(z, pack(lo, hi, values))  # reads by bins, in half precision
+    assert z.shape == moved.shape
