@@ -15,6 +15,7 @@ from sliceflow.conditions import (
     infer,
     proportional,
     repeated,
+    row_groups,
     row_weights,
     whole_weights,
 )
@@ -139,3 +140,31 @@ def test_a_row_of_little_weight_still_counts():
     assert weights[1] == 2.0**-40
     assert float((weights - ratio).abs().max()) <= 2.0**-40
     assert torch.equal(weights * 2**40, (weights * 2**40).round())
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans())
+def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, decimals, foreign):
+    """Tied rows, rows that differ in one column, and both zeros among them."""
+    rows = Seed(n).normal(n, width).round(decimals=decimals % 3)
+    rows[::3] *= -1  # 0 and −0 are one condition
+    chosen = rows[Seed(m).permutation(m) % n] + (0.25 if foreign else 0)
+    whole = torch.unique(torch.cat((rows, chosen)), dim=0, return_inverse=True)[1]
+    wanted = (whole[:n], whole[n:])
+    found = row_groups(rows, chosen)
+    if set(wanted[0].tolist()) == set(wanted[1].tolist()):
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    else:
+        assert found is None
+
+
+def test_rows_are_never_compared_one_by_one(monkeypatch):
+    """`torch.unique(dim=0)` does, and took more than half of a fit with continuous conditions."""
+    unique = torch.unique
+
+    def by_values(values, *, return_inverse=False):
+        assert values.dim() == 1
+        return unique(values, return_inverse=return_inverse)
+
+    monkeypatch.setattr(torch, "unique", by_values)
+    rows = Seed(0).normal(50, 4)
+    assert row_weights(rows, rows.repeat(10, 1)) is None

@@ -221,11 +221,23 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
         (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
         for c in (data_codes, particle_codes)
     )
-    both = torch.cat((rows_q, rows_p.to(rows_q.dtype)))
-    groups = torch.unique(both, dim=0, return_inverse=True)[1]
+    groups = _numbered(torch.cat((rows_q, rows_p.to(rows_q.dtype))))
     groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
     same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
     return (groups_q, groups_p) if same else None
+
+
+def _numbered(rows: Tensor) -> Tensor:
+    """The number (n,) of each row among the distinct ones, which are in lexical order.
+
+    As `torch.unique` numbers them with dim=0, but that compares whole rows, one at a time. Here the
+    numbers of the rows so far and of one more column make a number for both.
+    """
+    numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for column in rows.T:
+        distinct, own = torch.unique(column, return_inverse=True)
+        numbers = torch.unique(numbers * len(distinct) + own, return_inverse=True)[1]
+    return numbers
 
 
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:

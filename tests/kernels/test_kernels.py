@@ -239,7 +239,7 @@ STRANGE = torch.tensor(
 @pytest.mark.parametrize("start", [0.0, np.nan, -np.inf, np.inf])
 @pytest.mark.parametrize("rate", [0.0, 8.0])
 def test_every_number_has_a_bin(v, start, rate):
-    """It is where something is written, and compiled code casts NaN to anything; plain Python refuses."""
+    """It is where something is written, and compiled code casts NaN to anything; Python refuses."""
     assert 0 <= int(cpu._bin(v, start, rate, 8)) <= 7
     assert int(cpu._bin(v, start, rate, 8)) == int(cpu._bin.py_func(v, start, rate, 8))
 
