@@ -27,9 +27,9 @@ from sliceflow.online.vectors import VectorsOnline
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage, flat
 from sliceflow.vectors import units
-from sliceflow.vectors.given import hold_out, read
+from sliceflow.vectors.given import HeldRows, hold_out, read
 from sliceflow.vectors.parameters import check_parameters, frame_of
-from sliceflow.vectors.start import begin, cloud
+from sliceflow.vectors.start import Start, begin, cloud
 
 __all__ = ["SlicedWassersteinFlow"]
 
@@ -194,17 +194,18 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
         shift, scale = units.standardization(given.X, self.standardize, together, given.place.total)
         rows = given.rows(shift, scale)
+        held = None
+        if self.early_stopping:
+            rows, held = hold_out(rows, self.validation_fraction, seed.child("held out"), together)
+        start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
         heard: list[events.Listener] = [history := events.History()]
         heard += together.agreeing(listeners)
         rule = None
-        if self.early_stopping:
-            rows, held = hold_out(rows, self.validation_fraction, seed.child("held out"), together)
-            rule = self._stopping_rule(held.to(device), seed.child("stopping rule"), together)
+        if held is not None:
+            rule = self._stopping_rule(held, start, seed.child("stopping rule"), together)
             heard.append(rule)
         if self.verbose and together.first:
             heard.append(events.Progress())
-
-        start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
         kept_up: Any = nullcontext()
         if keeper is not None:
             kept_up = keeper.running(run, start.particles, history, rule, start.share.first)
@@ -311,10 +312,12 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     def _frame(self) -> frames.FrameKind:
         return frame_of(self.frame)
 
-    def _stopping_rule(self, rows: Tensor, seed: Seed, ranks: Ranks) -> events.HeldOut:
+    def _stopping_rule(self, held: HeldRows, start: Start, seed: Seed, ranks: Ranks) -> events.HeldOut:
         return events.HeldOut(
-            rows.T.contiguous(),
+            held.x.to(start.data.x.device).T.contiguous(),
             seed,
+            held.codes,
+            start.codes,
             n_iter_no_change=self.n_iter_no_change,
             tol=self.tol,
             joint=ranks.joint,

@@ -286,9 +286,9 @@ def _displace_knots(z, knots, values, out):
             if v <= lo:
                 out[j, t] = low_end + slope * (v - lo) - v
             elif v < hi:
-                c = np.intp(_bin(v, lo, rate, n_cells))
-                a = max(first[c] - 1, 0)
-                b = min(first[c + 1], last)
+                own = np.intp(_bin(v, lo, rate, n_cells))
+                a = max(first[own] - 1, 0)
+                b = min(first[own + 1], last)
                 while b - a > 4:  # knots[a] <= v < knots[b]
                     middle = (a + b) >> 1
                     if knots[j, middle] <= v:

@@ -40,6 +40,7 @@ class Start:
     transport : of stages that have none of their own
     batches : what steps look at; None lets `simulate` divide the clouds
     share : which of all particles are this rank's
+    codes : conditions of all ranks' particles, encoded; None where the flow sees none
     y : conditions of this rank's particles as the user wrote them, or None
     order : of the user's particle conditions, in which the particles of all ranks stand; None without
     """
@@ -52,6 +53,7 @@ class Start:
     transport: Transport
     batches: MiniBatches | None
     share: Place
+    codes: Tensor | None
     y: np.ndarray | None
     order: Tensor | None
 
@@ -105,7 +107,8 @@ def begin(
         batches, left_out = weighed(*pair, here, device)
         shared, transport = _shared(flow, transport, ranks, m + place.total - left_out)
     own_y = None if y_p is None else y_p[share.slice]
-    return Start(particles, data, noise, flow, shared, transport, batches, share, own_y, order)
+    seen = codes_p if flow.conditional else None
+    return Start(particles, data, noise, flow, shared, transport, batches, share, seen, own_y, order)
 
 
 def count_particles(
