@@ -238,6 +238,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self.n_iter_ = len(self.history_["step"])
         return self
 
+    @frames.releasing()
     def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
         """Offline samples: fresh noise moved by the fitted maps.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sliceflow import conditions
 from sliceflow.flow import Cloud, Noise, Step
+from sliceflow.frames import releasing
 from sliceflow.pictures import as_array
 from sliceflow.rng import Seed
 from sliceflow.runs import arranged
@@ -36,6 +37,7 @@ class Offline:
     model: list[list[Step]]
     device: torch.device
 
+    @releasing()
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n pictures with these codes."""
         out, chunk, write = [], self._chunk(), self.walk.layout.write
@@ -45,6 +47,7 @@ class Offline:
             out.append(write(self.moved(seed, first, count, y)))
         return _joined(out)
 
+    @releasing()
     def completions(self, pictures: Any, where: np.ndarray, n_samples: int, seed: Seed) -> Any:
         """`n_samples` of each picture, of which the pixels `where` (h, w) are kept."""
         layout = self.walk.layout

@@ -12,7 +12,6 @@ Tiles too large for a chip (`gpu_large_tiles`) are written out, and their produc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sliceflow.caches import cached
 from sliceflow.kernels import gpu_large_tiles as large
 from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_values import block_of, blocks_of, by_word, displace_grid, pack
@@ -37,7 +37,7 @@ def lanes(k: int) -> int:
     return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 16) * 16
 
 
-@cache
+@cached(1 << 24)
 def _pixels_of(shape: tuple[int, int, int], size: tuple[int, int], device: torch.device) -> Tensor:
     """(lanes, 2) int32: how far each pixel of a tile lies from its first one in x, and row, column.
 
