@@ -28,6 +28,7 @@ from sliceflow.rng import Seed
 from sliceflow.schedule import Stage, flat
 from sliceflow.vectors import units
 from sliceflow.vectors.given import HeldRows, hold_out, read
+from sliceflow.vectors.memory import check_sample_memory
 from sliceflow.vectors.parameters import check_parameters, frame_of
 from sliceflow.vectors.start import Start, begin, cloud
 
@@ -256,6 +257,15 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """
         check_is_fitted(self, "history_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
+        check_sample_memory(
+            [stage.frame for stage in self._flow.schedule],
+            int(n_samples),
+            len(self._shift),
+            self._type.itemsize,
+            self._flow.n_conditions,
+            min(_CHUNK, int(n_samples)),
+            self._device,
+        )
         seed = Seed.of(random_state)
         codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))
         out = []

@@ -261,9 +261,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if self._walk.known is not None:
             raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        seed = Seed.of(random_state)
+        seed, offline = Seed.of(random_state), self._offline()
+        offline.check_memory(n_samples)  # before so many codes are made
         codes = sample_codes(self._condition, self._codes, labels, n_samples, seed)
-        return self._offline().samples(n_samples, codes, seed)
+        return offline.samples(n_samples, codes, seed)
 
     def inpaint(self, pictures: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """Complete pictures of which only the `observed` pixels are known.

@@ -84,7 +84,8 @@ def begin(
     share = together.share(m)
     need(share.total >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
     transport = transport_of(estimator.transport)
-    check_memory(estimator, x, share.count, m + place.total, transport, device)
+    width = 0 if rows.condition is None else rows.condition.width
+    check_memory(estimator, x, share.count, m + place.total, transport, device, width)
     y_p, codes_p, order = _conditions(rows, m, particle_conditions, seed.child("conditions"))
 
     data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
@@ -95,7 +96,7 @@ def begin(
     flow = Flow(
         estimator.stages(),
         seed.child("flow"),
-        0 if rows.condition is None else rows.condition.width,
+        width,
         float(estimator.amplifier),
         float(estimator.entropy),
         projection_budget(device),
