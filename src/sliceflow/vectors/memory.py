@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["check_memory", "check_online_memory", "check_sample_memory", "fit_bytes"]
 
 _DRAWN = 24  # bytes per number while normal numbers are drawn, some millions at a time
-_SORTED = (
-    10  # numbers per projection that is sorted: order, knots, values, and what thinning them takes
-)
 _BINS = 64  # bytes per bin: both counts, values, and what steadying them takes
 _JUDGED = 3 * 100  # numbers per particle when held-out rows are compared with it
 
@@ -50,15 +47,14 @@ def fit_bytes(
     """
     kind = frame_of(estimator.frame)
     h = max(getattr(kind, "n_directions", d), d)
+    one = 16 + 8 * itemsize  # a projection that is sorted: order, knots, values, and thinning
     if isinstance(transport, Auto):
         transport = transport.chosen(m + n)
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
-    projected = h * (
-        3 * looked_at * itemsize + _BINS * n_bins if n_bins else _SORTED * looked_at * itemsize
-    )
+    projected = h * (3 * looked_at * itemsize + _BINS * n_bins if n_bins else one * looked_at)
     if estimator.n_axis_steps:
-        projected = max(projected, _SORTED * d * gathered * itemsize)  # axis steps sort everything
+        projected = max(projected, one * d * gathered)  # axis steps sort everything
     if estimator.early_stopping:
         projected = max(projected, _JUDGED * m * itemsize)
     knots = min(estimator.n_knots, n_bins or m)
