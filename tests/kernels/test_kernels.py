@@ -268,3 +268,33 @@ def test_maps_leave_what_is_not_finite_as_it_is_and_move_the_rest(module):
         knots = order.sort(dim=1).values
         assert module.displace_knots(order, knots, knots).shape == (6, 4)
         module.displace_grid(order, *module.value_range(order), values)
+
+
+@pytest.fixture
+def fresh_gpu_kernels():
+    kernels._gpu.cache_clear()
+    yield
+    kernels._gpu.cache_clear()
+
+
+def said_once(match):
+    """The kernels for a GPU are asked for twice, and the warning comes once."""
+    with pytest.warns(RuntimeWarning, match=match) as said:
+        found = [kernels.for_device(device) for device in ("cuda", torch.device("cuda:0"))]
+    assert found == [reference, reference]
+    assert len(said) == 1
+
+
+def test_without_triton_the_reference_takes_over_on_a_gpu_and_says_so(monkeypatch, fresh_gpu_kernels):
+    modules = __import__("sys").modules
+    for name in [n for n in modules if n.startswith("sliceflow.kernels.gpu")]:
+        monkeypatch.delitem(modules, name)
+    monkeypatch.delattr(kernels, "gpu", raising=False)
+    monkeypatch.setitem(modules, "triton", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    said_once(r"^Triton cannot be imported \(.*\); the slower .* pip install triton brings")
+
+
+def test_an_amd_gpu_does_not_get_the_kernels_for_nvidia(monkeypatch, fresh_gpu_kernels):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    said_once(r"is built for AMD GPUs \(ROCm\); the slower plain-torch kernels are used on the GPU")
