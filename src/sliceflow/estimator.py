@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
-from sliceflow.checkpoints import Keeper, identity
+from sliceflow.checkpoints import Keeper, digest, identity, same_on_all
 from sliceflow.checks import is_int, need, resolve_device
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Noise, Run, replay, simulate
@@ -184,9 +184,10 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         self._check_parameters()
-        together = ranks or Ranks()
+        together, device = ranks or Ranks(), resolve_device(self.device)
+        wanted = None if particle_conditions is None else conditions.as_array(particle_conditions)
+        same_on_all(together, self, device, checkpoint_dir, particle_conditions=digest(wanted))
         given = read(self, X, y, together)
-        device = resolve_device(self.device)
         seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
         if checkpoint_dir is not None:
             of = identity(self, device, seed, **given.digests(particle_conditions, together))

@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow import events, schedule, transports
-from sliceflow.checkpoints import Keeper, identity
-from sliceflow.checks import is_int, need
+from sliceflow.checkpoints import Keeper, identity, same_on_all
+from sliceflow.checks import is_int, need, resolve_device
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Run, Step
 from sliceflow.model_file import Saved
@@ -177,6 +177,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         together = ranks or Ranks()
+        same_on_all(together, self, resolve_device(self.device), checkpoint_dir)
         data = PictureData.of(
             images,
             labels,
