@@ -79,7 +79,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     n_knots : int
         At most this many knots are kept of each map for offline samples.
     early_stopping : bool
-        Hold out rows, and stop when the particles no longer come closer to them.
+        Hold out rows, and stop when the particles no longer come closer to them; to those of the same
+        condition, where there is one.
     validation_fraction : float
         The share of the rows held out by `early_stopping`.
     n_iter_no_change : int
