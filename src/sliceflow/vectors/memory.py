@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["check_memory", "check_online_memory", "check_sample_memory", "fit_bytes"]
 
 _DRAWN = 24  # bytes per number while normal numbers are drawn, some millions at a time
-_BINS = 64  # bytes per bin: both counts, values, and what steadying them takes
+_BINS = 72  # bytes per bin: both counts, values, and what steadying them takes
 _JUDGED = 3 * 100  # numbers per particle when held-out rows are compared with it
 
 
