@@ -31,6 +31,7 @@ __all__ = [
     "repeated",
     "row_groups",
     "row_weights",
+    "whole_weights",
 ]
 
 
