@@ -89,10 +89,23 @@ CASES = {
 }
 
 
+# name: a case, and what of it depends on the rank
+OTHERS = {
+    "other amplifier": ("labels", lambda rank: {"amplifier": 10.0 + rank}),
+    "other particles": ("digits", lambda rank: {"n_particles": 5000 + rank}),
+    "other seed": ("vectors", lambda rank: {"random_state": rank}),
+    "other verbosity": ("sorted", lambda rank: {"verbose": rank}),
+}
+
+
 def fitted(name, ranks=None, **options):
     """The case fitted, on this rank's rows: shares that are not equal."""
     if name == "other columns":
         return SlicedWassersteinFlow(10, 1).fit(np.ones((5, 3 + ranks.rank)), ranks=ranks)
+    if name.startswith("other "):  # rank r has a parameter that no other rank has
+        make, arrays, more = CASES[OTHERS[name][0]]
+        other = make().set_params(**OTHERS[name][1](ranks.rank))
+        return other.fit(*arrays, **more, ranks=ranks)
     make, arrays, more = CASES[name]
     if ranks is not None:
         n = len(arrays[0])

@@ -97,6 +97,29 @@ def test_a_missing_gpu():
         fit(device="cuda")
 
 
+@pytest.mark.parametrize("device", ["mps", torch.device("mps"), "mps:0", "meta"])
+def test_a_device_without_float64(device):
+    """Apple's GPUs; "meta" keeps no numbers at all."""
+    with pytest.raises(
+        ValueError, match="has no float64, which sliceflow computes in; pass device='cpu'"
+    ):
+        fit(device=device)
+    with pytest.raises(ValueError, match="has no float64"):
+        ImageFlow(device=device).fit(np.zeros((3, 2, 2), np.uint8))
+    with pytest.raises(ValueError, match="has no float64"):
+        SlicedWassersteinFlow(device=device).partial_fit(X)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert checks.resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(
+        ValueError, match="device='cuda:2' but torch sees 2 CUDA devices, counted from 0; pass 'cuda'"
+    ):
+        fit(device="cuda:2")
+
+
 def test_more_classes_than_particles():
     with pytest.raises(ValueError, match="n_particles=2 is fewer than the 3 classes of y; pass n_part"):
         fit(X, Y, n_particles=2)

@@ -243,3 +243,15 @@ def test_ctrl_c_while_the_fit_is_written_waits_until_it_is(tmp_path, monkeypatch
     assert signal.getsignal(signal.SIGINT) == handler
     assert (tmp_path / "run" / "samples.npz").exists()
     assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 48
+
+
+def test_a_table_of_a_hundred_thousand_columns_is_refused_before_any_rotation_is_made(tmp_path):
+    """The rotations of so many would take a terabyte."""
+    path = tmp_path / "wide.csv"
+    columns = 100_000
+    rows = [",".join(f"c{j}" for j in range(columns))]
+    rows += [",".join(str((i * j) % 7) for j in range(columns)) for i in range(1, 4)]
+    path.write_text("\n".join(rows))
+    words = ("fit", path, "--quiet", "--device", "cpu", "--out", tmp_path / "run")
+    refused(inside(*words), 1, "100000 columns", "GiB free", "--particles")
+    assert not (tmp_path / "run").exists()

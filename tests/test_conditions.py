@@ -15,7 +15,9 @@ from sliceflow.conditions import (
     infer,
     proportional,
     repeated,
+    row_groups,
     row_weights,
+    whole_weights,
 )
 from sliceflow.rng import Seed
 
@@ -128,3 +130,41 @@ def test_messages_name_what_does_not_fit():
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
     with pytest.raises(ValueError, match="labels must be hashable"):
         as_array([{}, 1])
+
+
+def test_a_row_of_little_weight_still_counts():
+    """One of 2⁴⁵ particles has its condition: far less than a unit of weight."""
+    ratio = torch.tensor([0.0, 2.0**-45, 1 / 3, 1.0]).double()
+    weights = whole_weights(ratio)
+    assert weights[0] == 0
+    assert weights[1] == 2.0**-40
+    assert float((weights - ratio).abs().max()) <= 2.0**-40
+    assert torch.equal(weights * 2**40, (weights * 2**40).round())
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans())
+def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, decimals, foreign):
+    """Tied rows, rows that differ in one column, and both zeros among them."""
+    rows = Seed(n).normal(n, width).round(decimals=decimals % 3)
+    rows[::3] *= -1  # 0 and −0 are one condition
+    chosen = rows[Seed(m).permutation(m) % n] + (0.25 if foreign else 0)
+    whole = torch.unique(torch.cat((rows, chosen)), dim=0, return_inverse=True)[1]
+    wanted = (whole[:n], whole[n:])
+    found = row_groups(rows, chosen)
+    if set(wanted[0].tolist()) == set(wanted[1].tolist()):
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    else:
+        assert found is None
+
+
+def test_rows_are_never_compared_one_by_one(monkeypatch):
+    """`torch.unique(dim=0)` does, and took more than half of a fit with continuous conditions."""
+    unique = torch.unique
+
+    def by_values(values, *, return_inverse=False):
+        assert values.dim() == 1
+        return unique(values, return_inverse=return_inverse)
+
+    monkeypatch.setattr(torch, "unique", by_values)
+    rows = Seed(0).normal(50, 4)
+    assert row_weights(rows, rows.repeat(10, 1)) is None

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +23,9 @@ from safetensors import safe_open
 
 import ranks as fits
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
-from sliceflow.checkpoints import digest
-from sliceflow.distributed import Place, Ranks, Shared, weighed
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, distributed
+from sliceflow.checkpoints import digest, same_on_all
+from sliceflow.distributed import LostRank, Place, Ranks, Shared, joined, weighed
 from sliceflow.rng import Seed
 from sliceflow.transports import Auto, Histogram, Sorted
 
@@ -96,7 +98,7 @@ def two(tmp_path_factory, three, stopped):
     folder = tmp_path_factory.mktemp("two")
     shutil.copytree(three[0] / "kept digits by class", folder / "kept digits by class")
     shutil.copytree(stopped, folder / "kept early stopping")
-    words = ["digits by class/resume", "early stopping/resume", "other columns"]
+    words = ["digits by class/resume", "early stopping/resume", "other columns", *fits.OTHERS]
     ran = torchrun(2, fits.__file__, folder, *fits.CASES, *words)
     assert ran.returncode == 0, ran.stderr
     return folder
@@ -179,6 +181,126 @@ def test_ranks_that_do_not_fit_together_are_an_error(two):
         said = (two / f"other columns {rank}.txt").read_text()
         assert f"rank {other} has X of float64 with {3 + other} columns and no y" in said
         assert f"rank {rank} has X of float64 with {3 + rank} columns and no y" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("other amplifier", "amplifier=1{}.0 on rank {} but 1{}.0 on rank {}"),
+        ("other particles", "n_particles=500{} on rank {} but 500{} on rank {}"),
+        ("other seed", "random_state={} on rank {} but {} on rank {}"),
+    ],
+)
+def test_ranks_with_other_parameters_are_an_error_that_names_them(name, text, two):
+    for rank, other in ((0, 1), (1, 0)):
+        said = (two / f"{name} {rank}.txt").read_text()
+        assert said == f"{text.format(other, other, rank, rank)}: give all ranks the same parameters"
+    assert not (two / f"{name}.npz").exists()
+
+
+def test_what_changes_no_particle_may_differ_from_rank_to_rank(two):
+    assert (two / "other verbosity.npz").exists()
+
+
+def told(monkeypatch, *facts):
+    """Ranks that have said these facts, seen from the first."""
+    monkeypatch.setattr(Ranks, "told_by_all", lambda self, value: [value, *facts])
+    return Ranks(0, 1 + len(facts))
+
+
+def test_ranks_agree_on_parameters_arrays_and_checkpoints(monkeypatch):
+    flow = SlicedWassersteinFlow(n_steps=3, random_state=np.random.RandomState(0))
+    cpu, facts = torch.device("cpu"), []
+    monkeypatch.setattr(Ranks, "agree", lambda self, of: facts.append(of))
+    same_on_all(Ranks(0, 2), flow, cpu, None)
+    same_on_all(Ranks(0, 2), flow.set_params(random_state=np.random.RandomState(1)), cpu, None)
+    assert facts[0] == facts[1]  # the first rank's is that of all
+    same_on_all(Ranks(0, 2), flow, cpu, "folder")
+    same_on_all(Ranks(0, 2), flow.set_params(tol=0.5), cpu, "other folder")
+    same_on_all(Ranks(), flow, cpu, None)
+    assert len(facts) == 4
+    changed = [{k for k in a if a[k] != b[k]} for a, b in pairwise(facts[1:])]
+    assert changed == [{"checkpoint_dir"}, {"tol"}]
+
+
+def test_the_parameter_that_differs_is_named(monkeypatch):
+    ranks = told(monkeypatch, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
+    with pytest.raises(ValueError, match=r"^b=3 on rank 2 but 2 on rank 0: give all ranks the same"):
+        ranks.agree({"a": "1", "b": "2"})
+    told(monkeypatch, {"a": "1"}).agree({"a": "1"})
+
+
+LOST = [
+    RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:1234"),
+    RuntimeError("[unbound_buffer.cc:81] Timed out waiting 600000ms for recv operation to complete"),
+    RuntimeError("[pair.cc:427] writev [127.0.0.1]:5: Broken pipe"),
+    torch.distributed.DistBackendError("NCCL error: ncclRemoteError: remote process exited"),
+    torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
+]
+OTHER = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"),
+    RuntimeError("op.preamble.length <= op.nbytes. 32 vs 16"),
+    torch.distributed.DistBackendError("NCCL error: ncclInvalidUsage"),
+]
+
+
+@pytest.mark.parametrize("error", LOST, ids=str)
+def test_a_rank_that_is_gone_is_said_to_be_lost(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", fail)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(LostRank, match=r"^rank 0 of 2 has lost another rank, which died or does not"):
+        Ranks(0, 2).largest(1)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("error", OTHER, ids=str)
+def test_any_other_error_is_what_it_is(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", fail)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(type(error)) as caught:
+        Ranks(0, 2).largest(1)
+    assert caught.value is error
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_the_end_that_torchrun_brings_is_outlived_once_and_then_signals_end_again(
+    launched, monkeypatch
+):
+    """Without torchrun nothing is waited for."""
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("own"))
+    try:
+        monkeypatch.setattr(torch.distributed, "is_torchelastic_launched", lambda: launched)
+        if launched:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        began = time.perf_counter()
+        distributed._outlive_torchrun()
+        assert time.perf_counter() - began < 2
+        assert heard == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == ["own"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_signals_are_as_before_when_ranks_part_in_error(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(LostRank, match="was told to end"), joined("cpu"):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_the_command_line_under_torchrun_writes_what_it_writes_alone(tmp_path):
@@ -294,7 +416,7 @@ def test_data_that_no_particle_has_the_class_of_are_left_out():
 
 def test_small_clouds_are_sorted_and_large_ones_counted_by_what_all_ranks_have():
     ranks = Ranks(0, 2)
-    assert ranks.shared(Auto(), 5000) == Shared(Sorted(), ranks, 5000)
+    assert ranks.shared(Auto(), 5000) == Shared(Sorted(most=1 << 17), ranks, 5000)
     assert ranks.shared(Auto(), 5001) == Shared(Histogram(1024), ranks, 5001)
     assert Ranks().shared(Auto(), 10) == Auto()
 

@@ -32,14 +32,15 @@ def test_every_step_is_heard_in_order():
 
 def test_the_distance_of_the_first_step_is_the_sliced_distance_between_noise_and_data():
     """Checked against POT on the step's own directions, in standardised units."""
+    X = np.random.default_rng(0).gamma(2, size=(2000, 2))  # as many rows as particles
     frames = []
-    flow = SlicedWassersteinFlow(n_particles=200, n_steps=1, transport="sorted", random_state=0)
+    flow = SlicedWassersteinFlow(n_particles=2000, n_steps=1, transport="sorted", random_state=0)
     flow.fit(X, listeners=(lambda e: frames.append(e.particles.clone()),))
     theta = flow._flow.frame(0, 0, frames[0]).theta.numpy()
     start = (
         flow._model
         and SlicedWassersteinFlow(
-            n_particles=200, n_steps=0, n_axis_steps=0, standardize=False, random_state=0
+            n_particles=2000, n_steps=0, n_axis_steps=0, standardize=False, random_state=0
         )
         .fit(X)
         .particles_
@@ -110,3 +111,96 @@ def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):
         progress(event(k, torch.zeros(1, 1)))
     progress.close()
     assert capsys.readouterr().err.count("sliced distance 1") == 10
+
+
+def rule_of(x, y, y_p, **options):
+    return HeldOut(torch.from_numpy(x.T.copy()), Seed(0), y, y_p, **options)
+
+
+@pytest.mark.parametrize("shares", [[100, 100], [20, 180]])
+def test_held_out_rows_of_a_class_are_compared_with_the_particles_of_that_class(shares):
+    """In x alone both clouds are the same; only the classes are exchanged."""
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(np.repeat([0, 1], [100, 100]))
+    x = rng.normal(size=(200, 2)) * 0.1 + 5 * y.numpy()[:, None]
+    y_p = torch.from_numpy(np.repeat([0, 1], shares))
+    right = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 * y_p.numpy()[:, None]).T.copy())
+    wrong = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 - 5 * y_p.numpy()[:, None]).T.copy())
+    rule = rule_of(x, y, y_p)
+    assert rule.distance(right) < 0.1
+    assert rule.distance(wrong) > 2
+    if shares[0] == shares[1]:
+        assert HeldOut(torch.from_numpy(x.T.copy()), Seed(0)).distance(wrong) < 0.1
+
+
+def test_the_distance_by_class_is_pots_in_the_shares_of_the_held_out_rows():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(100, 3)), torch.from_numpy(np.repeat([0, 2, 5], [50, 30, 20]))
+    particles, y_p = rng.normal(size=(110, 3)) + 1, torch.from_numpy(np.repeat([2, 0, 7], [30, 50, 30]))
+    rule = rule_of(x, y, y_p, n_directions=40)
+    squares = [
+        ot.sliced_wasserstein_distance(particles[y_p == c], x[y == c], projections=rule.theta.T.numpy())
+        ** 2
+        for c in (0, 2)  # of 5 there are no particles, of 7 no rows
+    ]
+    exact = np.sqrt((50 * squares[0] + 30 * squares[1]) / 80)
+    assert rule.distance(torch.from_numpy(particles.T.copy())) == pytest.approx(exact, rel=1e-9)
+
+
+def test_particles_of_classes_that_no_held_out_row_has_cannot_be_judged():
+    with pytest.raises(ValueError, match="early_stopping holds out no row of any class"):
+        rule_of(np.zeros((2, 1)), torch.tensor([0, 0]), torch.tensor([1, 1]))
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_continuous_conditions_are_judged_together_with_x(weights):
+    """x = y + noise against the same x beside other y."""
+    rng = np.random.default_rng(2)
+    if weights:  # rows with labels, particles with weights of classes
+        labels = np.arange(1000) % 2
+        y, y_p = (
+            torch.from_numpy(labels[:300]),
+            torch.nn.functional.one_hot(torch.from_numpy(labels), 2),
+        )
+        y_p, x = y_p.double(), 3.0 * labels[:, None]
+    else:
+        y_p = torch.from_numpy(rng.normal(size=(1000, 1)))
+        y, x = y_p[:300], y_p.numpy().copy()
+    x = x + 0.1 * rng.normal(size=(1000, 1))
+    rule = rule_of(x[:300], y, y_p)
+    right, wrong = x, x[rng.permutation(1000)]
+    distances = [rule.distance(torch.from_numpy(p.T.copy())) for p in (right, wrong)]
+    assert distances[0] < 0.2
+    assert distances[1] > 3 * distances[0]
+
+
+@pytest.mark.parametrize("kind", ["labels", "columns"])
+def test_early_stopping_sees_that_conditions_are_not_met_yet(kind, monkeypatch):
+    """x alone is right from the start, being normal as the particles are; what depends on y is not."""
+    rules, make = [], SlicedWassersteinFlow._stopping_rule
+    monkeypatch.setattr(
+        SlicedWassersteinFlow,
+        "_stopping_rule",
+        lambda *args: rules.append(make(*args)) or rules[-1],
+    )
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    y = (X[:, 0] > 0).astype(int) if kind == "labels" else X[:, :1] + 0.05 * rng.normal(size=(600, 1))
+    options = dict(n_particles=600, n_steps=40, early_stopping=True, validation_fraction=0.3)
+    SlicedWassersteinFlow(**options, random_state=0).fit(X, y)
+    SlicedWassersteinFlow(**options, random_state=0).fit(X)
+    joint, alone = (rule.distances for rule in rules)
+    assert joint[0] > 2 * min(joint)
+    assert alone[0] < 1.5 * min(alone)
+
+
+def test_early_stopping_that_ignores_conditions_judges_x_alone():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+    flows = [
+        SlicedWassersteinFlow(
+            n_particles=300, n_steps=60, random_state=0, early_stopping=True, amplifier=0
+        ).fit(X, labels)
+        for labels in (None, y)
+    ]
+    assert flows[0].history_["distance"] == flows[1].history_["distance"]

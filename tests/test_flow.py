@@ -223,3 +223,11 @@ def test_what_is_observed_far_outside_the_data_does_not_push_the_rest_on_without
     replay(flow, model, fresh, Noise(Seed(4)))
     assert float(fresh.x[0]) == 50.0
     assert abs(float(fresh.x[1])) < 3
+
+
+def test_axis_steps_are_exact_with_entropy_too():
+    """As many particles as data: every column then has the data's own values."""
+    particles, data = clouds(m=40, n=40)
+    flow = Flow([Stage("axis", Axis(), 2)], Seed(0), entropy=0.5)
+    simulate(flow, particles, data, Sorted(), Noise(Seed(0)))
+    assert torch.allclose(particles.x.sort(1).values, data.x.sort(1).values, rtol=0, atol=1e-12)

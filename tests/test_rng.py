@@ -85,3 +85,22 @@ def test_the_gpu_draws_the_cpus_numbers():
     cpu, gpu = seed.normal(1000, 17), seed.normal(1000, 17, device="cuda").cpu()
     assert torch.allclose(cpu, gpu, rtol=0, atol=1e-12)
     assert torch.equal(seed.uniform(1000, 17), seed.uniform(1000, 17, device="cuda").cpu())
+
+
+@pytest.mark.parametrize("three", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)])
+def test_whole_numbers_of_any_type_name_the_same_place(three):
+    assert Seed(0).child("frame", three) == Seed(0).child("frame", 3)
+    assert Seed(0).child("frame", three).key == Seed(0).child("frame", 3).key
+
+
+def test_what_is_true_names_the_place_of_one():
+    """True == 1, and caches know places by what they are equal to."""
+    for true in (True, np.True_ + 0, np.int8(1)):
+        assert Seed(0).child(true).key == Seed(0).child(1).key
+    assert Seed(0).child(np.str_("a")).key == Seed(0).child("a").key
+
+
+@pytest.mark.parametrize("name", [3.0, np.float64(3), None])
+def test_only_words_and_whole_numbers_name_places(name):
+    with pytest.raises(TypeError):
+        Seed(0).child(name)

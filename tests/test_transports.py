@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.frames import Random
+from sliceflow.runs import Runs
 from sliceflow.transports import Auto, GridTable, Histogram, KnotTable, Sorted
 
 ALL = [Sorted(), Histogram(64), Auto(threshold=10)]
@@ -222,3 +223,18 @@ def test_fresh_particles_in_the_tails_are_pushed_about_less():
         kept.append(abs(float(table.thin(128).displace(z))))
     assert np.mean(kept) < 0.75 * np.mean(fitted)
     assert np.max(kept) < 0.75 * np.max(fitted)
+
+
+def test_the_transport_that_is_chosen_looks_at_as_many_columns():
+    auto = Auto(threshold=100, n_bins=64, most=50)
+    assert auto.chosen(100) == Sorted(most=50)
+    assert auto.chosen(101) == Histogram(64, most=50)
+    assert Auto(most=None).chosen(10**6).most is None
+
+
+def test_a_class_that_stays_where_it_is_costs_nothing():
+    """It has no data; the others cost what they move."""
+    z_p, z_q = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double(), torch.tensor([[10.0, 11.0]]).double()
+    fit = Histogram(16).fit(z_p, z_q, None, (Runs((0, 2, 4)), Runs((0, 2, 2))))
+    assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
+    assert fit.table.of_class(1, 2).displace(z_p).abs().max() == 0

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import sliceflow
-from sliceflow.checks import from_tensor, is_real, need
+from sliceflow.checks import from_tensor, is_int, is_real, need
 from sliceflow.container import Fields, ModelFileError, read, write
 from sliceflow.distributed import LostRank, Place, Ranks
 from sliceflow.events import HeldOut, History, now
@@ -36,7 +36,7 @@ from sliceflow.packing import check_tensor, pack_history, restore_seed, unpack_h
 from sliceflow.rng import Seed
 from sliceflow.table_packing import pack_tables, unpack_tables
 
-__all__ = ["Keeper", "OtherFitError", "digest", "identity"]
+__all__ = ["Keeper", "OtherFitError", "digest", "identity", "same_on_all"]
 
 _NAME = "fit.checkpoint"
 
@@ -314,6 +314,24 @@ def identity(estimator: Any, device: torch.device, seed: Seed, **data: str) -> d
         if name not in ("device", "verbose"):
             out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     return out | data
+
+
+def same_on_all(
+    ranks: Ranks, estimator: Any, device: torch.device, checkpoint_dir: Any, **data: str
+) -> None:
+    """Refuse a fit whose ranks have other parameters; the first rank's seed is that of all.
+
+    Parameters
+    ----------
+    checkpoint_dir : of the fit; whether there is one is all that matters
+    data : the `digest` of what all ranks must be given alike
+    """
+    if ranks.size == 1:
+        return
+    facts = identity(estimator, device, Seed(0), **data)
+    state = getattr(estimator, "random_state", None)
+    facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
+    ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
 
 
 def digest(

@@ -62,7 +62,11 @@ def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The torch device that `device` names; "auto" is a GPU where there is one."""
+    """The torch device that `device` names; "auto" is a GPU where there is one.
+
+    Refused where there is none of that name, or where it cannot compute in float64: the frames of a
+    step, the levels of its histograms and the units of the data need that.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -73,7 +77,27 @@ def resolve_device(device: str | torch.device) -> torch.device:
         ) from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ParameterError("device", device, "but torch sees no CUDA device", "pass device='cpu'")
+    if resolved.type == "cuda":
+        there = torch.cuda.device_count()
+        if resolved.index is not None and resolved.index >= there:
+            raise ParameterError(
+                "device", device, f"but torch sees {there} CUDA devices, counted from 0", "pass 'cuda'"
+            )
+    elif resolved.type != "cpu" and not _has_float64(resolved):
+        raise ParameterError(
+            "device", device, "has no float64, which sliceflow computes in", "pass device='cpu'"
+        )
     return resolved
+
+
+def _has_float64(device: torch.device) -> bool:
+    """Whether numbers of that type can be kept there and read again; not on Apple's GPUs (mps)."""
+    if device.type == "mps":
+        return False
+    try:
+        return float(torch.full((), 0.1, dtype=torch.float64, device=device)) == 0.1
+    except (RuntimeError, TypeError, NotImplementedError, ImportError, AssertionError):
+        return False
 
 
 def default_particles(n: int) -> int:

@@ -33,6 +33,7 @@ __all__ = [
     "repeated",
     "row_groups",
     "row_weights",
+    "whole_weights",
 ]
 
 
@@ -270,11 +271,23 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
         (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
         for c in (data_codes, particle_codes)
     )
-    both = torch.cat((rows_q, rows_p.to(rows_q.dtype)))
-    groups = torch.unique(both, dim=0, return_inverse=True)[1]
+    groups = _numbered(torch.cat((rows_q, rows_p.to(rows_q.dtype))))
     groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
     same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
     return (groups_q, groups_p) if same else None
+
+
+def _numbered(rows: Tensor) -> Tensor:
+    """The number (n,) of each row among the distinct ones, which are in lexical order.
+
+    As `torch.unique` numbers them with dim=0, but that compares whole rows, one at a time. Here the
+    numbers of the rows so far and of one more column make a number for both.
+    """
+    numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for column in rows.T:
+        distinct, own = torch.unique(column, return_inverse=True)
+        numbers = torch.unique(numbers * len(distinct) + own, return_inverse=True)[1]
+    return numbers
 
 
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
@@ -293,11 +306,16 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
     size = int(max(groups_q.max(), groups_p.max())) + 1
     n_g = torch.bincount(groups_q, minlength=size).double()
     m_g = torch.bincount(groups_p, minlength=size).double()
-    ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
-    # Multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any number of machines.
-    ratio = torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
-    weights = ratio[groups_q]
+    weights = whole_weights((m_g / len(groups_p)) / (n_g / len(groups_q)))[groups_q]
     return None if bool((weights == 1).all()) else weights
+
+
+def whole_weights(ratio: Tensor) -> Tensor:
+    """To multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any number of machines.
+
+    Only 0 becomes 0: a row of little weight still counts.
+    """
+    return torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
 
 
 def as_array(y: Any) -> np.ndarray:

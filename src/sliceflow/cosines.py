@@ -10,11 +10,11 @@ large. So Θ = R·P: the rows of P are the cosines of the tile, and R turns rand
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from sliceflow.caches import cached
 from sliceflow.frames import filled, rotation, uniform_rotations
 from sliceflow.rng import Seed
 
@@ -22,6 +22,7 @@ __all__ = ["cosine_basis", "cosine_rotation"]
 
 _GROUPS = (2, 4, 8, 16, 32)  # cosines in a group, in turns
 _POOL = 256  # rotations of each size
+_KEPT = 1 << 26  # bytes of each kind that are kept
 _FEW = 8  # values of a tile: below, groups would be all of it
 
 
@@ -33,7 +34,7 @@ def _cosines(n: int) -> Tensor:
     return rows
 
 
-@lru_cache(maxsize=64)
+@cached(_KEPT)
 def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
     """P (k, k), k = C·s·t: products of cosines down, across and, for colours, over the channels.
 
@@ -47,14 +48,14 @@ def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cp
     return basis.to(device)
 
 
-@lru_cache(maxsize=64)
+@cached(_KEPT)
 def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
     """The rotations of groups that all of a seed's tree shares."""
     normal = Seed(entropy).child("groups", size).normal(_POOL * size, size)
     return uniform_rotations(normal.view(_POOL, size, size)).to(device)
 
 
-@lru_cache(maxsize=16)
+@cached(_KEPT)
 def _block(
     seed: Seed,
     first: int,

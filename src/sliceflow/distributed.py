@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import os
 import pickle
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,9 @@ from sliceflow.minibatch import MiniBatches
 from sliceflow.transports import Auto, Both, Counts, Fit, Histogram, Transport
 
 __all__ = ["LostRank", "Place", "Ranks", "Shared", "joined", "under_torchrun", "weighed"]
+
+
+_PATIENCE = 3.0  # seconds to wait for torchrun's signal
 
 
 class LostRank(RuntimeError):
@@ -103,6 +107,22 @@ class Ranks:
                 raise ValueError(f"rank {r} of {self.size} has none of the data; use fewer ranks")
         counts = [n for n, _ in all_of_them]
         return Place(sum(counts[: self.rank]), count, sum(counts))
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """Refuse ranks that are not of one mind: `facts` must be the same on all, name by name.
+
+        Examples
+        --------
+        >>> Ranks().agree({"amplifier": "10.0"})
+        """
+        for r, others in enumerate(self.told_by_all(facts)):
+            differs = [
+                f"{name}={others.get(name)} on rank {r} but {facts.get(name)} on rank {self.rank}"
+                for name in sorted({*facts, *others})
+                if facts.get(name) != others.get(name)
+            ]
+            if differs:
+                raise ValueError(f"{'; '.join(differs)}: give all ranks the same parameters")
 
     # Messages
 
@@ -389,24 +409,59 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
 
     hears = threading.current_thread() is threading.main_thread()
     before: Any = signal.signal(signal.SIGTERM, ended) if hears else None
-    yield ranks  # and no `finally`: after an error there may be nobody left to part from
-    if hears:
-        signal.signal(signal.SIGTERM, before)
-    if ours:
+    try:
+        yield ranks
+    finally:
+        if hears:
+            signal.signal(signal.SIGTERM, before)
+    if ours:  # not after an error: there may be nobody left to part from
         dist.destroy_process_group()
 
 
 @contextmanager
 def _asking(ranks: Ranks) -> Iterator[None]:
-    """What torch says when a rank does not answer, in our words."""
+    """What torch says when a rank does not answer, in our words; any other error as it is."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, LostRank):
+        if isinstance(error, LostRank) or not _is_loss(error):
             raise
-        if threading.current_thread() is threading.main_thread():
-            # torchrun is about to end this process, too: let it be said first.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _outlive_torchrun()
         raise LostRank(
             f"rank {ranks.rank} of {ranks.size} has lost another rank, which died or does not answer"
         ) from error
+
+
+def _is_loss(error: RuntimeError) -> bool:
+    """Whether another rank is gone, by what Gloo, NCCL and torch's store say then.
+
+    Messages of other sizes than the other rank's, or no memory for one, are no loss.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    if isinstance(error, (dist.DistNetworkError, dist.DistStoreError)):
+        return True
+    return _LOSS.search(str(error)) is not None
+
+
+_LOSS = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe"
+    r"|timed? ?out|pair closure|no route to host|network error|socket"
+    r"|remote ?error|remote process exited|communicator was aborted",
+    re.IGNORECASE,
+)
+
+
+def _outlive_torchrun() -> None:
+    """Let pass the SIGTERM with which torchrun ends all ranks when one has died.
+
+    It comes within a second; without it, what this rank has to say would be lost.
+    """
+    if threading.current_thread() is not threading.main_thread() or not dist.is_torchelastic_launched():
+        return
+    heard = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    try:
+        heard.wait(_PATIENCE)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
-from sliceflow.checkpoints import Keeper, identity
+from sliceflow.checkpoints import Keeper, digest, identity, same_on_all
 from sliceflow.checks import is_int, need, resolve_device
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Noise, Run, replay, simulate
@@ -27,9 +27,10 @@ from sliceflow.online.vectors import VectorsOnline
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage, flat
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
-from sliceflow.vectors.given import hold_out, read
+from sliceflow.vectors.given import HeldRows, hold_out, read
+from sliceflow.vectors.memory import check_sample_memory
 from sliceflow.vectors.parameters import check_parameters, frame_of
-from sliceflow.vectors.start import begin, cloud
+from sliceflow.vectors.start import Start, begin, cloud
 from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
@@ -79,7 +80,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     n_knots : int
         At most this many knots are kept of each map for offline samples.
     early_stopping : bool
-        Hold out rows, and stop when the particles no longer come closer to them.
+        Hold out rows, and stop when the particles no longer come closer to them; to those of the same
+        condition, where there is one.
     validation_fraction : float
         The share of the rows held out by `early_stopping`.
     n_iter_no_change : int
@@ -184,9 +186,13 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         self._check_parameters()
-        together = ranks or Ranks()
+        together, device = ranks or Ranks(), resolve_device(self.device)
+        if particle_conditions is not None:
+            particle_conditions = np.atleast_1d(conditions.as_array(particle_conditions))
+        same_on_all(
+            together, self, device, checkpoint_dir, particle_conditions=digest(particle_conditions)
+        )
         given = read(self, X, y, together)
-        device = resolve_device(self.device)
         seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
         if checkpoint_dir is not None:
             of = identity(self, device, seed, **given.digests(particle_conditions, together))
@@ -195,17 +201,18 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
         units = Units.of(given.X, self.standardize, together, given.place.total)
         rows = given.rows(units)
+        held = None
+        if self.early_stopping:
+            rows, held = hold_out(rows, self.validation_fraction, seed.child("held out"), together)
+        start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
         heard: list[events.Listener] = [history := events.History()]
         heard += together.agreeing(listeners)
         rule = None
-        if self.early_stopping:
-            rows, held = hold_out(rows, self.validation_fraction, seed.child("held out"), together)
-            rule = self._stopping_rule(held.to(device), seed.child("stopping rule"), together)
+        if held is not None:
+            rule = self._stopping_rule(held, start, seed.child("stopping rule"), together)
             heard.append(rule)
         if self.verbose and together.first:
             heard.append(events.Progress())
-
-        start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
         kept_up: Any = nullcontext()
         if keeper is not None:
             kept_up = keeper.running(run, start.particles, history, rule, start.share.first)
@@ -222,7 +229,10 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 run=run,
                 n_stages=stages_before_axis_steps(start.flow),
             )
-            particles, model = finish(start, run, rows, self.n_knots, heard, seed.child("fresh"), ranks)
+            to_tell = [listener for listener in heard if listener is not rule]
+            particles, model = finish(
+                start, run, rows, self.n_knots, to_tell, seed.child("fresh"), ranks
+            )
 
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self._online = None
@@ -241,6 +251,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self.n_iter_ = len(self.history_["step"])
         return self
 
+    @frames.releasing()
     def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
         """Offline samples: fresh noise moved by the fitted maps.
 
@@ -258,6 +269,15 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """
         check_is_fitted(self, "history_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
+        check_sample_memory(
+            [stage.frame for stage in self._flow.schedule],
+            int(n_samples),
+            len(self._units.shift),
+            self._type.itemsize,
+            self._flow.n_conditions,
+            min(_CHUNK, int(n_samples)),
+            self._device,
+        )
         seed = Seed.of(random_state)
         codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))
         out = []
@@ -315,10 +335,12 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     def _frame(self) -> frames.FrameKind:
         return frame_of(self.frame)
 
-    def _stopping_rule(self, rows: Tensor, seed: Seed, ranks: Ranks) -> events.HeldOut:
+    def _stopping_rule(self, held: HeldRows, start: Start, seed: Seed, ranks: Ranks) -> events.HeldOut:
         return events.HeldOut(
-            rows.T.contiguous(),
+            held.x.to(start.data.x.device).T.contiguous(),
             seed,
+            held.codes,
+            start.codes,
             n_iter_no_change=self.n_iter_no_change,
             tol=self.tol,
             joint=ranks.joint,

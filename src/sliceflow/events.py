@@ -6,6 +6,7 @@ method ``close``, that is called when the run ends, well or not.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,9 +116,15 @@ class HeldOut:
     directions; `n_iter_no_change` steps without an improvement of `tol` (relative) end the stage.
     Running on would only carry the particles onto the training rows themselves.
 
+    Where both have conditions, x and y are judged together. Rows of a class are compared with the
+    particles of that class, whatever the particles' shares of the classes are; classes that only one
+    side has are left out. With continuous conditions directions are of x and y, of equal weight.
+
     Parameters
     ----------
     rows : (d, n) held-out rows, in the flow's own units
+    codes : conditions of the rows, (n,) class numbers or (n, l) columns; None for x alone
+    particle_codes : those of all the particles, wherever these are
     n_directions : how many random directions measure the distance
     joint : what brings the projections (h, n) of all particles together, where others are elsewhere
     """
@@ -126,6 +133,8 @@ class HeldOut:
         self,
         rows: Tensor,
         seed: Seed,
+        codes: Tensor | None = None,
+        particle_codes: Tensor | None = None,
         *,
         n_iter_no_change: int = 10,
         tol: float = 1e-4,
@@ -134,7 +143,16 @@ class HeldOut:
     ) -> None:
         theta = seed.normal(n_directions, rows.shape[0], dtype=rows.dtype)
         self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
-        self.target = torch.sort(self.theta @ rows, dim=1).values
+        target = self.theta @ rows
+        self._offset: Tensor | None = None
+        self._groups: list[tuple[Tensor | slice, Tensor | slice]] = [(slice(None), slice(None))]
+        if codes is not None and particle_codes is not None:
+            codes, particle_codes = codes.to(rows.device), particle_codes.to(rows.device)
+            if codes.dim() == 1 and particle_codes.dim() == 1:
+                self._groups = _same_class(codes, particle_codes)
+            else:
+                target, self._offset = _with_offsets(target, codes, particle_codes, seed.child("y"))
+        self._target = [torch.sort(target[:, of], dim=1).values for of, _ in self._groups]
         self.n_iter_no_change, self.tol, self._joint = n_iter_no_change, tol, joint
         self.heard: list[tuple[int, float]] = []
         self._stage = -1
@@ -146,13 +164,14 @@ class HeldOut:
 
     def distance(self, particles: Tensor) -> float:
         """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
-        z = torch.sort(self._joint(self.theta @ particles), dim=1).values
-        m, n = z.shape[1], self.target.shape[1]
-        position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
-        i = position.floor().long().clamp(max=max(m - 2, 0))
-        f = (position - i).to(z.dtype)
-        quantiles = z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
-        return float((quantiles - self.target).square().mean().sqrt())
+        z = self._joint(self.theta @ particles)
+        if self._offset is not None:
+            z = z + self._offset
+        squares = [
+            (_quantiles(z[:, own], target.shape[1]) - target).square()
+            for (_, own), target in zip(self._groups, self._target, strict=True)
+        ]
+        return float(torch.cat(squares, dim=1).mean().sqrt())
 
     def __call__(self, event: Event) -> bool:
         return self.judge(event.stage_index, self.distance(event.particles))
@@ -167,6 +186,43 @@ class HeldOut:
         else:
             self._stale += 1
         return self._stale >= self.n_iter_no_change
+
+
+def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | slice, Tensor | slice]]:
+    """The rows and the particles of every class that has both."""
+    pairs: list[tuple[Tensor | slice, Tensor | slice]] = [
+        (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0])
+        for c in torch.unique(codes).tolist()
+        if bool((particle_codes == c).any())
+    ]
+    if not pairs:
+        raise ValueError(
+            "early_stopping holds out no row of any class that the particles have; give more rows of "
+            "those classes or set early_stopping=False"
+        )
+    return pairs
+
+
+def _with_offsets(
+    z: Tensor, codes: Tensor, particle_codes: Tensor, seed: Seed
+) -> tuple[Tensor, Tensor]:
+    """Projected rows z (h, n) with their conditions' part, and that part of the particles, (h, M)."""
+    width = max(c.shape[1] for c in (codes, particle_codes) if c.dim() == 2)
+    theta = seed.normal(len(z), width).to(z.device) / math.sqrt(width)
+    parts = [
+        theta @ (torch.nn.functional.one_hot(c, width) if c.dim() == 1 else c).double().T
+        for c in (codes, particle_codes)
+    ]
+    return z + parts[0].to(z.dtype), parts[1].to(z.dtype)
+
+
+def _quantiles(z: Tensor, n: int) -> Tensor:
+    """Of z (h, m), at the n levels at which n sorted values stand: (h, n)."""
+    z, m = torch.sort(z, dim=1).values, z.shape[1]
+    position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
+    i = position.floor().long().clamp(max=max(m - 2, 0))
+    f = (position - i).to(z.dtype)
+    return z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
 
 
 def tell(listeners: Sequence[Listener], event: Event) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 from sliceflow.compact import CompactTable, thinned
 from sliceflow.conditions import Offset
 from sliceflow.events import Event, Listener, now, tell
-from sliceflow.frames import AnyFrame, Axis
+from sliceflow.frames import AnyFrame, Axis, releasing
 from sliceflow.minibatch import MiniBatches, divide
 from sliceflow.rng import Seed
 from sliceflow.runs import Runs
@@ -218,6 +218,7 @@ class Run:
     after: Callable[[], None] = lambda: None
 
 
+@releasing()
 def simulate(
     flow: Flow,
     particles: Cloud,

@@ -12,6 +12,8 @@ rounded, so that a model replays anywhere. `Tiles`, for pictures, is in `local`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.caches import cached
 from sliceflow.checks import is_int, need
 from sliceflow.rng import Seed
 
@@ -36,14 +39,18 @@ __all__ = [
     "Orthogonal",
     "Random",
     "condition_directions",
+    "frame_bytes",
     "independent",
+    "releasing",
     "rotation",
+    "rotation_bytes",
     "step_uniform",
 ]
 
 _FRESH = 16  # up to this dimension every step draws its own rotation
 _POOL = 8
 _BLOCK = 32
+_POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes that are kept of all seeds' pools, and of their rotations
 
 
 @dataclass(frozen=True)
@@ -152,15 +159,44 @@ def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
     return _uniform_block(seed, step // _BLOCK, columns)[step % _BLOCK]
 
 
-@lru_cache(maxsize=32)
+@cached(_POOLS, always=True)
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
     """The rotations (8, d, d) that all of a seed's tree shares, made on the CPU for every device."""
-    pool = Seed(entropy).child("pool", d)
-    normal = torch.stack([pool.child(k).normal(d, d) for k in range(_POOL)])
-    return uniform_rotations(normal).to(device)
+    pool = torch.empty((_POOL, d, d), dtype=torch.float64, device=device)
+    for k in range(_POOL):  # one at a time: a decomposition takes three times the memory of its result
+        pool[k] = uniform_rotations(Seed(entropy).child("pool", d, k).normal(d, d)[None])[0]
+    return pool
 
 
-@lru_cache(maxsize=16)
+@contextmanager
+def releasing() -> Iterator[None]:
+    """Around a flow that runs: then a large pool of rotations, which nobody needs any more, goes."""
+    try:
+        yield
+    finally:
+        _rotation_pool.trim()
+
+
+def rotation_bytes(d: int, itemsize: int) -> int:
+    """What drawing the `rotation` of a step takes at most, the pool and its own bytes included."""
+    if d <= _FRESH:
+        return 0
+    making = 4 * 8  # of a rotation of the pool: normal numbers, Q, R, and Q with its signs
+    turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, filled up
+    return d * d * (_POOL * 8 + max(making, turning) + 2 * itemsize)
+
+
+def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:
+    """What drawing one frame of a kind takes at most."""
+    if isinstance(kind, Axis):
+        return 0
+    if isinstance(kind, Orthogonal):
+        return rotation_bytes(d, itemsize) + 40 * d * n_conditions
+    h = getattr(kind, "n_directions", d)
+    return int(h) * (d + n_conditions) * (4 * 8 + 2 * itemsize)  # drawn, joined, normalised, rounded
+
+
+@cached(_BLOCKS)
 def _rotation_block(
     seed: Seed,
     block: int,
@@ -201,8 +237,13 @@ def rotation(
     Up to d = 16 it is drawn afresh. Above, where a QR decomposition would cost as much as the step, it
     is A·D·B: A and B out of a pool of eight that all of the seed's tree shares, D random signs.
     """
-    steps = max(1, min(_BLOCK, (1 << 22) // (d * d)))  # some 30 MB at a time
+    steps = _steps_at_once(d)
     return _rotation_block(seed, step // steps, steps, d, side or d, device, dtype)[step % steps]
+
+
+def _steps_at_once(d: int) -> int:
+    """Rotations that are made together: some 30 MB."""
+    return max(1, min(_BLOCK, (1 << 22) // (d * d)))
 
 
 def condition_directions(

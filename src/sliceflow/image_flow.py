@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow import events, schedule, transports
-from sliceflow.checkpoints import Keeper, identity
-from sliceflow.checks import is_int, need
+from sliceflow.checkpoints import Keeper, identity, same_on_all
+from sliceflow.checks import is_int, need, resolve_device
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Run, Step
 from sliceflow.model_file import Saved
@@ -177,6 +177,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         together = ranks or Ranks()
+        same_on_all(together, self, resolve_device(self.device), checkpoint_dir)
         data = PictureData.of(
             images,
             labels,
@@ -259,9 +260,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if self._walk.known is not None:
             raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        seed = Seed.of(random_state)
+        seed, offline = Seed.of(random_state), self._offline()
+        offline.check_memory(n_samples)  # before so many codes are made
         codes = sample_codes(self._condition, self._codes, labels, n_samples, seed)
-        return self._offline().samples(n_samples, codes, seed)
+        return offline.samples(n_samples, codes, seed)
 
     def inpaint(self, pictures: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """Complete pictures of which only the `observed` pixels are known.

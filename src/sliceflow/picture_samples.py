@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from sliceflow import conditions
+from sliceflow.checks import need_memory
 from sliceflow.flow import Cloud, Noise, Step
+from sliceflow.frames import releasing
 from sliceflow.pictures import as_array
 from sliceflow.rng import Seed
 from sliceflow.runs import arranged
@@ -36,8 +38,10 @@ class Offline:
     model: list[list[Step]]
     device: torch.device
 
+    @releasing()
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n pictures with these codes."""
+        self.check_memory(n)
         out, chunk, write = [], self._chunk(), self.walk.layout.write
         for first in range(0, n, chunk):
             count = min(chunk, n - first)
@@ -45,11 +49,13 @@ class Offline:
             out.append(write(self.moved(seed, first, count, y)))
         return _joined(out)
 
+    @releasing()
     def completions(self, pictures: Any, where: np.ndarray, n_samples: int, seed: Seed) -> Any:
         """`n_samples` of each picture, of which the pixels `where` (h, w) are kept."""
         layout = self.walk.layout
         raw = layout.read(pictures, self.device)
         n, out, chunk = raw.shape[1] * n_samples, [], self._chunk()
+        self.check_memory(n)
         for part in (slice(first, min(first + chunk, n)) for first in range(0, n, chunk)):
             first, columns = part.start, torch.arange(part.start, part.stop, device=raw.device)
             columns //= n_samples
@@ -88,6 +94,17 @@ class Offline:
             cloud = Cloud(x[:, order], y, runs)
         self.walk.replay(cloud, self.model, noise)
         return cloud.x if place is None else cloud.x[:, place]
+
+    def check_memory(self, n: int) -> None:
+        """Refuse more pictures than can be had: n of them twice, as they are joined, and codes."""
+        layout, moved = self.walk.layout, min(n, self._chunk())
+        need_memory(
+            n * (2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64)
+            + 4 * 4 * moved * layout.dimension,
+            self.device,
+            f"{n} pictures of {layout.dimension} values need",
+            "draw fewer at a time",
+        )
 
     def _chunk(self) -> int:
         """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""

@@ -13,6 +13,7 @@ from sliceflow import conditions, schedule, transports
 from sliceflow.checks import columns_looked_at, need, need_memory, projection_budget
 from sliceflow.distributed import Place, Ranks, weighed
 from sliceflow.flow import Cloud, Noise
+from sliceflow.frames import rotation_bytes
 from sliceflow.local import Tiles
 from sliceflow.minibatch import MiniBatches, divide, divide_apart
 from sliceflow.picture_data import PictureData
@@ -25,7 +26,7 @@ from sliceflow.picture_parameters import (
     choose_transport,
     direction_bytes,
 )
-from sliceflow.pictures import mask_of
+from sliceflow.pictures import Layout, mask_of
 from sliceflow.rng import Seed
 from sliceflow.runs import arranged
 from sliceflow.walk import Walk
@@ -33,7 +34,9 @@ from sliceflow.walk import Walk
 if TYPE_CHECKING:
     from sliceflow.image_flow import ImageFlow
 
-__all__ = ["PictureStart", "begin"]
+__all__ = ["PictureStart", "begin", "check_refresh_memory", "stage_bytes"]
+
+_BINS = 48  # bytes per bin: both counts, values, and what finding their bends takes
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         transport = transport.chosen(m + data.n)
     n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
     one = direction_bytes(flow, m, data.n, amplifier, n_classes)
-    _check_memory(one, data, kept, stages, directions, most)
+    bins = (apart or 1) * getattr(transport, "n_bins", 0)
+    _check_memory(one, data, kept, stages, directions, most, bins)
     rows, codes, codes_p, place, runs = None, None, None, None, None
     if data.codes is not None:
         rows, codes_p, place = _labels(data.codes, m, amplifier, n_knots > 0, seed.child("conditions"))
@@ -111,7 +115,7 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     m = _enough(m, n_knots > 0) if codes_p is None else len(codes_p)
     share = together.share(m)
     if share != kept:
-        _check_memory(one, data, share, stages, directions, most)
+        _check_memory(one, data, share, stages, directions, most, bins)
     if apart and codes_p is not None:
         codes_p, _, stand, whole = arranged(codes_p, apart)
         place = stand if place is None else stand[place]
@@ -224,6 +228,31 @@ def _walk(
     )
 
 
+def stage_bytes(
+    layout: Layout,
+    stages: list[schedule.PictureStage],
+    directions: list[int],
+    looked_at: int,
+    bins: int,
+) -> int:
+    """What the steps take besides particles and pictures: projections, bins, and rotations."""
+    tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
+    return max(directions) * (4 * looked_at + _BINS * bins) + rotation_bytes(max(tiles), 4)
+
+
+def check_refresh_memory(walk: Walk, m: int, n_bins: int, n_classes: int, device: torch.device) -> None:
+    """Refuse particles that a refresh of counted pictures has no memory for."""
+    layout, stages = walk.layout, walk.stages
+    directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
+    bins = n_bins * n_classes
+    need_memory(
+        4 * 4 * layout.dimension * m + stage_bytes(layout, stages, directions, m, bins),
+        device,
+        f"n_particles={m} of {layout.dimension} values and {n_bins} bins need",
+        "lower n_particles",
+    )
+
+
 def _check_memory(
     one: int,
     data: PictureData,
@@ -231,14 +260,18 @@ def _check_memory(
     stages: list[schedule.PictureStage],
     directions: list[int],
     most: int | None,
+    bins: int,
 ) -> None:
-    """Refuse what cannot fit: particles, a level's coefficients, pictures, projections, the model."""
+    """Refuse what cannot fit: particles, a level's coefficients, pictures, projections, the model.
+
+    And rotations, and the `bins` of every direction.
+    """
     m, (d, n) = share.count, data.raw.shape
     looked_at = min(m, most or share.total) + min(n, most or data.n)
     n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
     clouds = 4 * d * (4 * m + 3 * n) + data.raw.nbytes
     need_memory(
-        clouds + 4 * max(directions) * looked_at + n_maps * one,
+        clouds + stage_bytes(data.layout, stages, directions, looked_at, bins) + n_maps * one,
         data.device,
         f"n_particles={m}, {n} pictures of {d} values and a model of {n_maps} maps need",
         "lower n_particles, quality or n_knots (0 keeps no model)",

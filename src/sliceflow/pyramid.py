@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from sliceflow.caches import cached
+
 __all__ = ["UPSAMPLINGS", "Subspace", "basis"]
 
+_KEPT = 1 << 25  # bytes of bases that are kept
 _CHUNK = 1 << 28  # numbers of pictures that are brought to another resolution at a time
 
 
@@ -35,7 +37,7 @@ def _nearest(t: Tensor) -> Tensor:
 UPSAMPLINGS = {"lanczos": _lanczos, "bilinear": _bilinear, "nearest": _nearest}
 
 
-@lru_cache(maxsize=256)
+@cached(_KEPT)
 def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
 
@@ -65,7 +67,7 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
 
-@lru_cache(maxsize=64)
+@cached(_KEPT)
 def _basis_as(
     full: int, small: int, upsampling: str, device: torch.device, dtype: torch.dtype
 ) -> Tensor:

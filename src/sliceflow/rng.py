@@ -10,8 +10,10 @@ may differ in the last place between devices.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -61,9 +63,16 @@ class Seed:
             "a numpy RandomState or a numpy Generator"
         )
 
-    def child(self, *names: str | int) -> Seed:
-        """The place below this one."""
-        return Seed(self.entropy, self.path + names)
+    def child(self, *names: str | SupportsIndex) -> Seed:
+        """The place below this one. Whole numbers of any type name the same place.
+
+        Examples
+        --------
+        >>> Seed(0).child("frame", np.int64(3)) == Seed(0).child("frame", 3)
+        True
+        """
+        plain = (str(n) if isinstance(n, str) else int(operator.index(n)) for n in names)
+        return Seed(self.entropy, (*self.path, *plain))
 
     @property
     def key(self) -> tuple[int, int]:

@@ -304,7 +304,7 @@ class Auto:
 
     def chosen(self, n: int) -> Sorted | Histogram:
         """The transport for `n` particles and data together."""
-        return Sorted() if n <= self.threshold else Histogram(self.n_bins)
+        return Sorted(self.most) if n <= self.threshold else Histogram(self.n_bins, self.most)
 
 
 def _need_columns(most: int | None) -> None:

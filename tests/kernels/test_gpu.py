@@ -9,7 +9,7 @@ import torch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sliceflow.kernels import gpu, reference  # noqa: E402
+from sliceflow.kernels import gpu, gpu_large_tiles, gpu_tiles, reference  # noqa: E402
 from sliceflow.kernels.gpu_values import displace_in_place, pack  # noqa: E402
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
@@ -439,3 +439,69 @@ def test_runs_in_a_part_of_the_columns_are_moved_in_place():
     assert torch.equal(ours[:, :16], x[:, :16])
     assert torch.equal(ours[:, 50:], x[:, 50:])
     assert torch.allclose(ours, theirs, atol=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("n_bins", [32, 1024])
+def test_what_is_not_finite_is_counted_at_an_end_and_stays_where_it_is(n_bins):
+    z = projections("normal", 40, h=4)
+    z[0, 5], z[1, 6], z[2, 7], z[3] = np.nan, np.inf, -np.inf, np.nan
+    lo, hi = (torch.full((4,), v, device=DEVICE) for v in (-2.0, 2.0))
+    counts = gpu.count(z, lo, hi, n_bins)
+    assert torch.equal(counts.double(), reference.count(z, lo.double(), hi.double(), n_bins))
+    assert gpu.histogram(z, n_bins)[0].sum(1).tolist() == [40] * 4
+    assert gpu.histogram_of_runs(z, n_bins, (0, 13, 40))[0].sum(1).tolist() == [13] * 4 + [27] * 4
+    values = projections("normal", n_bins + 1, seed=2, h=4).sort(dim=1).values
+    moved = gpu.displace_grid(z, lo, hi, values)
+    assert torch.equal(torch.isfinite(moved), torch.isfinite(z))
+    displace_in_place(z, pack(lo, hi, values))  # reads by bins, in half precision
+    assert z.shape == moved.shape
+
+
+class Recorder:
+    """Stands for a kernel: notes the grids that it is launched with, and runs nothing."""
+
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *args, **options: None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("patch", [1, 2, 3, 9, 20])
+@pytest.mark.parametrize("side", [256, 512])
+def test_grids_of_large_pictures_are_within_what_cuda_allows(side, patch, channels, monkeypatch):
+    """65,536 tiles of one pixel, for example; 2³¹ − 1 programs along the first axis, else 65,535."""
+    kernels = {
+        name: Recorder() for name in ("_project_kernel", "_move_kernel", "_cut_kernel", "_paste_kernel")
+    }
+    for name, kernel in kernels.items():
+        room = gpu_tiles if hasattr(gpu_tiles, name) else gpu_large_tiles
+        monkeypatch.setattr(room, name, kernel)
+    geometry = reference.Geometry((channels, side, side), (patch, patch), (patch - 1, patch - 1))
+    words = torch.zeros(1, 64, dtype=torch.int32)
+    monkeypatch.setattr(gpu_tiles, "pack", lambda *table: (words, words))
+    monkeypatch.setattr(gpu_large_tiles, "displace_in_place", lambda *args: None)
+    monkeypatch.setattr(torch, "bmm", lambda a, b, **out: torch.zeros(1).expand(len(a), a.shape[1], 1))
+    x, lanes = torch.zeros(channels * side * side, 1), gpu.lanes(geometry.side)
+    theta, values = torch.zeros(lanes, lanes, dtype=torch.float16), torch.zeros(1, 65)
+    gpu.project_tiles(x, theta, geometry)
+    gpu.move_tiles(x, theta, geometry, values[:, 0], values[:, 0], values, 1.0)
+    launched = [grid for kernel in kernels.values() for grid in kernel.grids]
+    assert len(launched) == 2 if lanes <= 256 else 3
+    for first, *others in launched:
+        assert first <= 2**31 - 1
+        assert all(size <= 65_535 for size in others)
+    if lanes <= 256:
+        tiles = np.prod(geometry.grid)
+        assert [np.prod(grid) for grid in launched] == [tiles * max(1, lanes // 128), tiles]
+
+
+def test_more_blocks_of_columns_and_directions_than_one_have_their_places():
+    """Two blocks of directions, three of columns: a tile of 147 values, 300 pictures."""
+    x, theta, geometry, _, shift = tiles_of((3, 9, 8, 7, (2, 5)), 300, torch.float32, 2)
+    expected = reference.project_tiles(x, theta, geometry, None, *shift)
+    z = gpu.project_tiles(x, theta, geometry, None, *shift)
+    assert float((z - expected).abs().max()) <= 1e-4

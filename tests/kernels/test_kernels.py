@@ -221,3 +221,80 @@ def test_runs_of_tiles_are_moved_by_themselves(module):
         module.move_tiles(part, theta, geometry, lo[rows], hi[rows], values[rows], 0.5)
     assert torch.allclose(moved, separate, atol=1e-4)
     assert not torch.allclose(moved, x)
+
+
+STRANGE = torch.tensor(
+    [
+        [0.0, 1.0, 2.0, np.nan],
+        [np.nan, 0.0, 1.0, 2.0],
+        [np.nan, np.nan, np.nan, np.nan],
+        [0.0, 1.0, 2.0, np.inf],
+        [-np.inf, 0.0, 1.0, 2.0],
+        [-np.inf, np.inf, 0.0, np.nan],
+    ]
+)
+
+
+@pytest.mark.parametrize("v", [np.nan, -np.inf, np.inf, -1e300, 1e300, 0.0, 0.7])
+@pytest.mark.parametrize("start", [0.0, np.nan, -np.inf, np.inf])
+@pytest.mark.parametrize("rate", [0.0, 8.0])
+def test_every_number_has_a_bin(v, start, rate):
+    """It is where something is written, and compiled code casts NaN to anything; Python refuses."""
+    assert 0 <= int(cpu._bin(v, start, rate, 8)) <= 7
+    assert int(cpu._bin(v, start, rate, 8)) == int(cpu._bin.py_func(v, start, rate, 8))
+
+
+@pytest.mark.parametrize("weights", [None, torch.ones(4)])
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_what_is_not_finite_is_counted_at_an_end(module, weights):
+    lo, hi = torch.zeros(6).double(), torch.full((6,), 2.0).double()
+    for dtype in (torch.float32, torch.float64):
+        counts = module.count(STRANGE.to(dtype), lo, hi, 32, weights)
+        assert counts[:, [0, 16, 31]].tolist() == [
+            [2, 1, 1], [2, 1, 1], [4, 0, 0], [1, 1, 2], [2, 1, 1], [3, 0, 1]
+        ]  # fmt: skip
+        assert module.histogram(STRANGE.to(dtype), 32, weights)[0].sum(1).tolist() == [4] * 6
+
+
+@pytest.mark.parametrize("module", [cpu, reference])
+def test_maps_leave_what_is_not_finite_as_it_is_and_move_the_rest(module):
+    lo, hi = torch.zeros(6).double(), torch.full((6,), 2.0).double()
+    values = torch.linspace(1, 3, 33).expand(6, -1).contiguous()
+    moved = STRANGE + module.displace_grid(STRANGE, lo, hi, values)
+    finite = torch.isfinite(STRANGE)
+    assert torch.allclose(moved[finite], STRANGE[finite] + 1)
+    assert not bool(torch.isfinite(moved[~finite]).any())
+    for order in (STRANGE, STRANGE.sort(dim=1).values):  # tables of such values, too
+        knots = order.sort(dim=1).values
+        assert module.displace_knots(order, knots, knots).shape == (6, 4)
+        module.displace_grid(order, *module.value_range(order), values)
+
+
+@pytest.fixture
+def fresh_gpu_kernels():
+    kernels._gpu.cache_clear()
+    yield
+    kernels._gpu.cache_clear()
+
+
+def said_once(match):
+    """The kernels for a GPU are asked for twice, and the warning comes once."""
+    with pytest.warns(RuntimeWarning, match=match) as said:
+        found = [kernels.for_device(device) for device in ("cuda", torch.device("cuda:0"))]
+    assert found == [reference, reference]
+    assert len(said) == 1
+
+
+def test_without_triton_the_reference_takes_over_on_a_gpu_and_says_so(monkeypatch, fresh_gpu_kernels):
+    modules = __import__("sys").modules
+    for name in [n for n in modules if n.startswith("sliceflow.kernels.gpu")]:
+        monkeypatch.delitem(modules, name)
+    monkeypatch.delattr(kernels, "gpu", raising=False)
+    monkeypatch.setitem(modules, "triton", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    said_once(r"^Triton cannot be imported \(.*\); the slower .* pip install triton brings")
+
+
+def test_an_amd_gpu_does_not_get_the_kernels_for_nvidia(monkeypatch, fresh_gpu_kernels):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    said_once(r"is built for AMD GPUs \(ROCm\); the slower plain-torch kernels are used on the GPU")

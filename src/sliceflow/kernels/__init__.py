@@ -63,11 +63,23 @@ def _cpu() -> ModuleType:
 
 @cache
 def _gpu() -> ModuleType:
+    if torch.version.hip is not None:
+        return _slower(f"torch {torch.__version__} is built for AMD GPUs (ROCm)", "an NVIDIA GPU")
     try:
         from sliceflow.kernels import gpu
-    except ImportError:  # torch's CUDA builds bring Triton on Linux, not everywhere
-        return reference
+    except ImportError as error:  # torch's CUDA builds bring Triton on Linux, not everywhere
+        return _slower(f"Triton cannot be imported ({error})", "pip install triton")
     return gpu
+
+
+def _slower(why: str, remedy: str) -> ModuleType:
+    """Said once for a process: what calls this is cached."""
+    warnings.warn(
+        f"{why}; the slower plain-torch kernels are used on the GPU. {remedy} brings the fast ones",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return reference
 
 
 def for_device(device: torch.device | str) -> ModuleType:

@@ -93,8 +93,11 @@ def _finite_rate(lo, hi, n_bins):
 
 @_inline
 def _bin(v, start, rate, n_bins):
-    # Unsigned: numba then leaves out the test for negative indices.
-    return np.uintp(min(max((v - start) * rate, 0.0), n_bins - 1.0))
+    # Unsigned: numba then leaves out the test for negative indices. NaN has no place among whole
+    # numbers, and what the cast makes of it is an index: no comparison with it holds, so it is 0.
+    position = (v - start) * rate
+    position = position if position > 0.0 else 0.0
+    return np.uintp(position if position < n_bins - 1.0 else n_bins - 1.0)
 
 
 @_inline
@@ -273,7 +276,7 @@ def _displace_knots(z, knots, values, out):
         first = np.empty(n_cells + 1, np.int32)
         c = 0
         for i in range(last + 1):
-            cell = min(int((knots[j, i] - lo) * rate), n_cells - 1)
+            cell = np.intp(_bin(np.float64(knots[j, i]), lo, rate, n_cells))
             while c <= cell:
                 first[c] = i
                 c += 1
@@ -283,9 +286,9 @@ def _displace_knots(z, knots, values, out):
             if v <= lo:
                 out[j, t] = low_end + slope * (v - lo) - v
             elif v < hi:
-                c = min(int((v - lo) * rate), n_cells - 1)
-                a = max(first[c] - 1, 0)
-                b = min(first[c + 1], last)
+                own = np.intp(_bin(v, lo, rate, n_cells))
+                a = max(first[own] - 1, 0)
+                b = min(first[own + 1], last)
                 while b - a > 4:  # knots[a] <= v < knots[b]
                     middle = (a + b) >> 1
                     if knots[j, middle] <= v:
@@ -461,14 +464,14 @@ def _displace_grid(z, lo, hi, values, out):
         for t in range(row.shape[0]):
             v = np.float64(row[t])
             position = (v - start) * rate
-            if position <= 0:
-                moved[t] = low_end + slope * (v - start) - v
-            elif position >= n_bins:
+            if position >= n_bins:
                 moved[t] = high_end + slope * (v - end) - v
-            else:
+            elif position > 0:
                 b = np.uintp(position)
                 low = np.float64(table[b])
                 moved[t] = low + (position - b) * (np.float64(table[b + np.uintp(1)]) - low) - v
+            else:  # or it is NaN, and so is this
+                moved[t] = low_end + slope * (v - start) - v
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:

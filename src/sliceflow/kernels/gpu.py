@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_bends import at_bends, through_knots
 from sliceflow.kernels.gpu_tiles import lanes, move_tiles, project_tiles
@@ -220,7 +220,7 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
     return _counted(z, lo, hi, n_bins, find_range=True), lo, hi
 
 
-@lru_cache
+@cached(1 << 24)
 def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(starts, dtype=torch.int32, device=device)
 

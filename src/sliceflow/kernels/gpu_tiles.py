@@ -12,7 +12,6 @@ Tiles too large for a chip (`gpu_large_tiles`) are written out, and their produc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,12 +19,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sliceflow.caches import cached
 from sliceflow.kernels import gpu_large_tiles as large
 from sliceflow.kernels import reference
 from sliceflow.kernels.gpu_values import block_of, blocks_of, by_word, displace_grid, pack
 from sliceflow.kernels.reference import Geometry
 
-__all__ = ["lanes", "move_tiles", "project_tiles"]
+__all__ = ["lanes", "launch_grid", "move_tiles", "project_tiles"]
 
 _ON_CHIP = 256  # up to so many lanes a tile, a whole step stays on chip
 
@@ -37,7 +37,7 @@ def lanes(k: int) -> int:
     return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 16) * 16
 
 
-@cache
+@cached(1 << 24)
 def _pixels_of(shape: tuple[int, int, int], size: tuple[int, int], device: torch.device) -> Tensor:
     """(lanes, 2) int32: how far each pixel of a tile lies from its first one in x, and row, column.
 
@@ -120,20 +120,21 @@ def _move_kernel(
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _project_kernel(
     x, theta, columns, out, offsets, codes, n, stride, n_classes,
-    pixels, height, width, s, t, top, left, k, K, across,
+    pixels, height, width, s, t, top, left, k, K,
     CHOSEN: tl.constexpr, LABELS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """z = Θx + ξθ_y for BM directions of one tile and BN columns."""
-    tile = tl.program_id(2)
-    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    blocks = tl.cdiv(n, BN)
+    tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    column = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
     at = tl.load(columns + column, mask=column < n, other=0) if CHOSEN else column
-    i = tl.program_id(1) * BM + tl.arange(0, BM)
+    i = tl.program_id(0) // blocks * BM + tl.arange(0, BM)
     z = tl.zeros([BM, BN], tl.float32)
     for begin in range(0, k, BK):
         pixel = begin + tl.arange(0, BK)
         row, inside = _place(
-            pixels, pixel, tile // across, tile % across, height, width, s, t, top, left
+            pixels, pixel, tl.program_id(2), tl.program_id(1), height, width, s, t, top, left
         )
         rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
         use = inside[:, None] & (column < n)[None, :]
@@ -145,6 +146,16 @@ def _project_kernel(
         code = tl.load(codes + at, mask=column < n, other=0)
         z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
     tl.store(out + direction.to(tl.int64) * n + column[None, :], z, mask=known & (column < n)[None, :])
+
+
+def launch_grid(geometry: Geometry, blocks: int) -> tuple[int, int, int]:
+    """Programs for every tile and so many blocks of its columns and directions.
+
+    CUDA allows 2³¹ − 1 of them along the first axis, but 65,535 along the others: these count tiles
+    across and down. Pictures of 256 × 256 pixels in tiles of one have 65,536 in all.
+    """
+    down, across = geometry.grid
+    return blocks, across, down
 
 
 def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
@@ -176,14 +187,13 @@ def project_tiles(
         return large.project(x, theta, geometry, columns, offsets, codes)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
     bm, bn, bk = min(128, side), 128, min(64, side)
-    down, across = geometry.grid
     none = _nothing(x)
-    grid: Any = (triton.cdiv(n, bn), triton.cdiv(side, bm), down * across)
+    grid: Any = launch_grid(geometry, triton.cdiv(n, bn) * triton.cdiv(side, bm))
     _project_kernel[grid](
         x, theta, none if columns is None else columns, z,
         none if offsets is None else offsets, none if codes is None else codes,
         n, x.stride(0), 1 if offsets is None else offsets.shape[1],
-        *_of(geometry, x.device), side, across,
+        *_of(geometry, x.device), side,
         CHOSEN=columns is not None, LABELS=offsets is not None,
         PRECISION=_precision(theta), BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
     )  # fmt: skip
@@ -210,11 +220,10 @@ def move_tiles(
     n, side, table, theta = x.shape[1], len(theta), pack(lo, hi, values), theta.contiguous()
     if side > _ON_CHIP:
         return large.move(x, theta, geometry, table, size, offsets, codes, starts)
-    down, across = geometry.grid
     none = _nothing(x)
     bm, bn, warps = _MOVE[side]
     blocks = none if starts is None else blocks_of(tuple(starts), bn, x.device)
-    grid: Any = (triton.cdiv(n, bn) if starts is None else len(blocks), across, down)
+    grid: Any = launch_grid(geometry, triton.cdiv(n, bn) if starts is None else len(blocks))
     _move_kernel[grid](
         x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
         blocks, n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],

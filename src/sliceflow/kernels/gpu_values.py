@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 Packed = tuple[Tensor, Tensor]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
 
 
-@lru_cache
+@cached(1 << 24)
 def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tensor:
     """(blocks, 3) int32: run, first column and end of blocks of columns, each in one run alone."""
     blocks = [

@@ -84,6 +84,8 @@ class Growing:
             )
         online = self._online or estimator._begin_online(X)
         online.check(estimator)
+        if refresh is not False:
+            online.check_memory(estimator, estimator.n_particles)
         online.absorb(estimator, X, y)
         before, self._online = self._online, online
         try:
@@ -190,6 +192,10 @@ class Online(ABC):
         self, estimator: Any, last: int | None, heard: list[events.Listener], history: events.History
     ) -> None:
         """Simulate, and keep the results in the estimator."""
+
+    @abstractmethod
+    def check_memory(self, estimator: Any, m: int | None) -> None:
+        """Refuse a refresh of m particles that memory cannot hold; None are not too many."""
 
     def check(self, estimator: Any) -> None:
         """Refuse to go on with counts that are not what the parameters say."""

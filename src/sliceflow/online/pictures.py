@@ -22,6 +22,7 @@ from sliceflow.picture_parameters import (
     choose_operands,
     choose_particles,
 )
+from sliceflow.picture_start import check_refresh_memory
 from sliceflow.pictures import Layout
 from sliceflow.rng import Seed
 from sliceflow.runs import arranged
@@ -104,6 +105,11 @@ class PicturesOnline(Online):
             columns, self.seed.child("data", place), dequantize=self.walk.dequantize, names=names
         )
 
+    def check_memory(self, estimator: Any, m: int | None) -> None:
+        if m is not None:
+            classes = max(1, len(self.ledger.rows))
+            check_refresh_memory(self.walk, int(m), self.ledger.n_bins, classes, self.device)
+
     def refresh(
         self,
         estimator: ImageFlow,
@@ -114,6 +120,7 @@ class PicturesOnline(Online):
         condition, labels, codes = self.condition()
         n = self.times * len(codes)
         m = choose_particles(estimator.n_particles, n, condition)
+        self.check_memory(estimator, m)
         amplifier = 0.0
         if condition is not None:
             amplifier = choose_amplifier(estimator.amplifier, "histogram", m, n, condition.width)

@@ -18,6 +18,7 @@ from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, k
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
 from sliceflow.vectors import units
+from sliceflow.vectors.memory import check_online_memory
 from sliceflow.vectors.start import count_particles
 
 if TYPE_CHECKING:
@@ -99,6 +100,11 @@ class VectorsOnline(Online):
     def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
         return columns
 
+    def check_memory(self, estimator: Any, m: int | None) -> None:
+        if m is not None:
+            d, n_bins = self.ledger.dimension, self.ledger.n_bins
+            check_online_memory(estimator, d, self.type.itemsize, int(m), n_bins, self.device)
+
     def refresh(
         self,
         estimator: SlicedWassersteinFlow,
@@ -108,6 +114,7 @@ class VectorsOnline(Online):
     ) -> None:
         condition, labels, codes = self.condition()
         m = count_particles(estimator.n_particles, len(codes), condition)
+        self.check_memory(estimator, m)
         flow = replace(
             self.ledger.places[0].flow,
             n_conditions=0 if condition is None else condition.width,

@@ -22,12 +22,10 @@ from sliceflow.frames import Axis
 from sliceflow.rng import Seed
 from sliceflow.transports import Sorted
 from sliceflow.vectors.given import Rows
+from sliceflow.vectors.memory import count_fresh
 from sliceflow.vectors.start import Start, cloud, looked_at
 
 __all__ = ["finish", "stages_before_axis_steps"]
-
-_FRESH = 1 << 16  # fresh particles, if they have few columns: quantiles at 1 % to some per cent
-_VALUES = 1 << 19  # of their projections; never fewer particles than were fitted
 
 
 def stages_before_axis_steps(flow: Flow) -> int:
@@ -96,7 +94,7 @@ def _fresh(
     """This rank's share of fresh particles, moved by a model; and the codes of all ranks' ones."""
     d = start.data.x.shape[0]
     widest = max(d, *(getattr(stage.frame, "n_directions", d) for stage in start.flow.schedule))
-    m = max(start.share.total, min(_FRESH, _VALUES // widest))
+    m = count_fresh(start.share.total, widest)
     share, codes = ranks.share(m), None
     if rows.codes is not None:
         codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]

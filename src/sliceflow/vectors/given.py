@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from sliceflow.distributed import Place, Ranks
 from sliceflow.rng import Seed
 from sliceflow.vectors.units import Units
 
-__all__ = ["Given", "Rows", "hold_out", "read"]
+__all__ = ["Given", "HeldRows", "Rows", "hold_out", "read"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,10 @@ class Given:
     condition: conditions.Condition | None = None
     codes: Tensor | None = None
 
-    def digests(self, particle_conditions: Any, ranks: Ranks) -> dict[str, str]:
+    def digests(self, particle_conditions: np.ndarray | None, ranks: Ranks) -> dict[str, str]:
         """What the `identity` of the fit says of its data."""
-        y_p = None if particle_conditions is None else conditions.as_array(particle_conditions)
         of = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
-        return of | {"particle_conditions": digest(y_p)}
+        return of | {"particle_conditions": digest(particle_conditions)}
 
     def rows(self, units: Units) -> Rows:
         """All rows, in the units of the engine."""
@@ -68,6 +67,13 @@ class Rows:
     codes: Tensor | None = None
 
 
+class HeldRows(NamedTuple):
+    """The x (n, d) of rows that are held out, of all ranks, and their codes."""
+
+    x: Tensor
+    codes: Tensor | None
+
+
 def read(estimator: Any, X: Any, y: Any, ranks: Ranks) -> Given:
     """X and y of the user, or a ValueError that names what is wrong with them."""
     device = X.device if isinstance(X, Tensor) else None
@@ -82,8 +88,8 @@ def read(estimator: Any, X: Any, y: Any, ranks: Ranks) -> Given:
     return Given(X, place, device, y, condition, condition.encode(y))
 
 
-def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, Tensor]:
-    """The rows to fit, and the x of those held out, of all ranks."""
+def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, HeldRows]:
+    """The rows to fit, and those held out, of all ranks."""
     kept, held = _divided(rows.place.total, fraction, seed)
     place = rows.place
     kept_here, held_here = (
@@ -91,10 +97,11 @@ def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Row
         for numbers in (kept, held)
     )
     all_held = ranks.gather(rows.x[held_here])
-    x, y, codes = rows.x[kept_here], rows.y, rows.codes
+    x, y, codes, held_codes = rows.x[kept_here], rows.y, rows.codes, None
     if y is not None and codes is not None:
-        y, codes = y[kept.numpy()], codes[kept]
-    return Rows(x, ranks.place(len(x)), y, rows.condition, codes), all_held
+        y, codes, held_codes = y[kept.numpy()], codes[kept], codes[held]
+    fitted = Rows(x, ranks.place(len(x)), y, rows.condition, codes)
+    return fitted, HeldRows(all_held, held_codes)
 
 
 def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:

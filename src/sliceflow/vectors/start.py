@@ -40,6 +40,7 @@ class Start:
     transport : of stages that have none of their own
     batches : what steps look at; None lets `simulate` divide the clouds
     share : which of all particles are this rank's
+    codes : conditions of all ranks' particles, encoded; None where the flow sees none
     kept : which of those that the user asked for this rank gives back: the fit may have more
     y : conditions of those as the user wrote them, or None
     kept_codes : the same of all ranks, encoded
@@ -55,6 +56,7 @@ class Start:
     transport: Transport
     batches: MiniBatches | None
     share: Place
+    codes: Tensor | None
     kept: Place
     y: np.ndarray | None
     kept_codes: Tensor | None
@@ -82,17 +84,18 @@ def begin(
     With `ranks`, even with one, every step looks at everything.
     """
     together, x, place = ranks or Ranks(), rows.x, rows.place
-    if particle_conditions is not None:
-        particle_conditions = np.atleast_1d(conditions.as_array(particle_conditions))
     m = count_particles(estimator.n_particles, place.total, rows.condition, particle_conditions)
     kept = together.share(m)
     need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
     transport = transport_of(estimator.transport)
+    width = 0 if rows.condition is None else rows.condition.width
+    check_memory(estimator, x, kept.count, m + place.total, transport, device, width)
     seen = estimator.amplifier > 0
     y_p, codes_p, order = _conditions(rows, m, particle_conditions, seen, seed.child("conditions"))
     m = max(m, conditions.ENOUGH) if codes_p is None else len(codes_p)
     share = together.share(m)
-    check_memory(estimator, x, share.count, m + place.total, transport, device)
+    if share != kept:
+        check_memory(estimator, x, share.count, m + place.total, transport, device, width)
 
     data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
     noise = Noise(seed.child("particles"), share.first)
@@ -102,7 +105,7 @@ def begin(
     flow = Flow(
         estimator.stages(),
         seed.child("flow"),
-        0 if rows.condition is None else rows.condition.width,
+        width,
         float(estimator.amplifier),
         float(estimator.entropy),
         projection_budget(device),
@@ -115,7 +118,19 @@ def begin(
     if codes_p is not None:
         codes = (codes_p if order is None else codes_p[torch.argsort(order)])[: kept.total]
     return Start(
-        particles, data, noise, flow, shared, transport, batches, share, kept, own_y, codes, order
+        particles,
+        data,
+        noise,
+        flow,
+        shared,
+        transport,
+        batches,
+        share,
+        codes_p if flow.conditional else None,
+        kept,
+        own_y,
+        codes,
+        order,
     )
 
 

@@ -1,0 +1,76 @@
+"""Caches of tensors that are bounded in bytes; nothing here knows what the tensors are for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Generic, ParamSpec
+
+from torch import Tensor
+
+__all__ = ["Cached", "cached"]
+
+P = ParamSpec("P")
+
+
+class Cached(Generic[P]):
+    """A function that keeps its latest results, `most` bytes of them at most.
+
+    Parameters
+    ----------
+    function : of hashable arguments
+    most : bytes; what was not asked for the longest goes first
+    always : keep the latest result even if it alone is larger, until `trim` is called. Otherwise it is
+        not kept at all
+
+    Examples
+    --------
+    >>> import torch
+    >>> zeros = Cached(lambda n: torch.zeros(n), most=4000)
+    >>> zeros(600) is zeros(600), zeros.nbytes
+    (True, 2400)
+    >>> zeros(500).shape, zeros.nbytes
+    (torch.Size([500]), 2000)
+    """
+
+    def __init__(self, function: Callable[P, Tensor], most: int, *, always: bool = False) -> None:
+        self.function, self.most, self.always = function, most, always
+        self.__doc__, self.__wrapped__ = function.__doc__, function
+        self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Tensor:
+        key = (args, *sorted(options.items()))
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        value = self.function(*args, **options)
+        if self.always or value.nbytes <= self.most:
+            with self._lock:
+                self._kept[key] = value
+                while self.nbytes > self.most and len(self._kept) > 1:
+                    self._kept.popitem(last=False)
+        return value
+
+    @property
+    def nbytes(self) -> int:
+        """Of all results that are kept."""
+        return sum(value.nbytes for value in self._kept.values())
+
+    def trim(self) -> None:
+        """Give back what is above the bound, the latest result too."""
+        with self._lock:
+            while self.nbytes > self.most:
+                self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._kept.clear()
+
+
+def cached(most: int, *, always: bool = False) -> Callable[[Callable[P, Tensor]], Cached[P]]:
+    """Decorates a function of hashable arguments that makes a tensor; see `Cached`."""
+    return lambda function: Cached(function, most, always=always)
