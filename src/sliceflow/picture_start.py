@@ -144,11 +144,11 @@ def _need_particles(m: int, condition: conditions.Labels | None, codes: Tensor) 
         return
     missing = torch.nonzero(torch.bincount(codes, minlength=condition.width) == 0)[:, 0].tolist()
     if missing:
-        name = condition.classes.tolist()[missing[0]]
+        name = conditions.shown(condition.classes[missing[0]])
         raise ParameterError(
             "n_particles",
             m,
-            f"leaves none for class {name!r}, and with amplifier=inf every class has only its own",
+            f"leaves none for class {name}, and with amplifier=inf every class has only its own",
             "pass more particles, or a finite amplifier",
         )
 
