@@ -129,7 +129,7 @@ ROWS = {
             *(lambda v=v: fit(X, having(v)) for v in (np.nan, np.inf)),
             *(lambda v=v: fit(X, having(v, 4, Y)) for v in (np.nan, np.inf)),
         ),
-        "a missing label: None, NaN, NaT, NA, or a tuple with one": refused(
+        "a missing label: None, NaN, NaT, NA, or a tuple with one of the last three": refused(
             "row 4 of y has no label",
             *(lambda v=v: fit(X, label(v)) for v in (None, np.nan, pd.NaT, pd.NA, ("a", np.nan))),
             *(
@@ -152,7 +152,7 @@ ROWS = {
         ),
         "a label with one row": legal(lambda: fit(X, label("alone"))),
         "labels of mixed kinds, tuples": legal(
-            lambda: fit(X, label(1)), lambda: fit(X, label(("a", 1)))
+            lambda: fit(X, label(1)), lambda: fit(X, label(("a", None)))
         ),
         'text of numbers, `"1"`': legal(lambda: fit(X, Y.astype(str)).sample(2, y="1")),
     },

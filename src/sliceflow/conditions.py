@@ -299,9 +299,9 @@ def _need_labels(array: np.ndarray, name: str) -> None:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether it is None, NaN, NaT or pandas' NA, or a tuple with one of them."""
+    """Whether it is None, NaN, NaT or pandas' NA, or a tuple with what does not equal itself."""
     if isinstance(label, tuple):
-        return any(_is_missing(v) for v in label)
+        return any(_is_missing(v) for v in label if v is not None)
     try:
         return label is None or bool(label != label)
     except TypeError:  # whether NA is NA nobody can tell
