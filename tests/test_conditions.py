@@ -14,6 +14,7 @@ from sliceflow.conditions import (
     Labels,
     Offset,
     as_array,
+    evenly,
     infer,
     proportional,
     repeated,
@@ -202,3 +203,17 @@ def test_labels_are_shown_as_python_writes_them():
     labels = infer(as_array([("a", np.int64(1)), ("a", np.int64(2))]), 2)
     with pytest.raises(ValueError, match=re.escape("unknown label 'b'; the model knows ('a', 1), (")):
         labels.encode([np.str_("b")])
+
+
+def test_rows_that_are_used_often_come_in_random_order():
+    rows = evenly(10, 1000, Seed(0))
+    first, second = rows.chunk(2)
+    assert not torch.equal(first, second)
+    assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
+    assert torch.equal(evenly(10, 1000, Seed(0)), rows)
+
+
+def test_weights_are_such_that_their_sums_are_exact():
+    weights = row_weights(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 1, 1, 1, 1, 1]))
+    units = weights * 2**40
+    assert torch.equal(units, units.round())

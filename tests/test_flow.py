@@ -223,3 +223,10 @@ def test_what_is_observed_far_outside_the_data_does_not_push_the_rest_on_without
     replay(flow, model, fresh, Noise(Seed(4)))
     assert float(fresh.x[0]) == 50.0
     assert abs(float(fresh.x[1])) < 3
+
+
+def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
+    noise = Noise(Seed(0), first=7)
+    at_once = noise.fill(torch.empty(3, 600))
+    monkeypatch.setattr("sliceflow.flow._NUMBERS", 1)
+    assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
