@@ -33,7 +33,7 @@ REFUSED = {
     "no rows": (X[:0], None, "Found array with 0 sample(s)"),
     "no columns": (X[:, :0], None, "Found array with 0 feature(s)"),
     "one dimension": (X[:, 0], None, "Expected 2D array, got 1D array instead"),
-    "text": (np.array([["a", "b"]]), None, "could not convert string to float"),
+    "text": (np.array([["a", "b"]]), None, "X holds text, of dtype <U1"),
     "complex": (X + 1j, None, "Complex data not supported"),
     "y too short": (X, Y[:-1], "X has 30 rows but y has 29; pass one y for every row of X"),
     "y of rank 3": (
@@ -281,6 +281,60 @@ def test_one_condition_is_not_enough_for_many_particles():
         SlicedWassersteinFlow(n_steps=1, n_particles=20).fit(x, y, particle_conditions=1)
     flow = SlicedWassersteinFlow(n_steps=1).fit(x, np.ones(20, int), particle_conditions=1)
     assert flow.particles_.shape == (1, 2)
+
+
+def test_labels_in_messages_are_plain():
+    y = np.array(["class_0", "class_1", "class_2"])[Y]
+    for kind in (str, object):
+        with pytest.raises(ValueError, match="unknown label 'class_9'; the model knows 'class_0', 'c"):
+            fit(X, y.astype(kind)).sample(1, y=[np.str_("class_9")])
+    grown = SlicedWassersteinFlow(**quick).partial_fit(X, list(map(np.str_, y)))
+    with pytest.raises(ValueError, match="a row of class 'class_1' was never absorbed"):
+        grown.forget(X[:1], [np.str_("class_1")])
+    alone = [np.str_("alone"), *y[1:]]
+    with pytest.raises(ValueError, match="particle_conditions has 'alone', but early_stopping"):
+        SlicedWassersteinFlow(
+            n_steps=1, random_state=0, early_stopping=True, validation_fraction=0.9
+        ).fit(X, alone, particle_conditions=[np.str_("alone")] * 9)
+
+
+PICTURES = np.random.default_rng(0).integers(0, 17, (20, 4, 4)).astype(np.uint8)
+small = dict(levels=17, quality=1, n_particles=30, random_state=0)
+
+
+def test_masks_of_pictures_and_missing_labels_are_not_ignored():
+    hidden = np.ma.masked_array(PICTURES, mask=np.zeros(PICTURES.shape, bool))
+    hidden[3, 1, 2] = np.ma.masked
+    labels = np.ma.masked_array(np.arange(20) % 2, mask=np.arange(20) == 5)
+    flow = ImageFlow(**small)
+    for images in (hidden, list(hidden)):
+        for method in (flow.fit, flow.partial_fit):
+            with pytest.raises(ValueError, match=r"a value of the pictures is masked at \[3, 1, 2\]"):
+                method(images)
+    with pytest.raises(ValueError, match=r"a value of labels is masked at \[5\]; drop or fill"):
+        flow.fit(PICTURES, labels)
+    for value in (None, float("nan")):
+        with pytest.raises(ValueError, match=r"row 1 of labels has no label .*; drop such rows"):
+            flow.fit(PICTURES, ["a", value] * 10)
+    with pytest.raises(ValueError, match=r"labels have shape \(20, 2\); pass one class label"):
+        flow.fit(PICTURES, np.full((20, 2), "a"))
+    known = np.ma.masked_array(np.eye(4, dtype=bool), mask=np.eye(4, dtype=bool))
+    with pytest.raises(ValueError, match=r"a value of observed is masked at \[0, 0\]"):
+        ImageFlow(**small, observed=known).fit(PICTURES)
+    whole = ImageFlow(**small).fit(np.ma.masked_array(PICTURES), np.ma.masked_array(labels.data))
+    assert np.array_equal(whole.particles_, flow.fit(PICTURES, labels.data).particles_)
+    assert type(whole.particle_conditions_) is np.ndarray
+
+
+def test_pixels_that_are_to_be_completed_may_be_masked_and_others_not():
+    flow = ImageFlow(**small, observed="top").fit(PICTURES)
+    below = np.zeros(PICTURES.shape, bool)
+    below[:, 2:] = True
+    seen = flow.inpaint(np.ma.masked_array(PICTURES, mask=below), random_state=0)
+    assert np.array_equal(seen[:, 0, :2], PICTURES[:, :2])
+    assert np.array_equal(seen, flow.inpaint(np.where(below, 0, PICTURES), random_state=0))
+    with pytest.raises(ValueError, match=r"a value of the pictures is masked at \[0, 0, 0\]"):
+        flow.inpaint(np.ma.masked_array(PICTURES, mask=~below))
 
 
 def test_pictures_of_long_doubles_are_read_as_doubles():

@@ -398,3 +398,12 @@ def test_a_fit_killed_at_random_moments_ends_with_the_same_bits(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["vectors", "pictures"])
 def test_a_fit_killed_twenty_times_ends_with_the_same_bits(kind, tmp_path):
     killed_and_resumed(kind, tmp_path, 20, seed=1)
+
+
+def test_what_a_fit_left_that_was_killed_while_writing_is_removed(tmp_path):
+    left = tmp_path / ".fit.checkpoint.0a1b2c3d.part"
+    left.write_bytes(b"half a checkpoint")
+    mine = tmp_path / "notes.part"
+    mine.write_text("mine")
+    SlicedWassersteinFlow(**quick).fit(X, checkpoint_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == [mine]

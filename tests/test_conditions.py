@@ -1,5 +1,7 @@
 """Conditions: encoding, proportions, weights, offsets."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from sliceflow.conditions import (
     Labels,
     Offset,
     as_array,
+    evenly,
     infer,
     proportional,
     repeated,
@@ -29,7 +32,7 @@ from sliceflow.rng import Seed
         (["b", "a", "b"], [1, 0, 1]),
         ([True, False, True], [1, 0, 1]),
         ([(0, 1), (0, 0), (0, 1)], [1, 0, 1]),
-        ([1, "one", None, 1], [0, 1, 2, 0]),
+        ([1, "one", (1,), 1], [0, 1, 2, 0]),
         (pd.Series(["x", "y", "x"]), [0, 1, 0]),
         (torch.tensor([5, 4, 5]), [1, 0, 1]),
     ],
@@ -128,8 +131,10 @@ def test_messages_name_what_does_not_fit():
         columns.encode(np.zeros((4, 3)))
     with pytest.raises(ValueError, match=r"y contains nan at \[1, 0\]"):
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
+    with pytest.raises(ValueError, match="row 1 of y is a dict; labels must be hashable"):
+        infer(as_array([1, {}]), 2)
     with pytest.raises(ValueError, match="labels must be hashable"):
-        as_array([{}, 1])
+        labels.encode([1, {}])
 
 
 def test_a_row_of_little_weight_still_counts():
@@ -168,3 +173,87 @@ def test_rows_are_never_compared_one_by_one(monkeypatch):
     monkeypatch.setattr(torch, "unique", by_values)
     rows = Seed(0).normal(50, 4)
     assert row_weights(rows, rows.repeat(10, 1)) is None
+
+
+MISSING = {
+    "None": None,
+    "NaN": float("nan"),
+    "numpy's NaN": np.float32("nan"),
+    "numpy's NaT": np.datetime64("NaT"),
+    "pandas' NaT": pd.NaT,
+    "pandas' NA": pd.NA,
+    "a tuple": ("a", float("nan")),
+}
+
+
+@pytest.mark.parametrize("value", MISSING.values(), ids=MISSING)
+def test_a_missing_label_is_refused_with_its_row(value):
+    for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
+        array = np.empty(3, dtype=object)
+        array[:] = labels
+        for y in (labels, array):
+            with pytest.raises(ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"):
+                infer(as_array(y), 3)
+
+
+COLUMNS = {
+    "objects": pd.Series(["a", None, "b"], dtype=object),
+    "text": pd.Series(["a", None, "b"], dtype="str"),
+    "text with NA": pd.Series(["a", None, "b"], dtype="string"),
+    "categories": pd.Series(["a", None, "b"], dtype="category"),
+    "an array of pandas": pd.array(["a", None, "b"], dtype="string"),
+    "dates": pd.Series(pd.to_datetime(["2020-01-01", None, "2020-01-02"])),
+    "numpy's dates": np.array(["2020-01-01", "NaT", "2020-01-02"], dtype="M8[D]"),
+    "durations": np.array([1, "NaT", 2], dtype="m8[s]"),
+    "complex": np.array([1j, complex("nan"), 2j]),
+    "integers with NA": pd.Series([1, None, 2], dtype="Int64"),
+    "floats": np.array([1.0, np.nan, 2.0]),
+    "numpy's text": np.array(["a", np.nan, "b"], dtype=np.dtypes.StringDType(na_object=np.nan)),
+}
+
+
+@pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
+def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
+    with pytest.raises(ValueError, match=r"row 1 of y has no label|y contains nan at \[1\]"):
+        infer(as_array(y), 3)
+    whole = as_array(y)[[0, 2]]
+    assert infer(whole, 2).encode(whole).tolist() == [0, 1]
+
+
+def test_a_mask_is_not_ignored():
+    y = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [1, 0]])
+    with pytest.raises(ValueError, match=r"a value of y is masked at \[1, 0\]; drop or fill"):
+        as_array(y)
+    for one in ([1, np.ma.masked], np.ma.masked_array([1, 2], mask=[0, 1])):
+        with pytest.raises(ValueError, match=r"a value of y is masked at \[1\]"):
+            as_array(one)
+    labels = infer(np.array([0, 1]), 2)
+    with pytest.raises(ValueError, match="a value of y is masked"):
+        repeated(labels, np.ma.masked, 2)
+    columns = infer(np.ones((2, 2)), 2)
+    for call in (columns.encode, lambda y: repeated(columns, y[1], 3)):
+        with pytest.raises(ValueError, match="a value of y is masked"):
+            call(y)
+    seen = as_array(np.ma.masked_array([1, 2]))
+    assert type(seen) is np.ndarray
+    assert seen.tolist() == [1, 2]
+
+
+def test_labels_are_shown_as_python_writes_them():
+    labels = infer(as_array([("a", np.int64(1)), ("a", np.int64(2))]), 2)
+    with pytest.raises(ValueError, match=re.escape("unknown label 'b'; the model knows ('a', 1), (")):
+        labels.encode([np.str_("b")])
+
+
+def test_rows_that_are_used_often_come_in_random_order():
+    rows = evenly(10, 1000, Seed(0))
+    first, second = rows.chunk(2)
+    assert not torch.equal(first, second)
+    assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
+    assert torch.equal(evenly(10, 1000, Seed(0)), rows)
+
+
+def test_weights_are_such_that_their_sums_are_exact():
+    weights = row_weights(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 1, 1, 1, 1, 1]))
+    units = weights * 2**40
+    assert torch.equal(units, units.round())

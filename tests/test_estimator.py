@@ -134,7 +134,7 @@ def test_arrays_and_tensors_come_back_as_they_came(dtype, as_tensor):
 def test_integers_and_data_frames_are_taken():
     flow = SlicedWassersteinFlow(**quick).fit(pd.DataFrame({"a": [1, 2, 3], "b": [4, 5, 6]}))
     assert flow.feature_names_in_.tolist() == ["a", "b"]
-    assert flow.particles_.dtype == np.float64
+    assert flow.particles_.dtypes.tolist() == [np.float64, np.float64]
 
 
 @pytest.mark.parametrize(

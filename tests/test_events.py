@@ -5,7 +5,7 @@ import ot
 import pytest
 import torch
 
-from sliceflow import SlicedWassersteinFlow
+from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.events import Event, HeldOut, History, Progress
 from sliceflow.rng import Seed
 
@@ -28,6 +28,38 @@ def test_every_step_is_heard_in_order():
     assert all(e.steps_total == 6 for e in heard)
     assert flow.history_["distance"] == [float(e.distance) for e in heard]
     assert np.all(np.diff(flow.history_["seconds"]) > 0)
+
+
+PICTURES = np.random.default_rng(0).integers(0, 17, (20, 4, 4)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("data", [X, PICTURES], ids=["vectors", "pictures"])
+def test_one_listener_several_or_none_may_be_given(data):
+    def flow():
+        if data is X:
+            return SlicedWassersteinFlow(40, 1, random_state=0)
+        return ImageFlow(quality=1, n_particles=40, levels=17, random_state=0)
+
+    grown, heard = flow().partial_fit(data), []
+    add = heard.append
+    for method in (flow().fit, flow().partial_fit, lambda _, **k: grown.refresh(**k)):
+        for listeners, count in ((add, 1), ((add,), 1), ([add, add], 2), (iter([add]), 1), (None, 0)):
+            heard.clear()
+            steps = len(method(data, listeners=listeners).history_["step"])
+            assert len(heard) == count * steps
+    heard.clear()
+    grown.forget(data[:2], listeners=add)
+    assert len(heard) == grown.n_iter_
+
+
+def test_listeners_that_are_none_are_refused_before_anything_is_done():
+    grown = SlicedWassersteinFlow(40, 1, random_state=0).partial_fit(X)
+    before = grown.sample(5, random_state=0)
+    for call in (grown.fit, grown.partial_fit, grown.forget, lambda _, **k: grown.refresh(**k)):
+        for listeners in (3, (print, 3)):
+            with pytest.raises(ValueError, match=r"listeners=.*3.* must be a callable, a tuple of sev"):
+                call(X[:9], listeners=listeners)
+    assert np.array_equal(grown.refresh().sample(5, random_state=0), before)
 
 
 def test_the_distance_of_the_first_step_is_the_sliced_distance_between_noise_and_data():

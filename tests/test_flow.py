@@ -231,3 +231,10 @@ def test_axis_steps_are_exact_with_entropy_too():
     flow = Flow([Stage("axis", Axis(), 2)], Seed(0), entropy=0.5)
     simulate(flow, particles, data, Sorted(), Noise(Seed(0)))
     assert torch.allclose(particles.x.sort(1).values, data.x.sort(1).values, rtol=0, atol=1e-12)
+
+
+def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
+    noise = Noise(Seed(0), first=7)
+    at_once = noise.fill(torch.empty(3, 600))
+    monkeypatch.setattr("sliceflow.flow._NUMBERS", 1)
+    assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)

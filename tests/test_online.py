@@ -530,7 +530,7 @@ def test_rows_are_still_there_when_the_refresh_without_them_is_refused():
 def test_none_is_no_label_beside_others():
     X, _ = moons_like(60)
     flow = vectors()
-    with pytest.raises(ValueError, match="y holds None"):
+    with pytest.raises(ValueError, match="row 0 of y has no label"):
         flow.partial_fit(X, [None, "a"] * 30)
     assert flow.partial_fit(X, ["b", "a"] * 30).classes_.tolist() == ["a", "b"]
 

@@ -238,3 +238,23 @@ def test_a_class_that_stays_where_it_is_costs_nothing():
     fit = Histogram(16).fit(z_p, z_q, None, (Runs((0, 2, 4)), Runs((0, 2, 2))))
     assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
     assert fit.table.of_class(1, 2).displace(z_p).abs().max() == 0
+
+
+def test_what_was_counted_is_left_as_it_was_where_classes_stand_still():
+    transport, z = Histogram(8), torch.linspace(0, 1, 40).reshape(4, 10)
+    counted, again = transport.count(z), transport.count(z)
+    transport.between(counted, again, z.dtype, still={1}, n_classes=2)
+    for ours, before in zip(counted, again, strict=True):
+        assert torch.equal(ours, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_maps_have_the_type_of_the_particles(dtype):
+    z = torch.linspace(0, 1, 40, dtype=dtype)[None]
+    for transport in (Histogram(8), Sorted()):
+        assert transport.fit(z, z + 1).table.values.dtype == dtype
+
+
+def test_by_default_counting_looks_at_so_many_and_sorting_at_all():
+    assert Histogram().most == Auto().most == 131_072  # as the docs say
+    assert Sorted().most is None

@@ -7,6 +7,7 @@ import sys
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "projection_budget",
     "resolve_device",
     "total_memory",
+    "unmasked",
 ]
 
 
@@ -30,7 +32,8 @@ class ParameterError(ValueError):
     """A parameter that cannot be used: its `name` and `value`, the `fact` against it, and `advice`."""
 
     def __init__(self, name: str, value: object, fact: str, advice: str = "") -> None:
-        super().__init__(f"{name}={value!r} {fact}{advice and '; '}{advice}")
+        shown = value.item() if isinstance(value, np.generic) else value
+        super().__init__(f"{name}={shown!r} {fact}{advice and '; '}{advice}")
         self.name, self.value, self.fact, self.advice = name, value, fact, advice
 
     def __reduce__(self) -> Any:  # joblib sends errors from one process to another
@@ -148,6 +151,17 @@ def from_tensor(x: Any) -> Any:
         return x
     x = x.detach().cpu()
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+
+
+def unmasked(x: Any, name: str) -> Any:
+    """x as it is, if it hides nothing behind a mask of numpy.ma, which reading it would ignore."""
+    listed = isinstance(x, list | tuple)
+    for row, part in enumerate(x if listed else [x]):
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            place = [row] * listed + np.argwhere(np.ma.getmaskarray(part))[0].tolist()
+            where = f" at {place}" if place else ""
+            raise ValueError(f"a value of {name} is masked{where}; drop or fill what is masked first")
+    return x
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -8,7 +8,7 @@ themselves are never written to, so no condition can move.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.checks import from_tensor
+from sliceflow.checks import from_tensor, unmasked
 from sliceflow.rng import Seed
 
 __all__ = [
@@ -33,8 +33,11 @@ __all__ = [
     "repeated",
     "row_groups",
     "row_weights",
+    "shown",
     "whole_weights",
 ]
+
+_HASHABLE = "labels must be hashable: ints, strings, tuples, …"
 
 
 ENOUGH = 2_000  # particles that maps are fitted to at least: fresh ones follow maps of fewer badly
@@ -103,8 +106,7 @@ class Labels:
         try:
             return cls(np.unique(y))
         except TypeError:
-            distinct = list(dict.fromkeys(y.tolist()))
-            return cls(_objects(distinct))
+            return cls(_objects(list(dict.fromkeys(y.tolist()))))
 
     @property
     def width(self) -> int:
@@ -123,7 +125,10 @@ class Labels:
             return torch.from_numpy(_finite(array))
         number = {label: i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
-        unknown = list(dict.fromkeys(label for label in labels if label not in number))
+        try:
+            unknown = list(dict.fromkeys(label for label in labels if label not in number))
+        except TypeError as error:
+            raise ValueError(_HASHABLE) from error
         if unknown:
             raise ValueError(
                 f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}; "
@@ -149,7 +154,7 @@ class Columns:
         return len(self.mean)
 
     def encode(self, y: Any) -> Tensor:
-        array = np.asarray(y)
+        array = as_array(y)
         if array.ndim != 2 or array.shape[1] != self.width:
             raise ValueError(
                 f"y has shape {array.shape} but the model was fitted with {self.width} continuous "
@@ -158,7 +163,7 @@ class Columns:
         return torch.from_numpy((_finite(array) - self.mean) / self.scale)
 
 
-def infer(array: np.ndarray, n_rows: int) -> Condition:
+def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     """The condition that the y of `fit` describes: 1-D is labels, 2-D is continuous columns."""
     if array.ndim not in (1, 2):
         raise ValueError(f"y has shape {array.shape}; pass labels (n,) or columns (n, l)")
@@ -168,11 +173,12 @@ def infer(array: np.ndarray, n_rows: int) -> Condition:
         if array.shape[1] == 0:
             raise ValueError("y has 0 columns; leave it out for an unconditional flow")
         return Columns.of(_finite(array))
+    _need_labels(array, name)
     if array.dtype.kind == "f":
-        _finite(array)
+        _finite(array, name)
         if not np.all(array == np.round(array)):
             raise ValueError(
-                f"y is one-dimensional, which means class labels, but holds fractions such as "
+                f"{name} is one-dimensional, which means class labels, but holds fractions such as "
                 f"{array[array != np.round(array)][0]}; pass y[:, None] for a continuous condition"
             )
     return Labels.of(array)
@@ -180,11 +186,12 @@ def infer(array: np.ndarray, n_rows: int) -> Condition:
 
 def repeated(condition: Condition, y: Any, n: int) -> Any:
     """y for n samples: one condition is repeated n times, anything else is left as it is."""
+    y = unmasked(y, "y")
     if isinstance(condition, Labels):
         one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
         one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
         return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
-    array = np.asarray(y)
+    array = as_array(y)
     if array.ndim == 0 or (array.ndim == 1 and len(array) == condition.width):
         return np.tile(array.reshape(1, -1), (n, 1))
     return array
@@ -318,17 +325,15 @@ def whole_weights(ratio: Tensor) -> Tensor:
     return torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
 
 
-def as_array(y: Any) -> np.ndarray:
+def as_array(y: Any, name: str = "y") -> np.ndarray:
     """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
-    y = from_tensor(y)
+    y = unmasked(from_tensor(y), name)
     if hasattr(y, "to_numpy"):  # pandas, polars
         y = y.to_numpy()
     if isinstance(y, np.ndarray):
-        return y
+        return np.asarray(y)
     kinds = {type(v) for v in y} if isinstance(y, Sequence) and not isinstance(y, str) else set()
     if kinds and (kinds <= {tuple} or (len(kinds) > 1 and not all(_is_number(k) for k in kinds))):
-        if not all(isinstance(v, Hashable) for v in y):
-            raise ValueError("labels must be hashable: ints, strings, tuples, …")
         return _objects(y)
     return np.asarray(y)
 
@@ -344,21 +349,62 @@ def _is_number(kind: type) -> bool:
     return issubclass(kind, (int, float, np.number))
 
 
-def _finite(y: np.ndarray) -> np.ndarray:
+def _need_labels(array: np.ndarray, name: str) -> None:
+    """Refuse what is no label: missing values, which equal nothing, and what cannot be hashed."""
+    if array.dtype.kind in "biufUS":  # missing floats are not finite
+        return
+    for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
+        if _is_missing(label):
+            raise ValueError(
+                f"row {row} of {name} has no label ({shown(label)}); drop such rows, or give them a "
+                "label of their own, such as 'unknown'"
+            )
+        try:
+            hash(label)
+        except TypeError as error:
+            raise ValueError(f"row {row} of {name} is a {type(label).__name__}; {_HASHABLE}") from error
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, NaN, NaT or pandas' NA, or a tuple with what does not equal itself."""
+    if isinstance(label, tuple):
+        return any(_is_missing(v) for v in label if v is not None)
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # whether NA is NA nobody can tell
+        return True
+
+
+def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
     if y.dtype.kind not in "fiub":
         raise ValueError(
-            f"y has columns of dtype {y.dtype}; continuous conditions must be numbers, labels 1-D"
+            f"{name} has columns of dtype {y.dtype}; continuous conditions must be numbers, labels 1-D"
         )
     y = y.astype(np.float64)
     bad = np.argwhere(~np.isfinite(y))
     if len(bad):
         at = tuple(int(i) for i in bad[0])
         raise ValueError(
-            f"y contains {y[at]} at {list(at)}; conditions must be finite: drop or fill such rows"
+            f"{name} contains {y[at]} at {list(at)}; conditions must be finite: drop or fill such rows"
         )
     return y
 
 
+def shown(label: Any) -> str:
+    """A label in a message: as Python writes it, whatever numpy calls its type.
+
+    Examples
+    --------
+    >>> shown(np.str_("cat")), shown((np.int64(3), "dog")), shown(np.datetime64("2020-01-31"))
+    ("'cat'", "(3, 'dog')", '2020-01-31')
+    """
+    if isinstance(label, tuple):
+        return f"({', '.join(map(shown, label))}{',' if len(label) == 1 else ''})"
+    if isinstance(label, np.datetime64 | np.timedelta64):
+        return str(label)
+    return repr(label.item() if isinstance(label, np.generic) else label)
+
+
 def _listed(labels: list[Any], most: int = 12) -> str:
-    shown = ", ".join(repr(label) for label in labels[:most])
-    return shown if len(labels) <= most else f"{shown}, … ({len(labels)} in all)"
+    some = ", ".join(map(shown, labels[:most]))
+    return some if len(labels) <= most else f"{some}, … ({len(labels)} in all)"

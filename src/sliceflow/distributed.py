@@ -29,6 +29,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.checks import resolve_device
 from sliceflow.conditions import row_weights
+from sliceflow.dataframes import Form
 from sliceflow.events import Event, Listener, tell
 from sliceflow.minibatch import MiniBatches
 from sliceflow.transports import Auto, Both, Counts, Fit, Histogram, Transport
@@ -192,7 +193,7 @@ class Ranks:
         return out
 
     def gather(self, rows: Any) -> Any:
-        """The rows (n, …) of all ranks, an array or a tensor as given: all particles from each rank's.
+        """The rows (n, …) of all ranks, of the kind that is given: all particles from each rank's.
 
         Examples
         --------
@@ -203,6 +204,9 @@ class Ranks:
             return rows
         if isinstance(rows, Tensor):
             return torch.cat([part.movedim(-1, 0) for _, part in self.columns(rows.movedim(0, -1))])
+        form = Form.of(rows)
+        if form is not None:
+            return form.made(self.gather(np.asarray(rows)))
         if rows.dtype.kind not in "fiub":  # names of any length
             return np.concatenate(self.told_by_all(rows))
         as_bytes = torch.from_numpy(np.ascontiguousarray(rows)).reshape(-1).view(torch.uint8)

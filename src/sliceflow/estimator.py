@@ -19,6 +19,7 @@ from torch import Tensor
 from sliceflow import conditions, events, frames, transports
 from sliceflow.checkpoints import Keeper, digest, identity, same_on_all
 from sliceflow.checks import is_int, need, resolve_device
+from sliceflow.dataframes import Form
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
@@ -91,7 +92,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
     Attributes
     ----------
-    particles_ : array or tensor
+    particles_ : array, tensor or DataFrame, as X was
         (M, d) batched samples.
     particle_conditions_ : array or None
         Their conditions as the user wrote them.
@@ -103,6 +104,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         Steps done, axis steps included.
     n_features_in_ : int
         d.
+    feature_names_in_ : array
+        The names of the columns, if X was a DataFrame with texts for names.
 
     Examples
     --------
@@ -115,6 +118,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     >>> flow.sample(3, y=1, random_state=0).shape
     (3, 2)
     """
+
+    _form: Form | None = None  # of the DataFrame that was fitted
 
     def __init__(
         self,
@@ -161,7 +166,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         y: Any = None,
         *,
         particle_conditions: Any = None,
-        listeners: tuple[events.Listener, ...] = (),
+        listeners: events.Listeners = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         ranks: Ranks | None = None,
@@ -170,13 +175,13 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
         Parameters
         ----------
-        X : (n, d) array or tensor of finite numbers; float32 and float64 are kept
+        X : (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept
         y : None, labels (n,) of any hashable kind, or continuous columns (n, l)
         particle_conditions : the particles' own y, M of them, in any shares; None takes the data's
             proportions. For labels the data are weighted to match, so any shares are right; continuous
             ones should be spread as the data's are.
-        listeners : callables that take a `sliceflow.events.Event` after every step; one that returns
-            True ends the stage
+        listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
+            them; one that returns True ends the stage
         checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
@@ -186,6 +191,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         self._check_parameters()
+        listening = events.listening(listeners)
         together, device = ranks or Ranks(), resolve_device(self.device)
         if particle_conditions is not None:
             particle_conditions = np.atleast_1d(conditions.as_array(particle_conditions))
@@ -206,7 +212,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             rows, held = hold_out(rows, self.validation_fraction, seed.child("held out"), together)
         start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
         heard: list[events.Listener] = [history := events.History()]
-        heard += together.agreeing(listeners)
+        heard += together.agreeing(listening)
         rule = None
         if held is not None:
             rule = self._stopping_rule(held, start, seed.child("stopping rule"), together)
@@ -241,6 +247,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self._condition, self._codes = rows.condition, rows.codes
         self._n_rows = rows.place.total
         self._type, self._device, self._given_device = rows.x.dtype, device, given.device
+        self._form = given.form
+        self.__dict__.pop("feature_names_in_", None)
+        self.__dict__.update(given.features)
         self.particles_ = self._give_back(particles)
         self.particle_conditions_ = start.y
         if isinstance(rows.condition, conditions.Labels):
@@ -265,7 +274,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
         Returns
         -------
-        (n_samples, d) array, or tensor if the model was fitted on one, in the units and type of X
+        (n_samples, d) array, or a tensor or DataFrame if the model was fitted on one, in the units and
+        type of X
         """
         check_is_fitted(self, "history_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
@@ -288,8 +298,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(chunk.x)
             replay(self._flow, self._model, chunk, noise)
-            out.append(self._give_back(chunk.x))
-        return np.concatenate(out) if self._given_device is None else torch.cat(out)
+            out.append(self._rows(chunk.x))
+        return self._in_form(np.concatenate(out) if self._given_device is None else torch.cat(out))
 
     def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
         """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
@@ -321,6 +331,12 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
     def _give_back(self, x: Tensor) -> Any:
         """(d, n) in the engine's units -> (n, d) in the user's units, type and kind of array."""
+        return self._in_form(self._rows(x))
+
+    def _in_form(self, rows: Any) -> Any:
+        return rows if self._form is None else self._form.made(rows)
+
+    def _rows(self, x: Tensor) -> Any:
         rows = self._units.decode(x)
         if self._given_device is None:
             return np.ascontiguousarray(rows.cpu().numpy())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sliceflow.checks import need
 from sliceflow.rng import Seed
 
-__all__ = ["Event", "HeldOut", "History", "Listener", "Progress", "closing", "tell"]
+__all__ = [
+    "Event",
+    "HeldOut",
+    "History",
+    "Listener",
+    "Listeners",
+    "Progress",
+    "closing",
+    "listening",
+    "tell",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ class Event:
 
 
 Listener = Callable[[Event], bool | None]
+Listeners = Listener | Iterable[Listener] | None
 
 
 @dataclass
@@ -223,6 +235,25 @@ def _quantiles(z: Tensor, n: int) -> Tensor:
     i = position.floor().long().clamp(max=max(m - 2, 0))
     f = (position - i).to(z.dtype)
     return z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
+
+
+def listening(listeners: Listeners) -> tuple[Listener, ...]:
+    """The listeners that a user gave: one, several or None.
+
+    Examples
+    --------
+    >>> listening(print)
+    (<built-in function print>,)
+    """
+    what = "a callable, a tuple of several, or None"
+    if listeners is None:
+        return ()
+    if callable(listeners):
+        return (listeners,)
+    need(isinstance(listeners, Iterable), "listeners", listeners, what)
+    several = tuple(listeners)
+    need(all(callable(listener) for listener in several), "listeners", several, what)
+    return several
 
 
 def tell(listeners: Sequence[Listener], event: Event) -> bool:

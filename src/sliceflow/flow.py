@@ -30,6 +30,7 @@ from sliceflow.transports import Fit, GridTable, Table, Transport
 __all__ = ["Cloud", "Counted", "Flow", "Noise", "Run", "Step", "batches_for", "replay", "simulate"]
 
 BUDGET = 1 << 28  # bytes for projections that are moved at a time
+_NUMBERS = 1 << 26  # random ones that are drawn at a time
 
 
 @dataclass
@@ -81,7 +82,7 @@ class Noise:
     def fill(self, x: Tensor) -> Tensor:
         """N(0, I) written into x (d, n), which is returned."""
         d, n = x.shape
-        chunk = max(256, (1 << 26) // d)
+        chunk = max(256, _NUMBERS // d)
         for first in range(0, n, chunk):  # rows of numbers are turned into columns
             part = x[:, first : first + chunk]
             count, start = part.shape[1], self.first + first

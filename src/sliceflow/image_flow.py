@@ -154,7 +154,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         images: Any,
         labels: Any = None,
         *,
-        listeners: tuple[events.Listener, ...] = (),
+        listeners: events.Listeners = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         ranks: Ranks | None = None,
@@ -165,8 +165,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ----------
         images : (n, h, w) or (n, h, w, c), integers 0..levels-1 or floats in [0, 1]
         labels : None, or class labels (n,) of any hashable kind
-        listeners : callables that take a `sliceflow.events.Event` after every step; one that returns
-            True ends the stage
+        listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
+            them; one that returns True ends the stage
         checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
@@ -176,6 +176,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         self._check_parameters()
+        listening = events.listening(listeners)
         together = ranks or Ranks()
         same_on_all(together, self, resolve_device(self.device), checkpoint_dir)
         data = PictureData.of(
@@ -201,7 +202,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         start = begin(self, data, seed, ranks)
         data = replace(data, order=start.batches.order)
         history = events.History()
-        heard: list[events.Listener] = [history, *together.agreeing(listeners)]
+        heard: list[events.Listener] = [history, *together.agreeing(listening)]
         if self.verbose and together.first:
             heard.append(events.Progress())
         run = Run()
@@ -270,7 +271,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        pictures : as fitted; their unobserved pixels are ignored
+        pictures : as fitted; their unobserved pixels are ignored, and may be masked (`numpy.ma`)
         n_samples : completions of each
 
         Returns
@@ -282,6 +283,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if where is None:
             raise ValueError("the model was fitted without observed=; nothing tells what to complete")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
+        if isinstance(pictures, np.ma.MaskedArray) and pictures.shape[1:3] == where.shape:
+            hidden = np.ma.getmaskarray(pictures)
+            if not hidden[:, where].any():
+                pictures = pictures.filled(0)
         return self._offline().completions(pictures, where, n_samples, Seed.of(random_state))
 
     def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:

@@ -21,6 +21,7 @@ from sliceflow import conditions, frames, picture_parameters
 from sliceflow.checks import is_int, is_real, need, projection_budget, resolve_device
 from sliceflow.compact import compress_model
 from sliceflow.container import Fields, ModelFileError, read, write
+from sliceflow.dataframes import Form
 from sliceflow.flow import Flow
 from sliceflow.local import Tiles
 from sliceflow.model_checks import (
@@ -120,7 +121,7 @@ class Saved:
             body = _vectors_packed(cast("sliceflow.SlicedWassersteinFlow", self), tensors)
         estimator = cast(Any, self)
         if particles:
-            tensors["particles"] = torch.as_tensor(estimator.particles_)
+            tensors["particles"] = _tensor(estimator.particles_, estimator)
             pack_particle_conditions(estimator.particle_conditions_, estimator._condition, tensors)
         text = {
             "format": FORMAT,
@@ -264,6 +265,7 @@ def _vectors_packed(
     return {
         "estimator": "SlicedWassersteinFlow",
         "columns": None if names is None else [str(name) for name in names],
+        "frame": None if flow._form is None else flow._form.packed(),
         "type": str(flow._type).removeprefix("torch."),
         "tensors_on": None if flow._given_device is None else flow._given_device.type,
         "seed": asdict(engine.seed),
@@ -326,9 +328,16 @@ def _vectors_unpacked(
         if len(names) != d:
             raise ValueError(f"columns has {len(names)} names for {d} columns")
         flow.feature_names_in_ = np.array(names, dtype=object)
+    if header.value.get("frame") is not None:  # files of earlier versions have none
+        row = header.inner("frame")
+        flow._form = Form.unpacked(row.text("library"), row.rows("names"), row.rows("dtypes"))
+        if len(flow._form.names) != d:
+            raise ValueError(f"frame.names has {len(flow._form.names)} names for {d} columns")
     _restore_rest(flow, header, tensors, (d,), kind)
     if flow._given_device is not None and "particles_" in vars(flow):
         flow.particles_ = torch.from_numpy(flow.particles_).to(flow._given_device)
+    elif flow._form is not None and "particles_" in vars(flow):
+        flow.particles_ = flow._form.made(flow.particles_)
     return flow
 
 
@@ -458,3 +467,10 @@ def _restore_rest(
         ).numpy()
         m = len(flow.particles_)
         flow.particle_conditions_ = unpack_particle_conditions(flow._condition, m, tensors)
+
+
+def _tensor(particles: Any, estimator: Any) -> Tensor:
+    """Batched samples as a tensor; a DataFrame's columns may be of several types."""
+    if getattr(estimator, "_form", None) is None:
+        return torch.as_tensor(particles)
+    return torch.tensor(np.asarray(particles, dtype=np.float64), dtype=estimator._type)

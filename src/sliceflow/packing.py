@@ -292,7 +292,7 @@ def _label(label: Any) -> Any:
     ):
         return label
     raise ValueError(
-        f"the label {label!r} is a {type(label).__name__}, which a file cannot keep; "
+        f"the label {conditions.shown(label)} is a {type(label).__name__}, which a file cannot keep; "
         "use strings, numbers or tuples of them"
     )
 

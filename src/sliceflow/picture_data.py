@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -76,15 +76,15 @@ class PictureData:
             return data
         if observed is not None:
             raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
-        names = np.atleast_1d(conditions.as_array(labels))
+        names = np.atleast_1d(conditions.as_array(labels, "labels"))
         if len(names) != place.count:
             raise ValueError(
                 f"there are {place.count} pictures but {len(names)} labels; pass one for each"
             )
-        names = ranks.gather(names)
-        condition = conditions.infer(names, place.total)
-        if not isinstance(condition, conditions.Labels):
+        if names.ndim != 1:
             raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
+        names = ranks.gather(names)
+        condition = cast(conditions.Labels, conditions.infer(names, place.total, "labels"))
         codes = condition.encode(names)
         own = codes[place.slice].to(device)
         return replace(data, condition=condition, codes=codes, names=names, own_codes=own)

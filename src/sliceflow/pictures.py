@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.checks import ParameterError, from_tensor
+from sliceflow.checks import ParameterError, from_tensor, unmasked
 from sliceflow.rng import Seed
 
 __all__ = ["MASKS", "Layout", "as_array", "mask_of"]
@@ -166,8 +166,9 @@ def _merged(runs: Sequence[slice]) -> list[slice]:
 
 def as_array(images: Any) -> np.ndarray:
     """Pictures of any kind as an array, in the machine's own order of bytes."""
+    images = unmasked(from_tensor(images), "the pictures")
     try:
-        array: np.ndarray = np.asarray(from_tensor(images))
+        array: np.ndarray = np.asarray(images)
         own = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
         return array.astype(own, copy=False)
     except ValueError as error:
@@ -207,7 +208,7 @@ def mask_of(observed: Any, layout: Layout) -> Tensor:
             raise ParameterError("observed", observed, f"is not one of {sorted(MASKS)}, nor a mask")
         mask = MASKS[observed](h, w)
     else:
-        mask = np.asarray(observed)
+        mask = np.asarray(unmasked(observed, "observed"))
         if mask.shape != (h, w) or mask.dtype != bool:
             raise ValueError(
                 f"observed has shape {mask.shape} and dtype {mask.dtype}; "

@@ -116,7 +116,9 @@ def measure(
         asked = few(train.labels, n) if by_class and train.labels is not None else None
         given = {} if asked is None else {"labels" if train.pictures else "y": asked}
         scores.append(
-            battery.score(train.rows(from_tensor(flow.sample(n, random_state=1, **given))), asked)
+            battery.score(
+                train.rows(np.asarray(from_tensor(flow.sample(n, random_state=1, **given)))), asked
+            )
         )
     out = [
         Measure(name, scores[0].get(name), scores[1].get(name), battery.floors.get(name), ideal, what)

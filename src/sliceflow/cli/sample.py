@@ -34,7 +34,7 @@ def sample(
         x = from_tensor(flow.sample(n, labels=labels, random_state=seed))
         _write_pictures(path, x, flow.levels, labels)
     else:
-        x = from_tensor(flow.sample(n, y=labels, random_state=seed))
+        x = np.asarray(from_tensor(flow.sample(n, y=labels, random_state=seed)))
         _write_rows(path, x, *_columns(run, x.shape[1]), labels)
     return {"out": str(path), "n": n, "label": label, "seed": seed}
 

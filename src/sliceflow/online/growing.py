@@ -52,7 +52,7 @@ class Growing:
         y: Any = None,
         *,
         refresh: bool | int = True,
-        listeners: tuple[events.Listener, ...] = (),
+        listeners: events.Listeners = (),
     ) -> Self:
         """Absorb rows, at a cost that does not depend on how many there are already; then refresh.
 
@@ -67,7 +67,7 @@ class Growing:
         refresh : True moves the particles onto all the data, False only counts; a number is `refresh`'s
         listeners : as of `fit`
         """
-        estimator = cast(Any, self)
+        estimator, listeners = cast(Any, self), events.listening(listeners)
         estimator._check_parameters()
         if self._online is None and "_file" in vars(self):
             raise ValueError(
@@ -101,7 +101,7 @@ class Growing:
         y: Any = None,
         *,
         refresh: bool | int = True,
-        listeners: tuple[events.Listener, ...] = (),
+        listeners: events.Listeners = (),
     ) -> Self:
         """Take rows away again: the model is then that of the others, as if these had never been there.
 
@@ -111,7 +111,7 @@ class Growing:
             are not there are an error, and then nothing is taken away
         refresh, listeners : as of `partial_fit`
         """
-        online = self._kept()
+        online, listeners = self._kept(), events.listening(listeners)
         online.forget(cast(Any, self), X, y)
         try:
             return self._refreshed(refresh, listeners)
@@ -119,7 +119,7 @@ class Growing:
             online.change(cast(Any, self), X, y, 1)
             raise
 
-    def refresh(self, last: int | None = None, *, listeners: tuple[events.Listener, ...] = ()) -> Self:
+    def refresh(self, last: int | None = None, *, listeners: events.Listeners = ()) -> Self:
         """Move fresh particles onto the data as they are now.
 
         Parameters
@@ -133,14 +133,14 @@ class Growing:
         if last is not None:
             need(is_int(last, 1), "last", last, "None or an int of at least 1")
             check_is_fitted(self, "history_")
-        heard: list[events.Listener] = [history := events.History(), *listeners]
+        heard: list[events.Listener] = [history := events.History(), *events.listening(listeners)]
         if cast(Any, self).verbose:
             heard.append(events.Progress())
         with events.closing(heard):
             online.refresh(cast(Any, self), last, heard, history)
         return self
 
-    def _refreshed(self, refresh: bool | int, listeners: tuple[events.Listener, ...]) -> Self:
+    def _refreshed(self, refresh: bool | int, listeners: events.Listeners) -> Self:
         if refresh is False:
             return self
         return self.refresh(None if refresh is True else refresh, listeners=listeners)
@@ -246,7 +246,7 @@ class Online(ABC):
         missing = self.ledger.missing(names, groups)
         if missing is not None:
             label = next(label for label, of in groups if of.start <= missing < of.stop)
-            of = "" if label is None else f" of class {label!r}"
+            of = "" if label is None else f" of class {conditions.shown(label)}"
             raise ValueError(
                 f"{len(rows)} rows are to be forgotten, but the counts do not hold all of them: a row"
                 f"{of} was never absorbed, or is forgotten already. Nothing was changed"
@@ -276,8 +276,6 @@ class Online(ABC):
                 f"y has shape {labels.shape}; partial_fit takes class labels (n,). Continuous "
                 "conditions need the rows themselves: use fit"
             )
-        if None in condition.classes.tolist():
-            raise ValueError("y holds None, which means rows without labels; call that class otherwise")
         codes = condition.encode(labels).numpy()
         rows = rows[np.argsort(codes, kind="stable")]
         ends = np.cumsum(np.bincount(codes, minlength=condition.width)).tolist()

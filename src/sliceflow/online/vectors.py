@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sliceflow import events, transports
-from sliceflow.checks import from_tensor, need, projection_budget, resolve_device
+from sliceflow.checks import need, projection_budget, resolve_device
+from sliceflow.dataframes import Form
 from sliceflow.flow import Flow, Run, replay, simulate
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
 from sliceflow.vectors import units
+from sliceflow.vectors.given import checked
 from sliceflow.vectors.memory import check_online_memory
 from sliceflow.vectors.start import count_particles
 
@@ -41,12 +42,14 @@ class VectorsOnline(Online):
     shift, scale : the units of the engine
     type : of the rows
     given : where the user's tensors are, or None for arrays
+    form : of the user's DataFrames, or None for others
     """
 
     shift: np.ndarray = field(kw_only=True)
     scale: np.ndarray = field(kw_only=True)
     type: torch.dtype = field(kw_only=True)
     given: torch.device | None = field(kw_only=True)
+    form: Form | None = field(kw_only=True, default=None)
 
     @classmethod
     def begin(cls, estimator: SlicedWassersteinFlow, X: Any) -> VectorsOnline:
@@ -62,9 +65,8 @@ class VectorsOnline(Online):
             "at least 1 for partial_fit, or n_axis_steps: without steps nothing is counted",
         )
         n_bins = histogram_bins(estimator.transport, 1024)
-        given = X.device if isinstance(X, Tensor) else None
-        X = from_tensor(X)
-        X = validate_data(estimator, X, dtype=[np.float64, np.float32])
+        given, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
+        X = checked(estimator, X)
         shift, scale = units.standardization(X, estimator.standardize)
         device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
         stages = flat(
@@ -86,10 +88,11 @@ class VectorsOnline(Online):
             scale=scale,
             type=torch.float32 if X.dtype == np.float32 else torch.float64,
             given=given,
+            form=form,
         )
 
     def rows(self, estimator: Any, X: Any) -> np.ndarray:
-        X = validate_data(estimator, from_tensor(X), dtype=[np.float64, np.float32], reset=False)
+        X = checked(estimator, X, reset=False)
         kind = np.float32 if self.type == torch.float32 else np.float64
         return cast(np.ndarray, X.astype(kind) + kind(0))  # no −0, which is 0 by another name
 
@@ -138,5 +141,6 @@ class VectorsOnline(Online):
         estimator._flow, estimator._model, estimator._n_rows = flow, model, len(codes)
         estimator._units = units.Units.linear(self.shift, self.scale)
         estimator._type, estimator._device, estimator._given_device = self.type, self.device, self.given
+        estimator._form = self.form
         keep(estimator, condition, own, particles, history)
         estimator.particles_ = estimator._give_back(particles.x)

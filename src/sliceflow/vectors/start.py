@@ -194,9 +194,9 @@ def _conditions(
     if y_p is not None:
         codes = rows.condition.encode(y_p)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
-            label = y_p[lost.numpy()].tolist()[0]
+            label = conditions.shown(y_p[lost.numpy()][0])
             raise ValueError(
-                f"particle_conditions has {label!r}, but early_stopping holds out all its rows; give "
+                f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
                 "more of them or set early_stopping=False"
             )
     else:

@@ -1,0 +1,245 @@
+"""docs/how-to/bad-input.md, row by row: what its tables say is what happens."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.exceptions import NotFittedError
+
+from sliceflow import SlicedWassersteinFlow
+
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "bad-input.md").read_text(encoding="utf-8")
+X = np.random.default_rng(0).normal(size=(30, 3))
+Y = np.arange(30) % 3
+WORDS = np.array(["a", "b", "c"])[Y].tolist()
+
+
+def fit(x=X, y=None, **parameters):
+    parameters = dict(n_particles=40, n_steps=2, random_state=0) | parameters
+    return SlicedWassersteinFlow(**parameters).fit(x, y)
+
+
+def having(value, at=(4, 1), array=X):
+    changed = array.astype(object if value is None else np.result_type(array, type(value)))
+    changed[at] = value
+    return changed
+
+
+def frame(odd):
+    return pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "odd": odd})
+
+
+def label(value):
+    return [*WORDS[:4], value, *WORDS[5:]]
+
+
+def hidden(array):
+    return np.ma.masked_array(array, mask=np.arange(array.size).reshape(array.shape) == 7)
+
+
+def grows_with_other_names():
+    flow = SlicedWassersteinFlow(40, 2, random_state=0).partial_fit(frame(X[:, 2]))
+    flow.partial_fit(frame(X[:, 2]).rename(columns={"odd": "even"}))
+
+
+def refused(message, *calls, error=ValueError):
+    return error, message, calls
+
+
+def legal(*calls):
+    return None, "", calls
+
+
+OBJECTS = pd.Series([1.0] * 9 + ["x"] * 21, dtype=object)
+dated = np.arange(90).reshape(30, 3)
+ROWS = {
+    "X": {
+        "NaN, infinity, or None among numbers": refused(
+            r"contains (NaN|infinity) in row 4, column 1\. Missing values .*: drop or fill",
+            *(lambda v=v: fit(having(v)) for v in (np.nan, np.inf, -np.inf, None)),
+        ),
+        "a masked array": refused(r"a value of X is masked at \[2, 1\]", lambda: fit(hidden(X))),
+        "one-dimensional, or three": refused(
+            "Expected 2D|dim 3", lambda: fit(X[:, 0]), lambda: fit(X[None])
+        ),
+        "no rows or no columns": refused(
+            "0 (sample|feature)", lambda: fit(X[:0]), lambda: fit(X[:, :0])
+        ),
+        "text, also text that says numbers": refused(
+            r"X holds (the )?text.*with X.astype\(float\), and encode any other",
+            *(lambda x=x: fit(x) for x in (X.astype(str), X.astype("S"), X.astype(str).astype(object))),
+            lambda: fit(X.astype(str).tolist()),
+            lambda: fit([["a", 1.0], ["b", 2.0]]),
+            lambda: fit(X.astype(np.dtypes.StringDType())),
+        ),
+        "dates, durations": refused(
+            r"X has dtype (datetime|timedelta)64\[D\]; turn dates into numbers",
+            lambda: fit(dated.astype("M8[D]")),
+            lambda: fit(dated.astype("m8[D]")),
+        ),
+        "complex numbers": refused("Complex data not supported: X has dtype", lambda: fit(X + 1j)),
+        "sparse": refused(
+            r"Use '\.toarray\(\)'", lambda: fit(scipy.sparse.csr_array(X)), error=TypeError
+        ),
+        "a column too large to standardise": refused("column 1 of X", lambda: fit(having(1e300))),
+        "integers, booleans, half precision, objects that are numbers": legal(
+            *(lambda k=k: fit(X.astype(k)) for k in (int, bool, np.float16, object))
+        ),
+        "one row": legal(lambda: fit(X[:1])),
+        "a constant column": legal(lambda: fit(np.where([True, False, True], X, 7.0))),
+        "repeated rows": legal(lambda: fit(X[[0, 1] * 9])),
+    },
+    "X as a DataFrame": {
+        "a column of text, categories, dates or durations": refused(
+            r"column 'odd' of X has dtype (str|object|category|datetime|timedelta).*turn it into "
+            "numbers.* or leave the column out",
+            lambda: fit(frame(WORDS)),
+            lambda: fit(frame(Y.astype(str))),
+            lambda: fit(frame(pd.Categorical(Y))),
+            lambda: fit(frame(pd.date_range("2020", periods=30))),
+            lambda: fit(frame(pd.timedelta_range("1s", periods=30))),
+        ),
+        "a column of objects that are not all numbers": refused(
+            "column 'odd' of X has dtype object and holds 'x' in row 9", lambda: fit(frame(OBJECTS))
+        ),
+        "a missing value: NaN, None, NA, null": refused(
+            r"in row 4, column 'odd'|column 'odd' of X has no value in row 4",
+            lambda: fit(frame(having(np.nan, 4, X[:, 0]))),
+            lambda: fit(frame(having(None, 4, X[:, 0]))),
+            lambda: fit(frame(pd.array(having(None, 4, Y), dtype="Int64"))),
+        ),
+        "two columns of one name": refused(
+            "two columns named 'b'", lambda: fit(frame(Y).rename(columns={"odd": "b"}))
+        ),
+        "names of which only some are text": refused(
+            "all input features have string names",
+            lambda: fit(frame(Y).rename(columns={"odd": 3})),
+            error=TypeError,
+        ),
+        "other names than at the first `partial_fit`": refused("even", grows_with_other_names),
+        "integers, booleans": legal(lambda: fit(frame(Y)), lambda: fit(frame(Y == 1))),
+    },
+    "y": {
+        "another length than X": refused("X has 30 rows but y has 29", lambda: fit(X, Y[:-1])),
+        "NaN or infinity": refused(
+            r"y contains (nan|inf) at \[4(, 1)?\]",
+            *(lambda v=v: fit(X, having(v)) for v in (np.nan, np.inf)),
+            *(lambda v=v: fit(X, having(v, 4, Y)) for v in (np.nan, np.inf)),
+        ),
+        "a missing label: None, NaN, NaT, NA, or a tuple with one of the last three": refused(
+            "row 4 of y has no label",
+            *(lambda v=v: fit(X, label(v)) for v in (None, np.nan, pd.NaT, pd.NA, ("a", np.nan))),
+            *(
+                lambda k=k: fit(X, pd.Series(label(None), dtype=k))
+                for k in ("str", "string", "category")
+            ),
+        ),
+        "a masked array": refused(
+            r"a value of y is masked at \[(7|2, 1)\]",
+            lambda: fit(X, hidden(Y)),
+            lambda: fit(X, hidden(X)),
+        ),
+        "one-dimensional with fractions": refused(r"pass y\[:, None\]", lambda: fit(X, X[:, 0])),
+        "two-dimensional text": refused("labels 1-D", lambda: fit(X, X.astype(str))),
+        "three-dimensional, or no columns": refused(
+            "y has", lambda: fit(X, X[..., None]), lambda: fit(X, X[:, :0])
+        ),
+        "labels that cannot be hashed": refused(
+            "row 4 of y is a dict; labels must be hashable", lambda: fit(X, label({}))
+        ),
+        "a label with one row": legal(lambda: fit(X, label("alone"))),
+        "labels of mixed kinds, tuples": legal(
+            lambda: fit(X, label(1)), lambda: fit(X, label(("a", None)))
+        ),
+        'text of numbers, `"1"`': legal(lambda: fit(X, Y.astype(str)).sample(2, y="1")),
+    },
+    "sample": {
+        "before `fit`": refused(
+            "not fitted", lambda: SlicedWassersteinFlow().sample(), error=NotFittedError
+        ),
+        "`n_samples` below 1, or not an int": refused(
+            "n_samples=", lambda: fit().sample(0), lambda: fit().sample(1.5)
+        ),
+        "`y` for a model without condition": refused("without cond", lambda: fit().sample(2, y=1)),
+        "an unknown label": refused(
+            r"unknown label '?\w+'?; the model knows 0, 1, 2$",
+            *(lambda v=v: fit(X, Y).sample(1, y=v) for v in (9, "1", np.str_("1"))),
+        ),
+        "another number of conditions than samples": refused(
+            "y has 2 rows but n_samples=3", lambda: fit(X, Y).sample(3, y=[0, 1])
+        ),
+        "another number of columns": refused(
+            "fitted with 3",
+            lambda: fit(X, Y).sample(1, y=np.ones((1, 2))),
+            lambda: fit(X, X).sample(1, y=[1]),
+        ),
+        "a masked `y`": refused(
+            r"a value of y is masked at \[(7|2, 1)\]",
+            lambda: fit(X, Y).sample(30, y=hidden(Y)),
+            lambda: fit(X, X).sample(30, y=hidden(X)),
+        ),
+        "a continuous y far from those seen": legal(lambda: fit(X, X).sample(1, y=[1e3, 0, 0])),
+    },
+}
+
+
+def tables():
+    """The first and second cells of the page's tables, by section; files have tests of their own."""
+    for section in PAGE.split("\n## ")[1:]:
+        name, _, text = section.partition("\n")
+        if name == "Files":
+            continue
+        rows = re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE)[1:]
+        if rows:
+            yield name, dict(rows)
+
+
+def test_every_row_of_the_page_is_tried():
+    assert {name: list(rows) for name, rows in tables()} == {
+        name: list(rows) for name, rows in ROWS.items()
+    }
+
+
+@pytest.mark.parametrize(("section", "row"), [(s, row) for s in ROWS for row in ROWS[s]])
+def test_what_the_page_says_is_what_happens(section, row):
+    error, message, calls = ROWS[section][row]
+    said = dict(tables())[section][row]
+    for call in calls:
+        if error is None:
+            call()
+        else:
+            assert f"`{error.__name__}`" in said
+            with pytest.raises(error, match=message):
+                call()
+    if error is None:
+        assert said.startswith(("legal", "taken as"))
+
+
+def test_what_is_legal_has_the_result_that_is_said():
+    assert np.allclose(fit(X[:1]).sample(3, random_state=0), X[:1])
+    assert np.all(fit(np.where([True, False, True], X, 7.0)).sample(5)[:, 1] == 7.0)
+    for kind in (int, bool, np.float16, object):
+        assert fit(X.astype(kind)).sample(2).dtype == np.float64
+    assert fit(frame(Y)).sample(2).dtypes["odd"] == np.float64
+    nothing_hidden = fit(np.ma.masked_array(X), np.ma.masked_array(Y))
+    assert np.array_equal(nothing_hidden.particles_, fit(X, Y).particles_)
+    assert type(nothing_hidden.classes_) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        (dict(n_steps=-1), ValueError, "n_steps=-1 must be an int of at least 0"),
+        (dict(n_steps=np.int64(-1)), ValueError, "n_steps=-1 must be an int of at least 0"),
+        (dict(frame="circle"), ValueError, "frame='circle' must be one of"),
+        (dict(n_particles=10**12), MemoryError, r"n_particles=1000000000000 .* GiB"),
+        (dict(n_particles=2), ValueError, "n_particles=2 is fewer than the 3 classes"),
+    ],
+)
+def test_parameters_are_checked_in_fit(parameters, error, message):
+    flow = SlicedWassersteinFlow(**parameters)
+    with pytest.raises(error, match=message):
+        flow.fit(X, Y)

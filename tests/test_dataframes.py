@@ -1,0 +1,229 @@
+"""A DataFrame in gives a DataFrame out; a column that cannot be used is named."""
+
+import pickle
+import re
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import sliceflow
+from sliceflow import SlicedWassersteinFlow
+from sliceflow.dataframes import Form
+from sliceflow.distributed import Ranks
+from sliceflow.metrics import sliced_wasserstein
+
+X = np.random.default_rng(0).normal(size=(30, 3))
+quick = dict(n_particles=40, n_steps=2, random_state=0)
+
+
+@pytest.fixture(params=["pandas", "polars"])
+def make(request):
+    """What makes a DataFrame of columns by name."""
+    library = pytest.importorskip(request.param)
+    return library.DataFrame
+
+
+def columns(**more):
+    return {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2]} | more
+
+
+def fit(x, **parameters):
+    return SlicedWassersteinFlow(**(quick | parameters)).fit(x)
+
+
+def same(a, b):
+    return type(a) is type(b) and list(a.columns) == list(b.columns) and a.equals(b)
+
+
+def test_samples_and_particles_have_the_columns_of_the_data(make):
+    given, plain = make(columns()), fit(X)
+    flow = fit(given)
+    assert flow.feature_names_in_.tolist() == ["a", "b", "c"]
+    for ours, array in (
+        (flow.particles_, plain.particles_),
+        (flow.sample(5, random_state=1), plain.sample(5, random_state=1)),
+    ):
+        assert type(ours) is type(given)
+        assert list(ours.columns) == ["a", "b", "c"]
+        assert np.array_equal(ours.to_numpy(), array)  # the same bits
+    assert isinstance(plain.particles_, np.ndarray)
+    assert isinstance(flow.fit(X).sample(2), np.ndarray)  # the last fit counts
+
+
+def test_floats_keep_their_type_and_all_others_become_floats(make):
+    given = make(
+        columns(
+            single=X[:, 0].astype(np.float32),
+            half=X[:, 0].astype(np.float16),
+            whole=np.arange(30),
+            flag=np.arange(30) % 2 == 0,
+        )
+    )
+    kinds = [str(kind).lower() for kind in fit(given).sample(2).dtypes]
+    assert kinds == ["float64"] * 3 + ["float32"] + ["float64"] * 3
+    singles = make({name: column.astype(np.float32) for name, column in columns().items()})
+    assert {str(kind).lower() for kind in fit(singles).sample(2).dtypes} == {"float32"}
+
+
+def test_pandas_own_floats_stay_what_they_are_and_objects_may_be_numbers():
+    given = pd.DataFrame(columns(d=pd.array(X[:, 0], dtype="Float64"), e=X[:, 1].astype(object)))
+    given["f"] = pd.array(np.arange(30), dtype="Int64")
+    kinds = [str(kind) for kind in fit(given).sample(2).dtypes]
+    assert kinds == ["float64", "float64", "float64", "Float64", "float64", "float64"]
+
+
+@pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("b", 1)], [2.5, 3.5, 4.5]])
+def test_names_that_are_no_texts_come_back_too(tmp_path, names):
+    given = pd.DataFrame(X, columns=pd.Index(names) if not isinstance(names[0], tuple) else names)
+    if isinstance(names[0], tuple):
+        given.columns = pd.MultiIndex.from_tuples(names)
+    flow = fit(given.astype(np.float32))
+    assert flow.sample(2).columns.equals(given.columns)
+    flow.save(tmp_path / "flow")
+    wanted = names if names == [0, 1, 2] else [str(name) for name in names]  # a file holds no others
+    assert sliceflow.load(tmp_path / "flow").sample(2).columns.tolist() == wanted
+
+
+def test_the_form_survives_files_and_pickle(tmp_path, make):
+    given = make(columns(single=X[:, 0].astype(np.float32), whole=np.arange(30)))
+    flow = fit(given)
+    flow.save(tmp_path / "flow", particles=True)
+    for again in (sliceflow.load(tmp_path / "flow"), pickle.loads(pickle.dumps(flow))):
+        assert same(again.sample(5, random_state=1), flow.sample(5, random_state=1))
+        assert same(again.particles_, flow.particles_)
+        assert again.feature_names_in_.tolist() == flow.feature_names_in_.tolist()
+
+
+def test_without_the_library_there_are_arrays(tmp_path, monkeypatch, make):
+    flow = fit(make(columns()))
+    flow.save(tmp_path / "flow", particles=True)
+    wanted = flow.sample(5, random_state=1).to_numpy()
+    monkeypatch.setitem(sys.modules, type(flow.particles_).__module__.partition(".")[0], None)
+    again = sliceflow.load(tmp_path / "flow")
+    assert isinstance(again.particles_, np.ndarray)
+    assert np.array_equal(again.sample(5, random_state=1), wanted)
+
+
+def test_a_file_of_another_form_is_refused():
+    good = Form.of(pd.DataFrame(X, columns=list("abc"))).packed()
+    assert Form.unpacked(**good).names == ("a", "b", "c")
+    for bad in (
+        dict(library="os"),
+        dict(names=["a", "a", "b"]),
+        dict(names=["a", ["b"], "c"]),
+        dict(dtypes=["float64"]),
+        dict(dtypes=["float64", "object", None]),
+    ):
+        with pytest.raises(ValueError, match="frame"):
+            Form.unpacked(**good | bad)
+
+
+def test_rows_that_are_added_give_a_dataframe(make):
+    first, second = make(columns()), make({name: column + 1 for name, column in columns().items()})
+    flow = SlicedWassersteinFlow(**quick).partial_fit(first).partial_fit(second)
+    plain = SlicedWassersteinFlow(**quick).partial_fit(X).partial_fit(X + 1)
+    assert type(flow.particles_) is type(first)
+    assert list(flow.sample(2).columns) == ["a", "b", "c"]
+    assert np.array_equal(flow.particles_.to_numpy(), plain.particles_)
+    assert list(flow.forget(second).particles_.columns) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        flow.partial_fit(make({"a": X[:, 0], "b": X[:, 1], "z": X[:, 2]}))
+
+
+def test_no_warning_is_given():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(pd.DataFrame(columns(single=X[:, 0].astype(np.float32)))).sample(2)
+
+
+def test_metrics_take_dataframes(make):
+    flow = fit(make(columns()))
+    plain = sliced_wasserstein(flow.particles_.to_numpy(), X)
+    assert sliced_wasserstein(flow.particles_, make(columns())) == plain
+
+
+def test_ranks_gather_dataframes(make, monkeypatch):
+    monkeypatch.setattr(Ranks, "joint", lambda _, part: torch.cat((part, part), -1))
+    rows = make(columns(single=X[:, 0].astype(np.float32)))
+    both = Ranks(size=2).gather(rows)
+    assert same(both[:30], rows)
+    assert len(both) == 60
+
+
+def test_a_fit_that_fails_leaves_the_names_of_the_columns(tmp_path):
+    flow = fit(pd.DataFrame(X, columns=list("abc")))
+
+    def interrupt(event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        flow.fit(pd.DataFrame(X[:, :2], columns=["p", "q"]), listeners=interrupt)
+    assert flow.n_features_in_ == 3
+    assert flow.feature_names_in_.tolist() == ["a", "b", "c"]
+    flow.save(tmp_path / "flow")
+    assert sliceflow.load(tmp_path / "flow").sample(2).columns.tolist() == ["a", "b", "c"]
+
+
+def test_a_column_of_no_numbers_is_named(make):
+    dates = np.arange("2020-01-01", "2020-01-31", dtype="M8[D]").astype("M8[us]")
+    for what, column in (("dates", dates), ("words", ["x"] * 30), ("digits", ["1"] * 30)):
+        for method in ("fit", "partial_fit"):
+            flow = SlicedWassersteinFlow(**quick)
+            message = (
+                rf"column '{what}' of X has dtype \w+.*; turn it into numbers.*leave the column out"
+            )
+            with pytest.raises(ValueError, match=message):
+                getattr(flow, method)(make(columns(**{what: column})))
+
+
+PANDAS = {
+    "datetime64[us]": pd.date_range("2020", periods=30, unit="us"),
+    "datetime64[us, UTC]": pd.date_range("2020", periods=30, tz="UTC", unit="us"),
+    "timedelta64[us]": pd.timedelta_range("1s", periods=30, unit="us"),
+    "period[D]": pd.period_range("2020", periods=30, freq="D"),
+    "category": pd.Categorical(["x", "y"] * 15),
+    "string": pd.array(["x"] * 30, dtype="string"),
+    "complex128": X[:, 0] + 1j,
+    "object and holds 'x' in row 1": pd.Series([1.0, "x"] * 15, dtype=object),
+    "object and holds '2' in row 1": pd.Series([1.0, "2"] * 15, dtype=object),
+    "object and holds [1] in row 0": pd.Series([[1]] * 30, dtype=object),
+}
+
+
+@pytest.mark.parametrize("dtype", PANDAS)
+def test_a_column_that_pandas_alone_has_is_named(dtype):
+    message = re.escape(f"column 'odd' of X has dtype {dtype}; turn it into")
+    with pytest.raises(ValueError, match=message):
+        fit(pd.DataFrame(columns(odd=PANDAS[dtype])))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Float64", "Int64", "boolean"])
+def test_a_missing_value_is_named_by_its_column_and_row(dtype):
+    odd = pd.Series([1.0] * 7 + [None] + [0.0] * 22).astype(dtype)
+    with pytest.raises(ValueError, match=r"contains NaN in row 7, column 'odd'\. Missing values"):
+        fit(pd.DataFrame(columns(odd=odd)))
+
+
+@pytest.mark.parametrize("value", [None, pd.NA])
+def test_a_missing_object_is_named_by_its_column_and_row(value):
+    odd = pd.Series([1.0] * 7 + [value] + [0.0] * 22, dtype=object)
+    with pytest.raises(ValueError, match=r"column 'odd' of X has no value in row 7 .*; drop or fill"):
+        fit(pd.DataFrame(columns(odd=odd)))
+
+
+def test_a_missing_value_of_polars_is_named():
+    pl = pytest.importorskip("polars")
+    odd = [1.0] * 7 + [None] + [0.0] * 22
+    with pytest.raises(ValueError, match="contains NaN in row 7, column 'odd'"):
+        fit(pl.DataFrame(columns(odd=odd)))
+    with pytest.raises(ValueError, match=r"X is a LazyFrame.*; pass X.collect\(\)"):
+        fit(pl.DataFrame(columns()).lazy())
+
+
+def test_two_columns_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="X has two columns named 'a'; give each a name of its own"):
+        fit(pd.DataFrame(X, columns=["a", "b", "a"]))
