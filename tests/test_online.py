@@ -17,7 +17,8 @@ from sliceflow.compact import CompactTable
 from sliceflow.flow import Flow
 from sliceflow.kernels import reference
 from sliceflow.local import Tiles
-from sliceflow.online.counts import Place, Tally, mixed
+from sliceflow.online.counts import Place
+from sliceflow.online.tally import Tally, mixed
 from sliceflow.pyramid import Subspace
 from sliceflow.rng import Seed
 from sliceflow.schedule import Stage

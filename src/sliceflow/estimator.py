@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
 from sliceflow.checkpoints import Keeper, identity
-from sliceflow.checks import is_int, need, resolve_device
+from sliceflow.checks import is_int, need, need_finite, resolve_device
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Noise, Run, replay, simulate
 from sliceflow.model_file import Saved
@@ -221,13 +221,16 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 run=run,
             )
 
+        particles = _given_back(
+            units.decode(start.in_users_order(together), shift, scale), given.device
+        )
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self._online = None
         self.__dict__.pop("_file", None)  # no longer the model of a file
         self._flow, self._model, self._shift, self._scale = start.flow, model, shift, scale
         self._condition, self._codes = rows.condition, rows.codes
         self._type, self._device, self._given_device = rows.x.dtype, device, given.device
-        self.particles_ = self._give_back(start.in_users_order(together))
+        self.particles_ = particles
         self.particle_conditions_ = start.y
         if isinstance(rows.condition, conditions.Labels):
             self.classes_ = rows.condition.classes
@@ -297,10 +300,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
     def _give_back(self, x: Tensor) -> Any:
         """(d, n) in the engine's units -> (n, d) in the user's units, type and kind of array."""
-        rows = units.decode(x, self._shift, self._scale)
-        if self._given_device is None:
-            return np.ascontiguousarray(rows.cpu().numpy())
-        return rows.contiguous().to(self._given_device)
+        return _given_back(units.decode(x, self._shift, self._scale), self._given_device)
 
     def _begin_online(self, X: Any) -> VectorsOnline:
         return VectorsOnline.begin(self, X)
@@ -319,3 +319,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             tol=self.tol,
             joint=ranks.joint,
         )
+
+
+def _given_back(rows: Tensor, device: torch.device | None) -> Any:
+    """Rows (n, d) as an array, or as a tensor on `device` if there is one; finite, or an error."""
+    need_finite(rows, "rescale X, drop rows that are far from all others, or pass float64")
+    if device is None:
+        return np.ascontiguousarray(rows.cpu().numpy())
+    return rows.contiguous().to(device)

@@ -229,16 +229,17 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self, data: PictureData, start: PictureStart, model: list[list[Step]], ranks: Ranks
     ) -> None:
         """What is learned. Only now: a fit that fails or is interrupted leaves the old model whole."""
+        x = start.particles.x
+        if start.place is not None:
+            x = ranks.pick(x, start.place[start.share.slice])
+        pictures = data.layout.write(x)
         self._online = None
         self.__dict__.pop("_file", None)  # no longer the model of a file
         self._walk, self._model, self._layout = start.walk, model, data.layout
         self._condition, self._codes = data.condition, data.codes
         self._device, self._mask = data.device, start.mask
         self.schedule_ = start.walk.stages
-        x = start.particles.x
-        if start.place is not None:
-            x = ranks.pick(x, start.place[start.share.slice])
-        self.particles_ = data.layout.write(x)
+        self.particles_ = pictures
         self.particle_conditions_ = None
         if data.names is not None and start.rows is not None:
             self.particle_conditions_ = data.names[start.rows[start.share.slice].cpu().numpy()]
