@@ -100,8 +100,9 @@ class Tally:
         at = torch.searchsorted(keys, key).mul_(half).add_(b)
         outer.view(-1).scatter_add_(0, at, one.expand_as(at))
         used = outer.any(dim=1)
+        keys, outer = (keys[used], outer[used]) if bool(used.any()) else (_none(), _none())
         # In one statement: nothing can come between that leaves half of it.
-        self.counts, self.keys, self.outer = counts.view(h, n_bins), keys[used], outer[used]
+        self.counts, self.keys, self.outer = counts.view(h, n_bins), keys, outer
 
     def even(self) -> tuple[Tensor, Tensor]:
         """Counts (h, B) in bins of one width, and that width of each direction (h,).
