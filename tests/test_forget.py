@@ -211,7 +211,9 @@ def test_zeros_do_not_make_a_unit():
 def test_forget_says_which_units_stay():
     X = rows(100)
     model = vectors().partial_fit(X * [1, 100, 1]).partial_fit(X)
-    with pytest.warns(UserWarning, match=r"leave this behind: the units \(shift, scale\) of columns 0 "):
+    with pytest.warns(
+        UserWarning, match=r"leave this behind: the units \(shift, scale\) of columns 0 "
+    ):
         model.forget(X * [1, 100, 1])
     model.partial_fit(X[:3] + 1)
     with no_warning():  # those were none of the first rows
@@ -384,6 +386,7 @@ def test_counting_can_be_interrupted_anywhere(change, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             getattr(model, change)(*arguments)
         assert_same_counts(counts(model), counts(before))
+
     # A second one while the first is undone: the next call finishes that.
     def twice(self, z, sign=1):
         nonlocal calls
@@ -447,7 +450,9 @@ def test_a_row_out_of_all_bounds_is_refused(first):
     model = vectors()
     if not first:
         model.partial_fit(X)
-    with pytest.raises(ValueError, match=r"column 0 of X holds 1e\+306, more than 1e\+12 times its unit"):
+    with pytest.raises(
+        ValueError, match=r"column 0 of X holds 1e\+306, more than 1e\+12 times its unit"
+    ):
         model.partial_fit(np.concatenate((X, far)))
     model.partial_fit(X)
     assert np.isfinite(model.particles_).all()
@@ -469,7 +474,9 @@ def test_results_are_finite_or_an_error():
     X = np.random.default_rng(0).uniform(-3.4e38, 3.4e38, size=(300, 2)).astype(np.float32)
     model = SlicedWassersteinFlow(2000, 5, random_state=0, transport="histogram").fit(X)
     assert np.isfinite(model.particles_).all()
-    with pytest.raises(ValueError, match="values came out infinite or as NaN, beyond what torch.float32"):
+    with pytest.raises(
+        ValueError, match="values came out infinite or as NaN, beyond what torch.float32"
+    ):
         model.sample(20_000, random_state=0)
     before = dict(vars(model))
     with pytest.raises(ValueError, match="came out infinite"):
