@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 import sliceflow
 from sliceflow import ImageFlow, SlicedWassersteinFlow, events, flow, transports
+from sliceflow.online.counts import whole, whole_rows
 from sliceflow.online.first import Column
 from sliceflow.online.tally import Tally
 
@@ -486,3 +487,33 @@ def test_results_are_finite_or_an_error():
     with pytest.raises(ValueError, match="came out infinite or as NaN"):
         picture.set_params(random_state=0, start_noise=3e38).fit(IMAGES[:50])
     assert not hasattr(picture, "particles_")
+
+
+def test_sums_of_long_rows_are_exact_in_any_order():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(50, 200)) * 10.0 ** rng.uniform(-3, 11, size=200))
+    rounded, theta = whole_rows(x), whole(torch.from_numpy(np.linalg.qr(rng.normal(size=(50, 50)))[0]))
+    assert float(((rounded - x).abs().amax(0) / x.abs().amax(0)).max()) < 1e-3
+    assert torch.equal(rounded[:, :7], whole_rows(x[:, :7]))
+    order = torch.from_numpy(rng.permutation(50))
+    assert torch.equal((theta[:, order].T * rounded[order, 3:4]).sum(0), theta @ rounded[:, 3])
+    one_by_one = sum(theta[:, j : j + 1] * rounded[j] for j in order.tolist())
+    assert torch.equal(one_by_one, theta @ rounded)
+
+
+def test_an_interrupted_refresh_counts_mirror_images_back_too():
+    model = pictures(mirror=True, directions="pixels").partial_fit(IMAGES[:30], LABELS[:30])
+    before = pickle.loads(pickle.dumps(model))
+    for change, of in (("partial_fit", slice(20, 50)), ("forget", slice(5, 15))):
+        with pytest.raises(KeyboardInterrupt):
+            getattr(model, change)(IMAGES[of], LABELS[of], listeners=failing(KeyboardInterrupt()))
+        assert_same_counts(counts(model), counts(before))
+
+
+def test_minus_zero_is_forgotten_as_zero():
+    X = rows(20)
+    X[3, 1] = -0.0
+    model = vectors(standardize=False).partial_fit(X, refresh=False)
+    X[3, 1] = 0.0
+    model.forget(X[3:5], refresh=False)
+    assert model._online.ledger.sizes() == {None: 18}
