@@ -29,7 +29,7 @@ from sliceflow.flow import BUDGET, Flow
 from sliceflow.frames import AnyFrame, Axis, Frame, Orthogonal
 from sliceflow.kernels.reference import project_tiles
 from sliceflow.local import TileFrame, Tiles
-from sliceflow.online.tally import Tally, mixed
+from sliceflow.online.tally import Tally, mixed, power
 from sliceflow.pyramid import Subspace, basis
 from sliceflow.runs import Runs
 from sliceflow.transports import Counts, Fit, Histogram
@@ -52,8 +52,8 @@ def whole_rows(x: Tensor) -> Tensor:
     What a column is rounded to depends on that column alone.
     """
     length = x.double().abs().amax(0) * math.sqrt(len(x))  # or less
-    over = (torch.frexp(length).exponent - 16).clamp_(min=0)
-    return torch.ldexp(whole(torch.ldexp(x.double(), -over)), over)
+    over = power((torch.frexp(length).exponent.long() - 16).clamp_(min=0))
+    return whole(x.double() / over) * over
 
 
 @dataclass(frozen=True)

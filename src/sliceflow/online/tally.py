@@ -16,7 +16,12 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.transports import Counts
 
-__all__ = ["Tally", "mixed"]
+__all__ = ["Tally", "mixed", "power"]
+
+
+def power(k: Tensor) -> Tensor:
+    """2^k, k from 0 to 62, in float64; exact on every device, which `ldexp` is not."""
+    return (torch.ones_like(k) << k).double()
 
 
 def _none() -> Tensor:
@@ -91,7 +96,7 @@ class Tally:
         counts = self.counts.flatten().scatter_add(0, at, one.expand_as(at))
 
         key = level[~near] * h + row[~near]
-        b = torch.ldexp(place[~near], -level[~near]).floor_().long()
+        b = (place[~near] / power(level[~near])).floor_().long()
         b = torch.where(b < 0, b + half, b).clamp_(0, half - 1)
         keys = torch.unique(torch.cat((self.keys.to(key), key)))
         outer = torch.zeros((len(keys), half), dtype=torch.int32, device=key.device)
@@ -123,7 +128,7 @@ class Tally:
             left, right = self.outer[here].tensor_split(2, dim=1)
             counts[row[here], :quarter] = left
             counts[row[here], -quarter:] = right
-        return counts, torch.ldexp(self.width, top)
+        return counts, self.width * power(top)
 
 
 def mixed(
