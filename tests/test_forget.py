@@ -111,6 +111,13 @@ def test_a_file_holds_nothing_of_forgotten_rows(secret, place, tmp_path, no_cloc
     assert_same_counts(counts(model), counts(never))
 
 
+def test_the_order_in_which_labels_came_is_not_in_the_file(tmp_path, no_clock):
+    X, y = rows(90) / 30, ["c", (1,), 5] * 30
+    model = vectors(standardize=False).partial_fit(X[:2] + 1, [(1,), "c"])
+    model.partial_fit(X, y).forget(X[:2] + 1, [(1,), "c"])
+    assert saved(model, tmp_path) == saved(vectors(standardize=False).partial_fit(X, y), tmp_path)
+
+
 def test_the_secret_that_came_first_is_not_in_the_file(tmp_path):
     secret = np.array([[52341.25, 0.123456789]])
     others = np.random.default_rng(0).normal(size=(300, 2)) * [20000, 1] + [50000, 0]
