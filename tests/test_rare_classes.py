@@ -103,3 +103,25 @@ def test_nothing_is_added_where_there_are_enough_particles():
     flow = SlicedWassersteinFlow(n_particles=2000, n_steps=2, random_state=0)
     flow.fit(X, y, listeners=(lambda event: steps.append(event.particles.shape[1]),))
     assert set(steps) == {2000}
+
+
+def test_rows_that_come_one_after_the_other_have_rare_classes_too():
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(30, 1, (5, 2)), rng.normal(0, 1, (3000, 2))]
+    y = np.repeat(["rare", "common"], [5, 3000])
+    flow = SlicedWassersteinFlow(n_steps=60, random_state=0).partial_fit(X, y)
+    assert min(share_in_place(flow, "rare")) > 0.98
+    assert (flow.particle_conditions_ == "rare").sum() == 20
+    assert len(flow.particles_) == 4 * 3005
+
+
+@pytest.mark.parametrize("model", [0, 16])
+def test_few_particles_of_pictures_that_come_one_after_the_other(model):
+    images = np.r_[np.zeros((300, 4, 4)), np.full((3, 4, 4), 200)].astype(np.uint8)
+    labels = np.repeat(["dark", "light"], [300, 3])
+    flow = ImageFlow(n_particles=20, quality=5, n_knots=model, random_state=0)
+    flow.partial_fit(images, labels)
+    assert flow.particles_.shape == (20, 4, 4)
+    assert sorted(flow.particle_conditions_) == ["dark"] * 19 + ["light"]
+    if model:
+        assert (flow.sample(50, labels="light", random_state=1).mean(axis=(1, 2)) > 128).all()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 __all__ = [
     "NotEnoughMemoryError",
@@ -20,6 +21,7 @@ __all__ = [
     "is_int",
     "is_real",
     "need",
+    "need_finite",
     "need_memory",
     "projection_budget",
     "resolve_device",
@@ -52,6 +54,16 @@ def need(ok: bool, name: str, value: object, what: str) -> None:
     """Raise a `ParameterError` that names the parameter, its value and what it must be, unless `ok`."""
     if not ok:
         raise ParameterError(name, value, f"must be {what}")
+
+
+def need_finite(x: Tensor, advice: str) -> None:
+    """Raise a ValueError if results (rows or columns) are not all finite: nobody shall get them."""
+    if not bool(torch.isfinite(x).all()):
+        n = int((~torch.isfinite(x)).sum())
+        raise ValueError(
+            f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold; "
+            f"{advice}"
+        )
 
 
 def is_int(value: object, least: int) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow import conditions, events, frames, transports
 from sliceflow.checkpoints import Keeper, digest, identity, same_on_all
-from sliceflow.checks import is_int, need, resolve_device
+from sliceflow.checks import is_int, need, need_finite, resolve_device
 from sliceflow.dataframes import Form
 from sliceflow.distributed import Ranks
 from sliceflow.flow import Noise, Run, replay, simulate
@@ -240,6 +240,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 start, run, rows, self.n_knots, to_tell, seed.child("fresh"), ranks
             )
 
+        batched = _given_back(units.decode(particles), given.device)
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self._online = None
         self.__dict__.pop("_file", None)  # no longer the model of a file
@@ -250,7 +251,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self._form = given.form
         self.__dict__.pop("feature_names_in_", None)
         self.__dict__.update(given.features)
-        self.particles_ = self._give_back(particles)
+        self.particles_ = self._in_form(batched)
         self.particle_conditions_ = start.y
         if isinstance(rows.condition, conditions.Labels):
             self.classes_ = rows.condition.classes
@@ -337,10 +338,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return rows if self._form is None else self._form.made(rows)
 
     def _rows(self, x: Tensor) -> Any:
-        rows = self._units.decode(x)
-        if self._given_device is None:
-            return np.ascontiguousarray(rows.cpu().numpy())
-        return rows.contiguous().to(self._given_device)
+        return _given_back(self._units.decode(x), self._given_device)
 
     def _begin_online(self, X: Any) -> VectorsOnline:
         return VectorsOnline.begin(self, X)
@@ -361,3 +359,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             tol=self.tol,
             joint=ranks.joint,
         )
+
+
+def _given_back(rows: Tensor, device: torch.device | None) -> Any:
+    """Rows (n, d) as an array, or as a tensor on `device` if there is one; finite, or an error."""
+    need_finite(rows, "rescale X, drop rows that are far from all others, or pass float64")
+    if device is None:
+        return np.ascontiguousarray(rows.cpu().numpy())
+    return rows.contiguous().to(device)

@@ -231,6 +231,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self, data: PictureData, start: PictureStart, model: list[list[Step]], ranks: Ranks
     ) -> None:
         """What is learned. Only now: a fit that fails or is interrupted leaves the old model whole."""
+        pictures = data.layout.write(start.given_back(ranks))
         self._online = None
         self.__dict__.pop("_file", None)  # no longer the model of a file
         self._walk, self._model, self._layout = start.walk, model, data.layout
@@ -238,7 +239,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._device, self._mask = data.device, start.mask
         self._n_rows = data.place.total
         self.schedule_ = start.walk.stages
-        self.particles_ = data.layout.write(start.given_back(ranks))
+        self.particles_ = pictures
         self.particle_conditions_ = None
         if data.names is not None and start.rows is not None:
             self.particle_conditions_ = data.names[start.rows[start.kept.slice].cpu().numpy()]

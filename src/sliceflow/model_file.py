@@ -114,6 +114,7 @@ class Saved:
         particles : also keep the batched samples, `particles_` and `particle_conditions_`
         """
         check_is_fitted(self, "history_")
+        cast(Any, self)._warn_if_stale("the model to be saved")
         tensors: dict[str, Tensor] = {}
         if isinstance(self, sliceflow.ImageFlow):
             body = _pictures_packed(self, tensors)

@@ -31,6 +31,8 @@ __all__ = [
     "choose_particles",
     "choose_transport",
     "direction_bytes",
+    "directions_for",
+    "pixels_between",
     "steps_per_stage",
 ]
 
@@ -197,11 +199,20 @@ def choose_directions(
     if directions != "auto":
         return directions
     here = torch.arange(raw.shape[1], device=raw.device) if here is None else here
-    some = raw[:, here % max(1, (n or len(here)) // 10_000) == 0].float()
-    value = some / (1 if layout.levels is None else layout.levels - 1)
-    between = ((value > 0.1) & (value < 0.9)).sum()
-    few, all_of_them = ranks.sum(torch.tensor([int(between), some.numel()])).tolist()
-    return "pixels" if few / all_of_them < 0.2 else "cosines"
+    some = raw[:, here % max(1, (n or len(here)) // 10_000) == 0]
+    between = pixels_between(layout, some)
+    return directions_for(*ranks.sum(torch.tensor([between, some.numel()])).tolist())
+
+
+def pixels_between(layout: Layout, raw: Tensor) -> int:
+    """How many pixels are neither dark nor bright."""
+    value = raw.float() / (1 if layout.levels is None else layout.levels - 1)
+    return int(((value > 0.1) & (value < 0.9)).sum())
+
+
+def directions_for(between: int, pixels: int) -> str:
+    """The directions for pictures of so many pixels, some of which are neither dark nor bright."""
+    return "pixels" if between / pixels < 0.2 else "cosines"
 
 
 def choose_operands(precision: str, device: torch.device) -> torch.dtype | None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.checks import ParameterError, from_tensor, unmasked
+from sliceflow.checks import ParameterError, from_tensor, need_finite, unmasked
 from sliceflow.rng import Seed
 
 __all__ = ["MASKS", "Layout", "as_array", "mask_of"]
@@ -137,6 +137,7 @@ class Layout:
         """Columns of values to pictures in the user's own dtype and layout."""
         c, h, w = self.shape
         n = x.shape[1]
+        need_finite(x, "take amplifier and start_noise nearer to their defaults")
         if self.levels is None:
             x = ((x + 1) / 2).clamp(0, 1)
         else:

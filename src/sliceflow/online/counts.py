@@ -1,9 +1,9 @@
 """Data kept as counts: rows are added and taken away again, and a flow is fitted to what is left.
 
-Of every step of a schedule, and of every class, the histogram of the data's projections is kept. A row
-is one more in some bins; to forget it is one less. The counts are whole numbers and the projections
-too (below), so neither the order of the rows nor how they came in batches leaves any trace: whatever
-was added and taken away, the counts are those of the rows that remain.
+Of every step of a schedule, and of every class, the histogram of the data's projections is kept
+(`tally`). A row is one more in some bins; to forget it is one less. The counts are whole numbers and
+the projections too (below), so neither the order of the rows nor how they came in batches leaves any
+trace: whatever was added and taken away, the counts are those of the rows that remain.
 
 The histograms are of Θx alone. What a class adds to its projections, ξ·θ_y, shifts its whole histogram
 and is put in when a flow asks for the step's data: so classes can come and go. With ξ = ∞ every class
@@ -11,6 +11,7 @@ is asked for by itself.
 
 Sums of products come out the same in any order if every number in them is a multiple of 2^-18: then all
 partial sums are whole multiples of 2^-36, and float64 holds them exactly while they stay below 2^17.
+Rows that are longer than that are rounded to coarser multiples.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from sliceflow import kernels
 from sliceflow.flow import BUDGET, Flow
 from sliceflow.frames import AnyFrame, Axis, Frame, Orthogonal
 from sliceflow.kernels.reference import project_tiles
 from sliceflow.local import TileFrame, Tiles
+from sliceflow.online.tally import Tally, mixed, power
 from sliceflow.pyramid import Subspace, basis
 from sliceflow.runs import Runs
 from sliceflow.transports import Counts, Fit, Histogram
 
-__all__ = ["Ledger", "Mixture", "Place", "Tally", "mixed"]
+__all__ = ["Change", "Ledger", "Mixture", "Place"]
 
 REACH = 8.0  # how far the first bins reach, in standard deviations of an even spread of directions
-_NARROW = 2.0**10
+_NARROW = 2.0**7
 _WHOLE = 2.0**18
 
 
@@ -45,104 +46,14 @@ def whole(x: Tensor) -> Tensor:
     return (x.double() * _WHOLE).round_() / _WHOLE
 
 
-@dataclass
-class Tally:
-    """How many rows of one class fell where, in every direction of one step.
+def whole_rows(x: Tensor) -> Tensor:
+    """The same for columns x (d, n), those of length 2^16 and more to multiples of 2^-17, 2^-16, …
 
-    Bin b of B counts values from (b − B/2)·width to (b + 1 − B/2)·width. Where a value falls outside,
-    the bins of its direction are merged two by two and so reach twice as far. That is exact as well:
-    the counts are what they would have been with wide bins from the start.
-
-    Parameters
-    ----------
-    counts : (h, B) int32
-    width : (h,) float64
-
-    Examples
-    --------
-    >>> tally = Tally(torch.zeros(1, 4, dtype=torch.int32), torch.tensor([1.0], dtype=torch.float64))
-    >>> tally.add(torch.tensor([[-1.5, 0.5, 0.7]]))
-    >>> tally.counts
-    tensor([[1, 0, 2, 0]], dtype=torch.int32)
-    >>> tally.add(torch.tensor([[3.0]]))
-    >>> tally.counts, tally.width
-    (tensor([[0, 1, 2, 1]], dtype=torch.int32), tensor([2.], dtype=torch.float64))
+    What a column is rounded to depends on that column alone.
     """
-
-    counts: Tensor
-    width: Tensor
-
-    def add(self, z: Tensor, sign: int = 1) -> None:
-        """Count the values z (h, n); sign −1 takes them away."""
-        h, n_bins = self.counts.shape
-        z = z.double()
-        low, high = torch.aminmax(z, dim=1)
-        while bool((outside := self._outside(low, high)).any()):
-            self._merge(outside)
-        place = (z / self.width[:, None]).floor_()
-        middle = place.add_(n_bins / 2 + 0.5).float()  # of bins of width 1
-        lo = torch.zeros(h, dtype=torch.float64, device=z.device)
-        more = kernels.for_tensor(z).count(middle, lo, lo + n_bins, n_bins)
-        self.counts.add_(more.int(), alpha=sign)
-
-    def _outside(self, low: Tensor, high: Tensor) -> Tensor:
-        half = self.counts.shape[1] // 2
-        return ((low / self.width).floor() < -half) | ((high / self.width).floor() >= half)
-
-    def _merge(self, rows: Tensor) -> None:
-        """Make the bins of some rows (h,) twice as wide."""
-        n_bins = self.counts.shape[1]
-        pairs = self.counts[rows].view(-1, n_bins // 2, 2).sum(2, dtype=torch.int32)
-        self.counts[rows] = torch.nn.functional.pad(pairs, (n_bins // 4, n_bins // 4))
-        self.width[rows] *= 2
-
-    def reach(self) -> tuple[Tensor, Tensor]:
-        """The outer edges of the occupied bins, (h,) and (h,)."""
-        n_bins = self.counts.shape[1]
-        seen = (self.counts > 0).byte()
-        first, after = seen.argmax(1), n_bins - seen.flip(1).argmax(1)
-        return (first - n_bins // 2) * self.width, (after - n_bins // 2) * self.width
-
-
-def mixed(
-    tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None, n_bins: int
-) -> Counts:
-    """The histogram of a mixture of classes, each with its mass and shifted by its offset.
-
-    Parameters
-    ----------
-    tallies : of one step, one of each class
-    masses : whole numbers; a class weighs its own share of their sum, to the last unit
-    offsets : (h, C), or None where classes are not shifted
-    n_bins : of the result
-
-    Examples
-    --------
-    >>> tally = Tally(torch.tensor([[0, 3, 1, 0]]).int(), torch.ones(1, dtype=torch.float64))
-    >>> counts, lo, hi = mixed([tally, tally], [4, 4], torch.tensor([[0.0, 9.0]]), 11)
-    >>> counts.long() * 8 // counts.sum()
-    tensor([[3, 1, 0, 0, 0, 0, 0, 0, 0, 3, 1]])
-    >>> lo, hi
-    (tensor([-1.], dtype=torch.float64), tensor([10.], dtype=torch.float64))
-    """
-    shift = torch.zeros(1, len(tallies)) if offsets is None else offsets
-    shift = shift.to(tallies[0].width)
-    used = [
-        (t, mass, shift[:, c]) for c, (t, mass) in enumerate(zip(tallies, masses, strict=True)) if mass
-    ]
-    reach = [t.reach() for t, _, _ in used]
-    lo = torch.stack([low + by for (low, _), (_, _, by) in zip(reach, used, strict=True)]).amin(0)
-    hi = torch.stack([high + by for (_, high), (_, _, by) in zip(reach, used, strict=True)]).amax(0)
-    step = (hi - lo) / n_bins
-    unit = (1 << 30) // sum(mass for _, mass, _ in used)  # sums are exact in float64 and in int32
-    total = torch.zeros((len(lo), n_bins + 1), dtype=torch.float64, device=lo.device)
-    for tally, mass, by in used:
-        n_rows = int(tally.counts[0].sum())  # every direction has counted them all
-        kernels.for_tensor(total).add_below(
-            total, tally.counts, tally.width, lo - by, step, mass * unit / n_rows
-        )
-    # Rounded here and not bin by bin: where a class ends its whole mass must be below.
-    return Counts(total.round_().diff(dim=1).int(), lo, hi)
+    length = x.double().abs().amax(0) * math.sqrt(len(x))  # or less
+    over = power((torch.frexp(length).exponent.long() - 16).clamp_(min=0))
+    return whole(x.double() / over) * over
 
 
 @dataclass(frozen=True)
@@ -170,10 +81,12 @@ class Place:
 
     def down(self, x: Tensor) -> Tensor:
         """Data x (d, n) as the stage sees them: whole numbers, whatever comes with them."""
-        x, space = whole(x), self.subspace
-        if space is None or space.whole:
+        space = self.subspace
+        if space is None:
+            return whole_rows(x)
+        x, n = whole(x), x.shape[1]
+        if space.whole:
             return x
-        n = x.shape[1]
         rows = whole(basis(space.height, space.h, space.upsampling)).to(x.device)
         columns = whole(basis(space.width, space.w, space.upsampling)).to(x.device)
         image = x.reshape(space.channels, space.height, space.width * n)
@@ -218,6 +131,46 @@ class Place:
 
 
 @dataclass
+class Change:
+    """Rows that are added to a ledger, or taken away.
+
+    Parameters
+    ----------
+    x : columns (d, n) of the data at place i: x(i, columns)
+    names : of the rows, in the order of the columns
+    groups : the labels, and the columns of each, one behind the other
+    sign : 1 adds, −1 takes away
+    times : so many columns stand for each row: its mirror images are in the same group
+    before : what each label had: its counts or None, its columns, how often it had these names
+    """
+
+    x: Callable[[int, slice], Tensor]
+    names: Sequence[int]
+    groups: Sequence[tuple[Hashable, slice]]
+    sign: int
+    times: int = 1
+    before: dict[Hashable, tuple[list[list[Tally]] | None, int, Counter[int]]] = field(
+        default_factory=dict
+    )
+
+    def named(self, of: slice) -> Counter[int]:
+        """The names in some columns, and how often."""
+        return Counter(self.names[of.start // self.times : of.stop // self.times])
+
+    def inside(self, part: slice) -> list[tuple[Hashable, slice, int]]:
+        """Labels that a part of the columns has, where it has them, and how many up to its end."""
+        return [
+            (
+                label,
+                slice(max(of.start - part.start, 0), min(of.stop, part.stop) - part.start),
+                min(of.stop, part.stop) - of.start,
+            )
+            for label, of in self.groups
+            if of.start < part.stop and of.stop > part.start
+        ]
+
+
+@dataclass
 class Ledger:
     """The data's counts: of every class, in every step of every place.
 
@@ -228,7 +181,7 @@ class Ledger:
     n_bins : of every histogram, a multiple of 4
     tallies : by label, place and step; None is the label of rows that have none
     rows : how many times each row, known by its name, is in the counts of each label
-    whole : False while rows are being counted
+    change : the one that is being made; None when there is none
     """
 
     places: list[Place]
@@ -236,7 +189,7 @@ class Ledger:
     n_bins: int
     tallies: dict[Hashable, list[list[Tally]]] = field(default_factory=dict)
     rows: dict[Hashable, Counter[int]] = field(default_factory=dict)
-    whole: bool = True
+    change: Change | None = None
 
     def sizes(self) -> dict[Hashable, int]:
         """How many rows each label has."""
@@ -246,71 +199,78 @@ class Ledger:
     def nbytes(self) -> int:
         """Of the counts."""
         steps = (t for stages in self.tallies.values() for stage in stages for t in stage)
-        return sum(t.counts.nbytes for t in steps)
+        return sum(t.nbytes for t in steps)
 
-    def change(
-        self,
-        x: Callable[[int, slice], Tensor],
-        names: Sequence[int],
-        groups: Sequence[tuple[Hashable, slice]],
-        sign: int,
-        times: int = 1,
-    ) -> None:
-        """Add rows (sign 1) or take them away (sign −1).
+    def apply(self, change: Change) -> None:
+        """Make a change, which can be undone while it is `change`, also where this fails."""
+        for label, of in change.groups:
+            rows, own = self.rows.get(label, Counter()), change.named(of)
+            columns = rows.total() * change.times
+            names = Counter({name: rows[name] for name in own})
+            change.before[label] = self.tallies.get(label), columns, names
+        self.change = change
+        for part in self._parts(change):
+            self._count(change, part)
+        for label, of in change.groups:
+            rows = self.rows.setdefault(label, Counter())
+            for name, n in change.named(of).items():
+                _set(rows, name, rows[name] + change.sign * n)
+            if not rows:  # nothing of the class is left
+                del self.rows[label], self.tallies[label]
 
-        Parameters
-        ----------
-        x : columns (d, n) of the data at place i: x(i, columns)
-        names : of the rows, in the order of the columns
-        groups : the labels, and the columns of each, one behind the other
-        times : so many columns stand for each row: its mirror images are in the same group
-        """
-        self.whole = False
+    def undo(self) -> None:
+        """Make as if the change had never begun, however far it came; this too may be interrupted."""
+        change = self.change
+        if change is None:
+            return
+        for label, (tallies, _, names) in change.before.items():
+            if tallies is None:
+                self.rows.pop(label, None)
+                self.tallies.pop(label, None)
+                continue
+            self.tallies[label], rows = tallies, self.rows.setdefault(label, Counter())
+            for name, n in names.items():
+                _set(rows, name, n)
+        # From the end: then those that are still counted are always the first.
+        for part in reversed(self._parts(change)):
+            self._count(change, part, undo=True)
+        self.change = None
+
+    def _parts(self, change: Change) -> list[slice]:
+        """Columns that are counted at a time."""
         widest = max([self.dimension, *(place.most_directions for place in self.places)])
         budget = min((place.flow.budget for place in self.places), default=BUDGET) // 4
-        n, chunk = groups[-1][1].stop, max(64, budget // (8 * widest))
-        for first in range(0, n, chunk):
-            self._count(x, slice(first, min(first + chunk, n)), groups, sign)
-        for label, columns in groups:
-            self._name(label, names[columns.start // times : columns.stop // times], sign)
-        self.whole = True
+        n, chunk = change.groups[-1][1].stop, max(64, budget // (8 * widest))
+        return [slice(first, min(first + chunk, n)) for first in range(0, n, chunk)]
 
-    def _count(
-        self,
-        x: Callable[[int, slice], Tensor],
-        part: slice,
-        groups: Sequence[tuple[Hashable, slice]],
-        sign: int,
-    ) -> None:
-        inside = [
-            (label, slice(max(of.start - part.start, 0), min(of.stop, part.stop) - part.start))
-            for label, of in groups
-            if of.start < part.stop and of.stop > part.start
-        ]
-        for label, _ in inside:
-            self.tallies.setdefault(label, [[] for _ in self.places])
+    def _count(self, change: Change, part: slice, undo: bool = False) -> None:
+        inside, sign = change.inside(part), -change.sign if undo else change.sign
+        if not undo:
+            for label, _, _ in inside:
+                self.tallies.setdefault(label, [[] for _ in self.places])
         for i, place in enumerate(self.places):
-            seen = place.down(x(i, part))
+            seen = None
             for k in range(place.n_steps):
+                due = [
+                    (label, columns)
+                    for label, columns, upto in inside
+                    if not undo or self._counted(change, label, i, k) >= upto
+                ]
+                if not due:
+                    continue
+                seen = place.down(change.x(i, part)) if seen is None else seen
                 frame = place.frame(k, seen)
                 z = place.project(frame, seen)
-                for label, columns in inside:
+                for label, columns in due:
                     tallies = self.tallies[label][i]
                     if k == len(tallies):
                         tallies.append(place.tally(frame, seen, self.n_bins))
                     tallies[k].add(z[:, columns], sign)
 
-    def _name(self, label: Hashable, names: Sequence[int], sign: int) -> None:
-        rows = self.rows.setdefault(label, Counter())
-        if sign > 0:
-            rows.update(names)
-            return
-        rows.subtract(names)
-        for name in names:
-            if rows[name] == 0:
-                del rows[name]
-        if not rows:  # nothing of the class is left
-            del self.rows[label], self.tallies[label]
+    def _counted(self, change: Change, label: Hashable, i: int, k: int) -> int:
+        """How many columns of the change a histogram has seen: it tells by its own total."""
+        tallies, before, _ = change.before[label]
+        return 0 if tallies is None else change.sign * (tallies[i][k].total - before)
 
     def missing(self, names: Sequence[int], groups: Sequence[tuple[Hashable, slice]]) -> int | None:
         """The first of some rows that is not there to be taken away, or None."""
@@ -321,6 +281,14 @@ class Ledger:
                 if asked[names[j]] > there[names[j]]:
                     return j
         return None
+
+
+def _set(rows: Counter[int], name: int, n: int) -> None:
+    """So many times; a name that is there no more is not kept."""
+    if n:
+        rows[name] = n
+    else:
+        rows.pop(name, None)
 
 
 @dataclass(frozen=True)
@@ -346,8 +314,9 @@ class Mixture:
         """What is known of the data in step k of stage i."""
         tallies = [self.ledger.tallies[label][self.place + i][k] for label in self.labels]
         if flow.apart or (len(tallies) == 1 and frame.theta_y is None):
-            counts = torch.cat([tally.counts for tally in tallies])
-            half = torch.cat([tally.width for tally in tallies]) * (counts.shape[1] / 2)
+            even = [tally.even() for tally in tallies]
+            counts = torch.cat([counts for counts, _ in even])
+            half = torch.cat([width for _, width in even]) * (counts.shape[1] / 2)
             return Counts(counts, -half, half)
         offsets = None if frame.theta_y is None else flow.amplifier * frame.theta_y
         return mixed(tallies, self.masses, offsets, self.n_bins)

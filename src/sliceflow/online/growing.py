@@ -1,41 +1,26 @@
-"""`Growing`: `partial_fit`, `forget` and `refresh` of both estimators; the users' rows on their way.
+"""`Growing`: `partial_fit`, `forget` and `refresh` of both estimators, each done whole or not at all.
 
-The counts themselves are in `counts`. What differs between vectors and pictures is in the rooms of
-those names.
+How rows come into the counts is in `rows`, the counts themselves in `counts`. What differs between
+vectors and pictures is in the rooms of those names.
 """
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self, cast
 
-import numpy as np
-import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sliceflow import conditions, events, transports
-from sliceflow.checks import is_int, need, need_memory
-from sliceflow.flow import Cloud, Flow, Noise, Run, Step
-from sliceflow.online.counts import Ledger, Mixture
-from sliceflow.rng import Seed
+from sliceflow import conditions, events
+from sliceflow.checks import is_int, need
+from sliceflow.flow import Cloud, Run, Step
+from sliceflow.online.rows import Online
 
-__all__ = [
-    "Growing",
-    "Online",
-    "can_go_on",
-    "go_on",
-    "histogram_bins",
-    "keep",
-    "names_of",
-    "parameters_of",
-]
-
-_GRID = 1024  # the fewest bins for classes that the amplifier holds apart
+__all__ = ["Growing", "can_go_on", "go_on", "keep"]
 
 
 class Growing:
@@ -56,9 +41,10 @@ class Growing:
     ) -> Self:
         """Absorb rows, at a cost that does not depend on how many there are already; then refresh.
 
-        Whatever the batches and their order, the model is the same, bit for bit. The rows of the first
-        call also set the units of vectors (`standardize`). If anything is refused, the refresh too, no
-        rows are absorbed.
+        Whatever the batches and their order, the model is the same, bit for bit. The first rows, which
+        are those there at the first refresh or once there are 1000, also set the units of vectors
+        (`standardize`) and choose the directions of pictures (`directions="auto"`). If anything fails
+        or is interrupted, the refresh too, no rows are absorbed and nothing is changed.
 
         Parameters
         ----------
@@ -82,18 +68,15 @@ class Growing:
                 UserWarning,
                 stacklevel=2,
             )
-        online = self._online or estimator._begin_online(X)
-        online.check(estimator)
-        if refresh is not False:
-            online.check_memory(estimator, estimator.n_particles)
-        online.absorb(estimator, X, y)
-        before, self._online = self._online, online
-        try:
-            return self._refreshed(refresh, listeners)
-        except ValueError:
-            online.change(estimator, X, y, -1)
-            self._online = before
-            raise
+        listening = events.listening(listeners)
+        with _whole(estimator):
+            online = self._online or estimator._begin_online(X)
+            online.check(estimator)
+            if refresh is not False:
+                online.check_memory(estimator, estimator.n_particles)
+            self._online = online.absorbed(estimator, X, y)
+            self._refreshed(refresh, listening)
+        return self
 
     def forget(
         self,
@@ -105,19 +88,33 @@ class Growing:
     ) -> Self:
         """Take rows away again: the model is then that of the others, as if these had never been there.
 
+        If they helped to set units or to choose directions, and what is left of the first rows would
+        have set others, a warning says which: these stay. If anything fails or is interrupted, the
+        refresh too, nothing is taken away.
+
         Parameters
         ----------
         X, y : the rows and their labels as they were given to `partial_fit`, in any order. Rows that
-            are not there are an error, and then nothing is taken away
-        refresh, listeners : as of `partial_fit`
+            are not there are an error
+        refresh, listeners : as of `partial_fit`. Without a refresh, or with one of the last steps
+            only, maps that were made with these rows stay in the model until the next full one
         """
-        online, listeners = self._kept(), events.listening(listeners)
-        online.forget(cast(Any, self), X, y)
-        try:
-            return self._refreshed(refresh, listeners)
-        except ValueError:
-            online.change(cast(Any, self), X, y, 1)
-            raise
+        listening = events.listening(listeners)
+        first = None if self._online is None else self._online.first
+        with _whole(self):
+            self._online = online = self._kept().forgotten(cast(Any, self), X, y)
+            self._refreshed(refresh, listening)
+        if online.first is not None and online.first is not first and (trace := online.first.trace()):
+            warnings.warn(
+                f"the forgotten rows leave this behind: {trace}. The first rows decided it, and those "
+                "of them that are left would have decided otherwise. Begin with a new estimator to be "
+                "rid of it",
+                UserWarning,
+                stacklevel=2,
+            )
+        if refresh is not False:
+            self._warn_if_stale("this model, refreshed in part,")
+        return self
 
     def refresh(self, last: int | None = None, *, listeners: events.Listeners = ()) -> Self:
         """Move fresh particles onto the data as they are now.
@@ -129,21 +126,28 @@ class Growing:
             like the old ones. None does all
         listeners : as of `fit`
         """
+        with _whole(self):
+            self._refresh(last, events.listening(listeners))
+        self._warn_if_stale("this model, refreshed in part,")
+        return self
+
+    def _refresh(self, last: int | None, listeners: tuple[events.Listener, ...]) -> None:
         online = self._kept()
         if last is not None:
             need(is_int(last, 1), "last", last, "None or an int of at least 1")
             check_is_fitted(self, "history_")
-        heard: list[events.Listener] = [history := events.History(), *events.listening(listeners)]
+        heard: list[events.Listener] = [history := events.History(), *listeners]
         if cast(Any, self).verbose:
             heard.append(events.Progress())
+        online = self._online = online.settled()
         with events.closing(heard):
             online.refresh(cast(Any, self), last, heard, history)
-        return self
+        if last is None:
+            self._online = replace(online, stale=False)
 
-    def _refreshed(self, refresh: bool | int, listeners: events.Listeners) -> Self:
-        if refresh is False:
-            return self
-        return self.refresh(None if refresh is True else refresh, listeners=listeners)
+    def _refreshed(self, refresh: bool | int, listeners: tuple[events.Listener, ...]) -> None:
+        if refresh is not False:
+            self._refresh(None if refresh is True else refresh, listeners)
 
     def _kept(self) -> Online:
         if self._online is None:
@@ -154,211 +158,31 @@ class Growing:
         self._online.check(self)
         return self._online
 
-
-@dataclass
-class Online(ABC):
-    """The counts of one estimator, and what must not change while they are kept.
-
-    Parameters
-    ----------
-    ledger : the counts
-    seed, device : of all refreshes
-    parameters : the estimator's, those that the counts depend on
-    times : columns that stand for each row
-    dtype : of the labels
-    """
-
-    ledger: Ledger
-    seed: Seed
-    device: torch.device
-    parameters: dict[str, str]
-    times: int = 1
-    dtype: np.dtype[Any] | None = None
-
-    @abstractmethod
-    def rows(self, estimator: Any, X: Any) -> np.ndarray:
-        """X checked, (n, …) of one type."""
-
-    @abstractmethod
-    def columns(self, rows: np.ndarray) -> Tensor:
-        """The rows of one class as the engine stores them: (d, times·n) on the device."""
-
-    @abstractmethod
-    def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
-        """Columns as they are counted at a place."""
-
-    @abstractmethod
-    def refresh(
-        self, estimator: Any, last: int | None, heard: list[events.Listener], history: events.History
-    ) -> None:
-        """Simulate, and keep the results in the estimator."""
-
-    @abstractmethod
-    def check_memory(self, estimator: Any, m: int | None) -> None:
-        """Refuse a refresh of m particles that memory cannot hold; None are not too many."""
-
-    def check(self, estimator: Any) -> None:
-        """Refuse to go on with counts that are not what the parameters say."""
-        for name, was in self.parameters.items():
-            value = repr(getattr(estimator, name))
-            if value != was:
-                raise ValueError(
-                    f"{name} was {was} and is {value}, but the counts depend on it; set it back, or "
-                    "begin with a new estimator"
-                )
-        if not self.ledger.whole:
-            raise ValueError(
-                "partial_fit or forget was interrupted while it counted: the counts are of no use any "
-                "more. Begin with a new estimator"
+    def _warn_if_stale(self, what: str) -> None:
+        """Warn that `what` has maps that were made before rows were forgotten."""
+        if self._online is not None and self._online.stale and hasattr(self, "history_"):
+            warnings.warn(
+                f"{what} still has maps that were made with rows that are forgotten since; refresh() "
+                "makes all of them again",
+                UserWarning,
+                stacklevel=3,
             )
 
-    def absorb(self, estimator: Any, X: Any, y: Any) -> None:
-        """Count rows in."""
-        rows, names, labels, groups = self._sorted(estimator, X, y)
-        known = set(self.ledger.rows)
-        if known and (None in known) != (y is None):
-            was = "without labels" if None in known else "with class labels"
-            raise ValueError(f"the rows before came {was}; give all of them labels or none")
-        if y is not None and not all(place.independent for place in self.ledger.places):
-            raise ValueError(
-                "random directions change with the number of classes; partial_fit with labels takes "
-                "frame='orthogonal' or 'axis'"
-            )
-        new = len(known.union(label for label, _ in groups)) - len(known)
-        steps = sum(
-            (p.most_directions or self.ledger.dimension) * p.n_steps for p in self.ledger.places
-        )
-        need_memory(
-            4 * steps * self.ledger.n_bins * new,
-            self.device,
-            f"the counts of {new} classes, {steps} directions of {self.ledger.n_bins} bins each, need",
-            "take a transport of fewer bins, such as transports.Histogram(64), or fewer steps",
-        )
-        self._change(rows, names, groups, 1)
-        if labels is not None and labels.dtype.kind in "iub":
-            self.dtype = (
-                labels.dtype if self.dtype is None else np.result_type(self.dtype, labels.dtype)
-            )
 
-    def forget(self, estimator: Any, X: Any, y: Any) -> None:
-        """Take rows out of the counts."""
-        rows, names, _, groups = self._sorted(estimator, X, y)
-        missing = self.ledger.missing(names, groups)
-        if missing is not None:
-            label = next(label for label, of in groups if of.start <= missing < of.stop)
-            of = "" if label is None else f" of class {conditions.shown(label)}"
-            raise ValueError(
-                f"{len(rows)} rows are to be forgotten, but the counts do not hold all of them: a row"
-                f"{of} was never absorbed, or is forgotten already. Nothing was changed"
-            )
-        if len(rows) == sum(self.ledger.sizes().values()):
-            raise ValueError(
-                f"these are all the {len(rows)} rows there are, and a flow needs some; delete the model"
-            )
-        self._change(rows, names, groups, -1)
-
-    def change(self, estimator: Any, X: Any, y: Any, sign: int) -> None:
-        """Count rows in (sign 1) or out (sign −1) that were checked before."""
-        rows, names, _, groups = self._sorted(estimator, X, y)
-        self._change(rows, names, groups, sign)
-
-    def _sorted(
-        self, estimator: Any, X: Any, y: Any
-    ) -> tuple[np.ndarray, list[int], np.ndarray | None, list[tuple[Hashable, slice]]]:
-        """Rows in the order of their labels, the rows' names, the labels, and each label's rows."""
-        rows = self.rows(estimator, X)
-        if y is None:
-            return rows, names_of(rows), None, [(None, slice(0, len(rows)))]
-        labels = conditions.as_array(y)
-        condition = conditions.infer(labels, len(rows))
-        if not isinstance(condition, conditions.Labels):
-            raise ValueError(
-                f"y has shape {labels.shape}; partial_fit takes class labels (n,). Continuous "
-                "conditions need the rows themselves: use fit"
-            )
-        codes = condition.encode(labels).numpy()
-        rows = rows[np.argsort(codes, kind="stable")]
-        ends = np.cumsum(np.bincount(codes, minlength=condition.width)).tolist()
-        groups: list[tuple[Hashable, slice]] = [
-            (label, slice(start, end))
-            for label, start, end in zip(condition.classes.tolist(), [0, *ends[:-1]], ends, strict=True)
-        ]
-        return rows, names_of(rows), labels, groups
-
-    def _change(
-        self,
-        rows: np.ndarray,
-        names: list[int],
-        groups: list[tuple[Hashable, slice]],
-        sign: int,
-    ) -> None:
-        parts = [self.columns(rows[of]) for _, of in groups]
-        columns = torch.cat(parts, dim=1)
-        # A mirror image is a picture of its own, with its own noise.
-        own = names if self.times == 1 else names_of(columns.T.contiguous().cpu().numpy())
-        own_names = torch.tensor(own, device=self.device)
-        wide = [(label, slice(self.times * of.start, self.times * of.stop)) for label, of in groups]
-        self.ledger.change(
-            lambda i, part: self.values(columns[:, part], own_names[part], i),
-            names,
-            wide,
-            sign,
-            self.times,
-        )
-
-    def condition(self) -> tuple[conditions.Labels | None, list[Hashable], Tensor]:
-        """The classes there are now, the ledger's labels in their order, and the class of every row."""
-        sizes = self.ledger.sizes()
-        if None in sizes:
-            return None, [None], torch.zeros(sizes[None], dtype=torch.int64)
-        array = conditions.as_array(list(sizes))
-        if self.dtype is not None and array.dtype.kind in "iub":
-            array = array.astype(self.dtype)
-        condition = conditions.Labels.of(array)
-        labels = condition.classes.tolist()
-        counts = torch.tensor([sizes[label] for label in labels])
-        return condition, labels, torch.repeat_interleave(torch.arange(len(labels)), counts)
-
-    def particles(
-        self, d: int, dtype: torch.dtype, m: int, codes: Tensor | None, scale: float = 1.0
-    ) -> tuple[Cloud, Noise]:
-        """M of them at their start, with the classes that a fit on all the rows would give them."""
-        noise = Noise(self.seed.child("particles"))
-        x = noise.child("start").fill(torch.empty(d, m, dtype=dtype, device=self.device))
-        x.mul_(scale)
-        if codes is None:
-            return Cloud(x), noise
-        rows = conditions.proportional(codes, m, self.seed.child("conditions"))
-        return Cloud(x, codes[rows].to(self.device)), noise
-
-    def mixture(
-        self, place: int, labels: list[Hashable], codes: Tensor, particles: Cloud, flow: Flow
-    ) -> Mixture:
-        """The data at a place for particles that are conditioned, or are not."""
-        who = particles.y.cpu() if flow.conditional and particles.y is not None else codes
-        masses = torch.bincount(who, minlength=len(labels)).tolist()
-        n_bins = self.ledger.n_bins
-        n_bins = n_bins if len(labels) == 1 or flow.apart else max(n_bins, _GRID)
-        return Mixture(self.ledger, place, labels, masses, n_bins)
-
-
-def parameters_of(estimator: Any, names: Sequence[str]) -> dict[str, str]:
-    """Parameters as they must stay."""
-    return {name: repr(getattr(estimator, name)) for name in names}
-
-
-def histogram_bins(transport: str | transports.Transport, auto: int) -> int:
-    """The bins of every histogram that is kept, `auto` unless the transport says."""
-    if isinstance(transport, str) and transport != "sorted":
-        return auto
-    n_bins = getattr(transport, "n_bins", None)
-    if n_bins is None:
-        raise ValueError(
-            f"transport={transport!r} sorts its data, but partial_fit keeps only counts; "
-            "use transport='auto' or transports.Histogram(n_bins)"
-        )
-    need(n_bins >= 4 and n_bins % 4 == 0, "n_bins", n_bins, "a multiple of 4: bins are merged in pairs")
-    return int(n_bins)
+@contextmanager
+def _whole(estimator: Any) -> Iterator[None]:
+    """What is done to an estimator and its counts is done whole, or not at all."""
+    before, online = dict(vars(estimator)), estimator._online
+    if online is not None:
+        online.ledger.undo()  # where undoing was interrupted itself
+    try:
+        yield
+        estimator._online.ledger.change = None  # from here on it is done
+    except BaseException:
+        estimator.__dict__ = before
+        if online is not None:
+            online.ledger.undo()
+        raise
 
 
 def can_go_on(estimator: Any, condition: conditions.Labels | None, steps: Sequence[Any]) -> None:
@@ -401,11 +225,3 @@ def keep(
         estimator.particle_conditions_ = condition.classes[particles.y.cpu().numpy()]
     estimator.history_ = history.as_columns()
     estimator.n_iter_ = len(estimator.history_["step"])
-
-
-def names_of(rows: np.ndarray) -> list[int]:
-    """A 64-bit name for each row, by what is in it."""
-    return [
-        int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True)
-        for row in rows
-    ]

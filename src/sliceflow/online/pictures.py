@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -14,13 +15,16 @@ from sliceflow.checks import projection_budget, resolve_device
 from sliceflow.flow import Cloud, Run
 from sliceflow.minibatch import MiniBatches
 from sliceflow.online.counts import Ledger, Place
-from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
+from sliceflow.online.first import First
+from sliceflow.online.growing import can_go_on, go_on, keep
+from sliceflow.online.rows import Given, Online, histogram_bins, parameters_of
 from sliceflow.picture_parameters import (
     choose_amplifier,
-    choose_directions,
     choose_knots,
     choose_operands,
     choose_particles,
+    directions_for,
+    pixels_between,
 )
 from sliceflow.picture_start import check_refresh_memory
 from sliceflow.pictures import Layout
@@ -39,6 +43,32 @@ _FIXED = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class FirstPictures(First):
+    """The first pictures, where they choose the directions.
+
+    Parameters
+    ----------
+    layout : of the pictures
+    between, pixels : how many of their pixels are neither dark nor bright, and how many they have
+    directions : that were chosen
+    """
+
+    layout: Layout
+    between: int
+    pixels: int
+    directions: str
+
+    def without(self, rows: np.ndarray) -> Self:
+        between = self.between - pixels_between(self.layout, torch.from_numpy(rows))
+        return replace(self, between=between, pixels=self.pixels - rows.size)
+
+    def trace(self) -> str:
+        if self.pixels and directions_for(self.between, self.pixels) == self.directions:
+            return ""
+        return f'directions={self.directions!r}, chosen by "auto"'
+
+
 @dataclass
 class PicturesOnline(Online):
     """What an `ImageFlow` keeps.
@@ -46,7 +76,7 @@ class PicturesOnline(Online):
     Parameters
     ----------
     layout : of the pictures
-    walk : the stages, without conditions
+    walk : the stages, without conditions; its directions are "auto" while they are not decided
     """
 
     layout: Layout = field(kw_only=True)
@@ -71,7 +101,7 @@ class PicturesOnline(Online):
             amplifier=0.0,
             known=None,
             upsampling=estimator.upsampling,
-            directions=choose_directions(estimator.directions, layout, layout.read(images)),
+            directions=estimator.directions,
             clip=estimator.clip,
             dequantize=estimator.dequantize,
             start_noise=float(estimator.start_noise),
@@ -79,22 +109,27 @@ class PicturesOnline(Online):
             budget=projection_budget(device),
             precision=None,  # whatever it is for the particles
         )
-        places = []
-        for i in range(len(walk.stages)):
-            flow, subspace = walk.engine(i)
-            places.append(Place(flow, 0, subspace))
         return cls(
-            Ledger(places, layout.dimension, n_bins),
+            Ledger(_places(walk), layout.dimension, n_bins),
             seed,
             device,
             parameters_of(estimator, _FIXED),
             2 if estimator.mirror else 1,
+            waiting={} if estimator.directions == "auto" else None,
             layout=layout,
             walk=walk,
         )
 
     def rows(self, estimator: Any, X: Any) -> np.ndarray:
         return self.layout.read(X).T.contiguous().numpy()
+
+    def decided(self, given: Given) -> Self:
+        names = {label: Counter(given.names[of]) for label, of in given.groups}
+        between, pixels = pixels_between(self.layout, torch.from_numpy(given.rows)), given.rows.size
+        first = FirstPictures(names, self.layout, between, pixels, directions_for(between, pixels))
+        walk = replace(self.walk, directions=first.directions)
+        ledger = replace(self.ledger, places=_places(walk), tallies={}, rows={})
+        return replace(self, waiting=None, first=first, walk=walk, ledger=ledger)
 
     def columns(self, rows: np.ndarray) -> Tensor:
         raw = torch.from_numpy(rows).to(self.device).T.contiguous()
@@ -133,7 +168,10 @@ class PicturesOnline(Online):
             precision=choose_operands(estimator.precision, self.device),
         )
         d, own = self.layout.dimension, None if condition is None else codes
-        particles, noise = self.particles(d, torch.float32, m, own, walk.start_noise)
+        n_knots = choose_knots(estimator.n_knots, m, amplifier, walk.n_conditions)
+        particles, noise = self.particles(
+            d, torch.float32, m, own, amplifier, walk.start_noise, model=n_knots > 0
+        )
         place = None
         if walk.apart and particles.y is not None:
             y, _, place, runs = arranged(particles.y, walk.apart)
@@ -162,7 +200,7 @@ class PicturesOnline(Online):
             data.__getitem__,
             transport,
             noise,
-            choose_knots(estimator.n_knots, m, amplifier, walk.n_conditions),
+            n_knots,
             heard,
             MiniBatches(),
             run,
@@ -170,6 +208,12 @@ class PicturesOnline(Online):
         estimator._walk, estimator._model, estimator._layout = walk, model, self.layout
         estimator._device, estimator._mask, estimator.schedule_ = self.device, None, walk.stages
         estimator._n_rows = len(codes)
-        particles = particles if place is None else particles.part(place)
+        particles = particles.part(slice(m) if place is None else place[:m])
         keep(estimator, condition, own, particles, history)
         estimator.particles_ = self.layout.write(particles.x)
+
+
+def _places(walk: Walk) -> list[Place]:
+    """Where the pictures of a walk are counted; every level is a flow of a single stage."""
+    engines = (walk.engine(i) for i in range(len(walk.stages)))
+    return [Place(flow, 0, subspace) for flow, subspace in engines]

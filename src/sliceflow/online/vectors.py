@@ -1,9 +1,10 @@
-"""The vectors of a `SlicedWassersteinFlow` that grows: rows in the units of the first ones."""
+"""The vectors of a `SlicedWassersteinFlow` that grows: rows in the coarse units of the first ones."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from sliceflow.checks import need, projection_budget, resolve_device
 from sliceflow.dataframes import Form
 from sliceflow.flow import Flow, Run, replay, simulate
 from sliceflow.online.counts import Ledger, Place
-from sliceflow.online.growing import Online, can_go_on, go_on, histogram_bins, keep, parameters_of
+from sliceflow.online.first import Column, FirstVectors
+from sliceflow.online.growing import can_go_on, go_on, keep
+from sliceflow.online.rows import Given, Online, histogram_bins, parameters_of
 from sliceflow.rng import Seed
 from sliceflow.schedule import flat
 from sliceflow.vectors import units
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorsOnline"]
 
+_FAR = 1e12  # units; whatever is further out leaves no bin for the others
 _FIXED = (
     "n_steps", "frame", "transport", "device", "random_state", "standardize", "taper", "n_axis_steps",
     "early_stopping",
@@ -39,8 +43,8 @@ class VectorsOnline(Online):
 
     Parameters
     ----------
-    shift, scale : the units of the engine
-    type : of the rows
+    shift, scale : the units of the engine, 0 and 1 while they are not decided
+    type : of the particles
     given : where the user's tensors are, or None for arrays
     form : of the user's DataFrames, or None for others
     """
@@ -53,7 +57,7 @@ class VectorsOnline(Online):
 
     @classmethod
     def begin(cls, estimator: SlicedWassersteinFlow, X: Any) -> VectorsOnline:
-        """Nothing counted yet; the rows X set the units."""
+        """Nothing counted yet."""
         if estimator.early_stopping:
             raise ValueError(
                 "early_stopping=True holds rows out, which partial_fit does not keep; set it to False"
@@ -67,7 +71,6 @@ class VectorsOnline(Online):
         n_bins = histogram_bins(estimator.transport, 1024)
         given, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
         X = checked(estimator, X)
-        shift, scale = units.standardization(X, estimator.standardize)
         device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
         stages = flat(
             estimator._frame(),
@@ -84,20 +87,48 @@ class VectorsOnline(Online):
             seed,
             device,
             parameters_of(estimator, _FIXED),
-            shift=shift,
-            scale=scale,
+            waiting={} if estimator.standardize else None,
+            shift=np.zeros(X.shape[1]),
+            scale=np.ones(X.shape[1]),
             type=torch.float32 if X.dtype == np.float32 else torch.float64,
             given=given,
             form=form,
         )
 
     def rows(self, estimator: Any, X: Any) -> np.ndarray:
-        X = checked(estimator, X, reset=False)
-        kind = np.float32 if self.type == torch.float32 else np.float64
-        return cast(np.ndarray, X.astype(kind) + kind(0))  # no −0, which is 0 by another name
+        X = checked(estimator, X, reset=False).astype(np.float64)
+        return cast(np.ndarray, X + 0.0)  # no −0, which is 0 by another name
+
+    def decided(self, given: Given) -> Self:
+        columns = []
+        for j, column in enumerate(given.rows.T):
+            try:
+                columns.append(Column.of(column))
+            except OverflowError:
+                raise ValueError(
+                    f"column {j} of X cannot be standardised: its values reach "
+                    f"{np.abs(column).max():.3g}; rescale it"
+                ) from None
+        names = {label: Counter(given.names[of]) for label, of in given.groups}
+        return replace(
+            self,
+            waiting=None,
+            first=FirstVectors(names, tuple(columns)),
+            shift=np.array([column.shift for column in columns]),
+            scale=np.array([column.scale for column in columns]),
+            ledger=replace(self.ledger, tallies={}, rows={}),
+        )
 
     def columns(self, rows: np.ndarray) -> Tensor:
-        x = units.encode(rows, self.shift, self.scale)
+        with np.errstate(over="ignore"):
+            x = units.encode(rows, self.shift, self.scale)
+        if bool((far := x.abs() > _FAR).any()):
+            i, j = (int(at) for at in far.nonzero()[0])
+            raise ValueError(
+                f"column {j} of X holds {rows[i, j]:.6g}, more than {_FAR:.0e} times its unit of "
+                f"{self.scale[j]:.3g} away from 0 or from the first rows; drop such rows, rescale the "
+                "column, or begin with rows that show its scale"
+            )
         return x.to(self.device).T.contiguous()
 
     def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
@@ -125,7 +156,7 @@ class VectorsOnline(Online):
             entropy=float(estimator.entropy),
         )
         d, own = self.ledger.dimension, None if condition is None else codes
-        particles, noise = self.particles(d, self.type, m, own)
+        particles, noise = self.particles(d, self.type, m, own, flow.amplifier)
         run = Run()
         if last is not None:
             steps = estimator._model[: max(0, estimator.n_iter_ - last)]
@@ -142,5 +173,6 @@ class VectorsOnline(Online):
         estimator._units = units.Units.linear(self.shift, self.scale)
         estimator._type, estimator._device, estimator._given_device = self.type, self.device, self.given
         estimator._form = self.form
+        particles = particles.part(slice(m))
         keep(estimator, condition, own, particles, history)
-        estimator.particles_ = estimator._give_back(particles.x)
+        estimator.particles_ = estimator._give_back(particles.x)  # or an error, and nothing is kept

@@ -1,0 +1,196 @@
+"""What the first rows decide for good: units of vectors, directions of pictures; as little as possible.
+
+Units are two whole numbers for each column: its scale is 2 to the one, and its shift is the other times
+the scale. Both are coarse, and hardly any row changes them. How the first rows that are still there are
+spread is kept as coarse counts, and so it is known whether they alone would have decided the same.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+__all__ = ["Column", "First", "FirstVectors"]
+
+_WINDOW = 8  # cells that must hold most of the rows; a unit is two cells
+_SHARES = ((3, 4), (31, 32), (1, 1))  # what most is: more where so many rows are equal
+_CONSTANT = 10  # bits of its value that the unit of a constant column shows
+_SPAN = 2.0**900
+
+
+@dataclass(frozen=True)
+class Column:
+    """The unit of one column, and how the first rows that are still there are spread in it.
+
+    A cell is 2^exponent wide. The exponent is the smallest at which 8 neighbouring cells hold three
+    quarters of the rows; if that many are equal, 31/32 of them, or all. The scale is two cells, and the
+    shift is the multiple of it that is nearest to the median.
+
+    Parameters
+    ----------
+    exponent : of a cell
+    middle : the shift, in scales
+    share : which share of the rows decided; None for a constant column
+    cells, counts : half-cells that hold rows, ascending, and how many
+
+    Examples
+    --------
+    >>> column = Column.of(np.random.default_rng(0).normal(100, 3, size=500))
+    >>> column.shift, column.scale
+    (100.0, 2.0)
+    >>> column.same()
+    True
+    """
+
+    exponent: int
+    middle: int
+    share: int | None
+    cells: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Column:
+        """The unit of a column of values (n,); OverflowError where there is none."""
+        x, n = np.sort(values), len(values)
+        for share in range(len(_SHARES)):
+            m = _most(n, share)
+            with np.errstate(over="ignore"):
+                span = float((x[m - 1 :] - x[: n - m + 1]).min())
+            if span > _SPAN:
+                raise OverflowError
+            if span == 0:
+                continue
+            exponent = max(math.frexp(span / _WINDOW)[1], -900)
+            if not _holds(_cells(x, exponent), np.ones(n, np.int64), m):
+                exponent += 1
+            break
+        else:
+            share = None
+            exponent = math.frexp(x[0])[1] - _CONSTANT - 1 if x[0] else -1
+        half_cells, counts = np.unique(_cells(x, exponent - 1), return_counts=True)
+        middle = _middle(half_cells, counts)
+        return cls(exponent, middle, share, half_cells, counts)
+
+    @property
+    def scale(self) -> float:
+        return math.ldexp(1.0, self.exponent + 1)
+
+    @property
+    def shift(self) -> float:
+        return self.middle * self.scale
+
+    def without(self, values: np.ndarray) -> Column:
+        """The same unit, and the spread of the others."""
+        cells, counts = np.unique(_cells(values, self.exponent - 1), return_counts=True)
+        left = self.counts.copy()
+        left[np.searchsorted(self.cells, cells)] -= counts
+        return replace(self, cells=self.cells[left > 0], counts=left[left > 0])
+
+    def same(self) -> bool:
+        """Whether the rows that are still there have this very unit."""
+        n = int(self.counts.sum())
+        if n == 0 or self.share is None:
+            return n > 0
+        if any(int(self.counts.max()) < _most(n, share) for share in range(self.share)):
+            return False
+        m = _most(n, self.share)
+        return (
+            _holds(self.cells >> 1, self.counts, m)
+            and not _holds(self.cells, self.counts, m)
+            and _middle(self.cells, self.counts) == self.middle
+        )
+
+
+def _most(n: int, share: int) -> int:
+    part, whole = _SHARES[share]
+    return -(-n * part // whole)
+
+
+def _cells(x: np.ndarray, exponent: int) -> np.ndarray:
+    """The cells that values lie in."""
+    with np.errstate(over="ignore"):
+        cells = np.floor(np.ldexp(x, -exponent))
+    return np.asarray(cells.clip(-(2.0**62), 2.0**62)).astype(np.int64)
+
+
+def _holds(cells: np.ndarray, counts: np.ndarray, m: int) -> bool:
+    """Whether some 8 neighbours among ascending cells hold m rows."""
+    upto = np.append(0, counts.cumsum())
+    return int((upto[np.searchsorted(cells, cells + _WINDOW)] - upto[:-1]).max()) >= m
+
+
+def _middle(half_cells: np.ndarray, counts: np.ndarray) -> int:
+    """The multiple of a scale that is nearest to the (lower) median."""
+    upto = counts.cumsum()
+    at = int(half_cells[np.searchsorted(upto, (int(upto[-1]) + 1) // 2)])
+    return ((at >> 1) + 1) >> 1
+
+
+@dataclass(frozen=True)
+class First(ABC):
+    """The first rows.
+
+    Parameters
+    ----------
+    names : how many times each label's rows, by their names, are still among the first
+    """
+
+    names: dict[Hashable, Counter[int]]
+
+    @abstractmethod
+    def without(self, rows: np.ndarray) -> Self:
+        """What the others would decide."""
+
+    @abstractmethod
+    def trace(self) -> str:
+        """What was decided that the rows still there would not have decided; "" for nothing."""
+
+    def forgotten(
+        self,
+        rows: np.ndarray,
+        names: Sequence[int],
+        groups: Sequence[tuple[Hashable, slice]],
+        left: Mapping[Hashable, Counter[int]],
+    ) -> Self:
+        """Without those of some rows that were among the first; `left` are the names that are left.
+
+        Of equal rows those that came later go first.
+        """
+        away, kept = [], dict(self.names)
+        for label, of in groups:
+            own, there = kept.get(label, Counter()).copy(), left.get(label, Counter())
+            for i in range(of.start, of.stop):
+                if own[names[i]] > there[names[i]]:
+                    own[names[i]] -= 1
+                    away.append(i)
+            kept[label] = +own
+        if not away:
+            return self
+        return replace(self.without(rows[away]), names={k: v for k, v in kept.items() if v})
+
+
+@dataclass(frozen=True)
+class FirstVectors(First):
+    """The first rows of vectors, column by column."""
+
+    columns: tuple[Column, ...]
+
+    def without(self, rows: np.ndarray) -> Self:
+        some = tuple(column.without(rows[:, j]) for j, column in enumerate(self.columns))
+        return replace(self, columns=some)
+
+    def trace(self) -> str:
+        other = [j for j, column in enumerate(self.columns) if not column.same()]
+        if not other:
+            return ""
+        many = "" if len(other) <= 8 else f", … ({len(other)} in all)"
+        listed = ", ".join(
+            f"{j} ({self.columns[j].shift:g}, {self.columns[j].scale:g})" for j in other[:8]
+        )
+        return f"the units (shift, scale) of columns {listed}{many}"

@@ -1,0 +1,317 @@
+"""`Online`: the users' rows on their way into the counts, and out again; what both estimators share."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow import conditions, events, transports
+from sliceflow.checks import need, need_memory
+from sliceflow.flow import Cloud, Flow, Noise
+from sliceflow.online.counts import Change, Ledger, Mixture
+from sliceflow.online.first import First
+from sliceflow.rng import Seed
+
+__all__ = ["Given", "Online", "histogram_bins", "names_of", "parameters_of"]
+
+ENOUGH = 1000  # rows that decide what the first rows decide, if no refresh comes before
+_GRID = 1024  # the fewest bins for classes that the amplifier holds apart
+
+
+class Given(NamedTuple):
+    """Rows in the order of their labels, their names, and where each label's rows are."""
+
+    rows: np.ndarray
+    names: list[int]
+    groups: list[tuple[Hashable, slice]]
+
+    def keys(self) -> list[tuple[Hashable, int]]:
+        """The label and the name of every row."""
+        return [(label, name) for label, of in self.groups for name in self.names[of]]
+
+
+@dataclass
+class Online(ABC):
+    """The counts of one estimator, and what must not change while they are kept.
+
+    Rows wait until there are enough to decide what the first rows decide, or until a refresh: then they
+    are counted, and only their counts are kept.
+
+    Parameters
+    ----------
+    ledger : the counts
+    seed, device : of all refreshes
+    parameters : the estimator's, those that the counts depend on
+    times : columns that stand for each row
+    waiting : rows by label and name, while what depends on them is not decided; None once it is
+    first : the rows that decided, or None where nothing depended on them
+    stale : whether rows were forgotten that the maps of the model may still know
+    """
+
+    ledger: Ledger
+    seed: Seed
+    device: torch.device
+    parameters: dict[str, str]
+    times: int = 1
+    waiting: dict[tuple[Hashable, int], np.ndarray] | None = None
+    first: First | None = None
+    stale: bool = False
+
+    @abstractmethod
+    def rows(self, estimator: Any, X: Any) -> np.ndarray:
+        """X checked, (n, …) of one type."""
+
+    @abstractmethod
+    def decided(self, given: Given) -> Self:
+        """The same with what these rows decide, and nothing counted."""
+
+    @abstractmethod
+    def columns(self, rows: np.ndarray) -> Tensor:
+        """The rows of one class as the engine stores them: (d, times·n) on the device."""
+
+    @abstractmethod
+    def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
+        """Columns as they are counted at a place."""
+
+    @abstractmethod
+    def refresh(
+        self, estimator: Any, last: int | None, heard: list[events.Listener], history: events.History
+    ) -> None:
+        """Simulate, and keep the results in the estimator."""
+
+    @abstractmethod
+    def check_memory(self, estimator: Any, m: int | None) -> None:
+        """Refuse a refresh of m particles that memory cannot hold; None are not too many."""
+
+    def check(self, estimator: Any) -> None:
+        """Refuse to go on with counts that are not what the parameters say."""
+        for name, was in self.parameters.items():
+            value = repr(getattr(estimator, name))
+            if value != was:
+                raise ValueError(
+                    f"{name} was {was} and is {value}, but the counts depend on it; set it back, or "
+                    "begin with a new estimator"
+                )
+
+    def absorbed(self, estimator: Any, X: Any, y: Any) -> Self:
+        """With more rows."""
+        given = self._given(estimator, X, y)
+        known = {label: label for label in self.ledger.rows}
+        if known and (None in known) != (y is None):
+            was = "without labels" if None in known else "with class labels"
+            raise ValueError(f"the rows before came {was}; give all of them labels or none")
+        if y is not None and not all(place.independent for place in self.ledger.places):
+            raise ValueError(
+                "random directions change with the number of classes; partial_fit with labels takes "
+                "frame='orthogonal' or 'axis'"
+            )
+        for label, _ in given.groups:
+            same = known.get(label, label)
+            if type(same) is not type(label):  # and which came first must not matter
+                raise ValueError(
+                    f"the label {label!r} is a {type(label).__name__}, but {same!r} before was a "
+                    f"{type(same).__name__}; give all labels as one type"
+                )
+        if self.waiting is None:
+            self._change(given, 1)
+            return self
+        if not self.waiting and len(given.rows) >= ENOUGH:
+            return self._counted(given)
+        more = Counter(given.keys())
+        waiting = self.waiting | dict(zip(given.keys(), given.rows, strict=True))
+        new = self._waiting(waiting, self._there() + more)
+        return new.settled() if sum(new.ledger.sizes().values()) >= ENOUGH else new
+
+    def forgotten(self, estimator: Any, X: Any, y: Any) -> Self:
+        """With fewer rows."""
+        given = self._given(estimator, X, y)
+        missing = self.ledger.missing(given.names, given.groups)
+        if missing is not None:
+            label = next(label for label, of in given.groups if of.start <= missing < of.stop)
+            of = "" if label is None else f" of class {conditions.shown(label)}"
+            raise ValueError(
+                f"{len(given.rows)} rows are to be forgotten, but the counts do not hold all of them: "
+                f"a row{of} was never absorbed, or is forgotten already. Nothing was changed"
+            )
+        if len(given.rows) == sum(self.ledger.sizes().values()):
+            raise ValueError(
+                f"these are all the {len(given.rows)} rows there are, and a flow needs some; "
+                "delete the model"
+            )
+        if self.waiting is not None:
+            left = self._there() - Counter(given.keys())
+            return self._waiting({key: self.waiting[key] for key in left}, left)
+        self._change(given, -1)
+        first = self.first and self.first.forgotten(*given, self.ledger.rows)
+        return replace(self, first=first, stale=True)
+
+    def settled(self) -> Self:
+        """With what the first rows decide, and those that waited counted."""
+        if self.waiting is None:
+            return self
+        keys = sorted(self._there().elements(), key=lambda key: (_order(key[0]), key[1]))
+        groups, start = [], 0
+        for label, n in Counter(label for label, _ in keys).items():
+            groups.append((label, slice(start, start + n)))
+            start += n
+        rows = np.stack([self.waiting[key] for key in keys])
+        return self._counted(Given(rows, [name for _, name in keys], groups))
+
+    def _counted(self, given: Given) -> Self:
+        """With what these rows decide, and with them alone."""
+        new = self.decided(given)
+        new._change(given, 1)
+        new.ledger.change = None
+        return new
+
+    def _there(self) -> Counter[tuple[Hashable, int]]:
+        """The label and name of every row, and how often it is there."""
+        rows = self.ledger.rows.items()
+        return Counter({(label, name): n for label, names in rows for name, n in names.items()})
+
+    def _waiting(
+        self, waiting: dict[tuple[Hashable, int], np.ndarray], there: Counter[tuple[Hashable, int]]
+    ) -> Self:
+        """With these rows, which wait."""
+        rows: dict[Hashable, Counter[int]] = {}
+        for (label, name), n in there.items():
+            rows.setdefault(label, Counter())[name] = n
+        return replace(self, waiting=waiting, ledger=replace(self.ledger, rows=rows))
+
+    def _given(self, estimator: Any, X: Any, y: Any) -> Given:
+        """The user's rows and labels, checked."""
+        rows = self.rows(estimator, X)
+        if y is None:
+            return Given(rows, names_of(rows), [(None, slice(0, len(rows)))])
+        labels = conditions.as_array(y)
+        condition = conditions.infer(labels, len(rows))
+        if not isinstance(condition, conditions.Labels):
+            raise ValueError(
+                f"y has shape {labels.shape}; partial_fit takes class labels (n,). Continuous "
+                "conditions need the rows themselves: use fit"
+            )
+        codes = condition.encode(labels).numpy()
+        rows = rows[np.argsort(codes, kind="stable")]
+        ends = np.cumsum(np.bincount(codes, minlength=condition.width)).tolist()
+        groups: list[tuple[Hashable, slice]] = [
+            (label, slice(start, end))
+            for label, start, end in zip(condition.classes.tolist(), [0, *ends[:-1]], ends, strict=True)
+        ]
+        return Given(rows, names_of(rows), groups)
+
+    def _change(self, given: Given, sign: int) -> None:
+        rows, names, groups = given
+        if sign > 0:
+            self._need_memory({label for label, _ in groups} - set(self.ledger.rows))
+        parts = [self.columns(rows[of]) for _, of in groups]
+        columns = torch.cat(parts, dim=1)
+        # A mirror image is a picture of its own, with its own noise.
+        own = names if self.times == 1 else names_of(columns.T.contiguous().cpu().numpy())
+        own_names = torch.tensor(own, device=self.device)
+        wide = [(label, slice(self.times * of.start, self.times * of.stop)) for label, of in groups]
+
+        def x(i: int, part: slice) -> Tensor:
+            return self.values(columns[:, part], own_names[part], i)
+
+        self.ledger.apply(Change(x, names, wide, sign, self.times))
+
+    def _need_memory(self, new: set[Hashable]) -> None:
+        steps = sum(
+            (p.most_directions or self.ledger.dimension) * p.n_steps for p in self.ledger.places
+        )
+        need_memory(
+            4 * steps * self.ledger.n_bins * len(new),
+            self.device,
+            f"the counts of {len(new)} classes, {steps} directions of {self.ledger.n_bins} bins each, "
+            "need",
+            "take a transport of fewer bins, such as transports.Histogram(64), or fewer steps",
+        )
+
+    def condition(self) -> tuple[conditions.Labels | None, list[Hashable], Tensor]:
+        """The classes there are now, the ledger's labels in their order, and the class of every row."""
+        sizes = self.ledger.sizes()
+        if None in sizes:
+            return None, [None], torch.zeros(sizes[None], dtype=torch.int64)
+        # Labels that cannot be sorted are numbered in this order, not in that of their coming.
+        condition = conditions.Labels.of(conditions.as_array(sorted(sizes, key=_order)))
+        labels = condition.classes.tolist()
+        counts = torch.tensor([sizes[label] for label in labels])
+        return condition, labels, torch.repeat_interleave(torch.arange(len(labels)), counts)
+
+    def particles(
+        self,
+        d: int,
+        dtype: torch.dtype,
+        m: int,
+        codes: Tensor | None,
+        amplifier: float,
+        scale: float = 1.0,
+        model: bool = True,
+    ) -> tuple[Cloud, Noise]:
+        """M of them at their start, with the classes that a fit on all the rows would give them.
+
+        Behind them stand those that a `model` wants besides (`conditions.further`).
+        """
+        y, enough = None, max(m, conditions.ENOUGH) if model else m
+        if codes is not None:
+            seed = self.seed.child("conditions")
+            y = codes[conditions.proportional(codes, m, seed, least=1)]
+            more = codes[conditions.proportional(codes, enough - m, seed.child("further"))]
+            if model and amplifier > 0:
+                more = conditions.further(codes, y, math.isinf(amplifier), seed)
+            y = torch.cat((y, more)).to(self.device)
+            enough = len(y)
+        noise = Noise(self.seed.child("particles"))
+        x = noise.child("start").fill(torch.empty(d, enough, dtype=dtype, device=self.device))
+        return Cloud(x.mul_(scale), y), noise
+
+    def mixture(
+        self, place: int, labels: list[Hashable], codes: Tensor, particles: Cloud, flow: Flow
+    ) -> Mixture:
+        """The data at a place for particles that are conditioned, or are not."""
+        who = particles.y.cpu() if flow.conditional and particles.y is not None else codes
+        masses = torch.bincount(who, minlength=len(labels)).tolist()
+        n_bins = self.ledger.n_bins
+        n_bins = n_bins if len(labels) == 1 or flow.apart else max(n_bins, _GRID)
+        return Mixture(self.ledger, place, labels, masses, n_bins)
+
+
+def parameters_of(estimator: Any, names: Sequence[str]) -> dict[str, str]:
+    """Parameters as they must stay."""
+    return {name: repr(getattr(estimator, name)) for name in names}
+
+
+def histogram_bins(transport: str | transports.Transport, auto: int) -> int:
+    """The bins of every histogram that is kept, `auto` unless the transport says."""
+    if isinstance(transport, str) and transport != "sorted":
+        return auto
+    n_bins = getattr(transport, "n_bins", None)
+    if n_bins is None:
+        raise ValueError(
+            f"transport={transport!r} sorts its data, but partial_fit keeps only counts; "
+            "use transport='auto' or transports.Histogram(n_bins)"
+        )
+    need(n_bins >= 4 and n_bins % 4 == 0, "n_bins", n_bins, "a multiple of 4: bins are merged in pairs")
+    return int(n_bins)
+
+
+def _order(label: Hashable) -> tuple[str, str]:
+    """Labels of any kind, in an order that depends on nothing else."""
+    return type(label).__name__, repr(label)
+
+
+def names_of(rows: np.ndarray) -> list[int]:
+    """A 64-bit name for each row, by what is in it."""
+    return [
+        int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True)
+        for row in rows
+    ]
