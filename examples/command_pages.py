@@ -44,6 +44,8 @@ def flags(verb: str) -> str:
         names = ", ".join(f"`{name}`" for name in param.opts)
         none = param.default is None or param.default is False or param.required
         shown = "" if none else f" Default: `{param.default}`."
+        if isinstance(param.show_default, str):
+            shown = f" Default: {param.show_default}."
         needed = " Required." if param.required else ""
         rows.append(f"| {names} | {param.help}{shown}{needed} |")
     return "\n".join([*rows, "", ""])
