@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("typer")
 
 import typer
-from running import inside
 
+from running import inside
 from sliceflow.cli.commands import app
 
 COMMANDS = typer.main.get_command(app).commands

@@ -45,6 +45,8 @@ def _own(settings: Settings, root: Path | None) -> tuple[Data, Data | None]:
             root=root or (None if settings.data_root is None else Path(settings.data_root)),
             size=settings.size,
             target=settings.target,
+            drop=settings.drop,
+            keep=settings.keep,
             skip_broken=settings.skip_broken,
             holdout=settings.holdout,
         )

@@ -150,6 +150,16 @@ def fit(
     ] = None,
     conditional: Annotated[bool, typer.Option("--conditional", help="Fit by class.")] = False,
     target: Annotated[str | None, typer.Option(help="Column of labels, of a table.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="<str>", help="Leave out this column; repeat for more.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<str>",
+            help="Keep this column, and only the rows with a number in it; repeat for more.",
+        ),
+    ] = None,
     size: Annotated[
         int | None,
         typer.Option(metavar="<int>", min=1, help="Crop the middle square and resize it to this side."),
@@ -230,6 +240,8 @@ def fit(
         data_root=None if data_root is None else str(data_root),
         size=size,
         target=target,
+        drop=tuple(drop or ()),
+        keep=tuple(keep or ()),
         conditional=conditional,
         observed=None if observed is None else observed.value,
         quality=quality,

@@ -97,6 +97,8 @@ def _fit(
         root=None if settings.data_root is None else Path(settings.data_root).expanduser(),
         size=settings.size,
         target=settings.target,
+        drop=settings.drop,
+        keep=settings.keep,
         skip_broken=settings.skip_broken,
         holdout=settings.holdout,
     )
@@ -105,8 +107,8 @@ def _fit(
     labels = settings.labels(train)
     measured = "none" if test is None else str(len(test.x))
     say(f"{train.name}: {train.what} to fit, {measured} to measure with")
-    for note in train.notes:
-        say(f"note: {note}")
+    for note in train.notes if first else ():  # also when quiet: something is missing from here on
+        print(f"note: {note}", file=sys.stderr if quiet or as_json else sys.stdout, flush=True)
     if train.labels is not None and labels is None and train.pictures and settings.observed is None:
         say("note: the labels are not used; --conditional fits by class")
     if dry_run:

@@ -186,5 +186,6 @@ def command_of(verb: str, source: str, settings: dict[str, Any], defaults: dict[
         flag = f"--{name.replace('_', '-')}"
         if value == defaults.get(name) or value is None:
             continue
-        words += [flag] if value is True else [flag, str(value)]
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [flag] if one is True else [flag, str(one)]
     return shlex.join(words)
