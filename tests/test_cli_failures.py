@@ -79,6 +79,13 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
     assert sorted(tmp_path.glob("**/*")) == before or not any((tmp_path / "runs").iterdir())
 
 
+def test_a_file_that_does_not_exist_is_named_before_a_folder_that_is_not_empty(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine.txt").touch()
+    result = inside("fit", tmp_path / "no.csv", "--out", tmp_path / "runs")
+    refused(result, 2, "no.csv", "neither a known set nor an existing path")
+
+
 def test_more_than_the_memory_holds_is_refused_with_the_flags_to_lower(digits_run, tmp_path):
     words = ("fit", "digits", "--particles", 10**12, "--quiet", "--out", tmp_path / "run")
     refused(inside(*words), 1, "GiB free", "--particles")

@@ -20,7 +20,7 @@ from sliceflow.datasets import (
     sets,
 )
 
-__all__ = ["NAMES", "Data", "read"]
+__all__ = ["NAMES", "Data", "check_source", "read"]
 
 NAMES = ("digits", *sets.SETS)
 
@@ -85,6 +85,15 @@ class Data:
         return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
 
+def check_source(source: str) -> None:
+    """Refuse what is no set and no path."""
+    if not source.strip() or not (source in NAMES or Path(source).expanduser().exists()):
+        raise WrongUsage(
+            f"{source!r} is neither a known set nor an existing path",
+            f"pass one of {', '.join(NAMES)}, a folder, or a .npy, .npz or .csv file",
+        )
+
+
 def read(
     source: str,
     *,
@@ -102,12 +111,8 @@ def read(
     Which rows are held out depends on nothing but their number. Of a table all columns of numbers are
     read but those to `drop`, or exactly `columns`; `read_csv` says what `keep` is.
     """
+    check_source(source)
     path, named = Path(source).expanduser(), source in NAMES
-    if not source.strip() or not (named or path.exists()):
-        raise WrongUsage(
-            f"{source!r} is neither a known set nor an existing path",
-            f"pass one of {', '.join(NAMES)}, a folder, or a .npy, .npz or .csv file",
-        )
     if path.suffix.lower() in _TABLES and not named:
         if size is not None:
             raise WrongUsage(f"--size is for pictures; {source} is a table", "leave it out")

@@ -80,10 +80,12 @@ def measure(
     *,
     batched: np.ndarray,
     labels: np.ndarray | None = None,
+    called: str = "held-out rows",
 ) -> Measures:
-    """Batched samples and new ones against rows that were not fitted; `labels` are the batched ones'.
+    """Batched samples and new ones against other rows; `labels` are the batched ones'.
 
-    The floor is what rows of the training data score in the samples' place.
+    The floor is what rows of the training data score in the samples' place. `called` is what the other
+    rows are: those of a run were not fitted.
     """
     from sliceflow.checks import from_tensor, resolve_device  # torch, which a report does without
 
@@ -92,7 +94,7 @@ def measure(
     n = min(_MOST, len(batched), len(train.x))
     if min(n, len(test.x)) < _LEAST:
         return Measures(
-            [], f"not measured: {n} samples and {len(test.x)} held-out rows; {_LEAST} are needed"
+            [], f"not measured: {n} samples and {len(test.x)} {called}; {_LEAST} are needed"
         )
     device = str(resolve_device(flow.device))
     by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
@@ -119,12 +121,19 @@ def measure(
             battery.score(train.rows(from_tensor(flow.sample(n, random_state=1, **given))), asked)
         )
     out = [
-        Measure(name, scores[0].get(name), scores[1].get(name), battery.floors.get(name), ideal, what)
+        Measure(
+            name,
+            scores[0].get(name),
+            scores[1].get(name),
+            battery.floors.get(name),
+            ideal,
+            what.replace("held-out rows", called).replace("a held-out row's", f"that of {called}"),
+        )
         for name, (ideal, what) in metrics.MEANING.items()
         if any(name in score for score in scores)
     ]
     unseen = battery.as_dict()["held-out rows"]
-    note = f"{n} samples and {unseen} held-out rows; floor: {n} training rows in the samples' place"
+    note = f"{n} samples and {unseen} {called}; floor: {n} training rows in the samples' place"
     return Measures(out, note + said)
 
 

@@ -19,12 +19,13 @@ import numpy as np
 
 from sliceflow.cli import evaluate
 from sliceflow.cli.about import version_of
-from sliceflow.cli.data import Data, read
+from sliceflow.cli.data import Data, check_source, read
 from sliceflow.cli.display import display, seconds_text
 from sliceflow.cli.failures import Failed, Unbroken, in_flags
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import write_csv
+from sliceflow.metrics.floors import few
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution
@@ -87,6 +88,7 @@ def _fit(
         if first and not quiet and not as_json:
             print(text, flush=True)
 
+    check_source(settings.source)  # a wrong name comes before what is wrong with the folder
     folder = RunFolder(settings.folder)
     if first and not dry_run:
         folder.check(force=force, resume=resume)
@@ -310,7 +312,7 @@ def _write_samples(flow: Any, train: Data, target: str, folder: RunFolder) -> No
         shown, _ = by_class(as_bytes(x, train.levels), labels)
         grid(shown).save(folder / "samples.png", optimize=True)
         return
-    names, some = np.array(train.columns), train.x[:_SHOWN]
+    names, some = np.array(train.columns), few(train.x, _SHOWN)
     np.savez_compressed(folder / "samples.npz", x=x, columns=names, data=some, **given)
     columns: dict[str, list[object]] = {c: x[:, i].tolist() for i, c in enumerate(train.columns)}
     if labels is not None:
