@@ -75,9 +75,8 @@ def write_report(folder: RunFolder) -> Path:
         f'<meta http-equiv="Content-Security-Policy" content="{_ALONE}">'
         f"<style>{_STYLE}</style></head>\n<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    folder.write_text("report.html", page)
+    return folder / "report.html"
 
 
 def _head(title: str, config: dict[str, Any]) -> str:
