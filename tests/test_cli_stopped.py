@@ -20,14 +20,6 @@ from sliceflow.cli.failures import Failed
 from sliceflow.cli.lock import Lock
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c_is_heard():
-    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupted(words, when, number=signal.SIGINT, before=()):
     """What a fit says that gets Ctrl-C, or another signal, as soon as `when()` is true."""
     process = subprocess.Popen(
