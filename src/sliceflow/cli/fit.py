@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sliceflow.events import Event
 
 __all__ = ["fit"]
+
+T = TypeVar("T")
 
 _KEPT = 10_000  # batched samples in samples.npz
 _FRAMES = 40  # of evolution.gif
@@ -128,22 +130,22 @@ def _fit(
     flow: Any = settings.estimator(train)  # and now torch is imported
     labels = settings.labels(train)
     measured = "none" if test is None else str(len(test.x))
+    from sliceflow.cli import plan
+
     say(f"{train.name}: {train.what} to fit, {measured} to measure with")
     for note in train.notes if first else ():  # also when quiet: something is missing from here on
         print(f"note: {note}", file=sys.stderr if quiet or as_json else sys.stdout, flush=True)
     if train.labels is not None and labels is None and train.pictures and settings.observed is None:
         say("note: the labels are not used; --conditional fits by class")
     if dry_run:
-        from sliceflow.checks import ParameterError
-        from sliceflow.cli.plan import plan
-
         if first:
-            try:
-                made = plan(flow, train, labels)
-            except ParameterError as error:
-                raise in_flags(error) from error
+            made = _planned(plan.plan, flow, train, labels, settings)
             print(json.dumps(made.as_dict(), indent=2) if as_json else made)
         return
+    if ranks is None and not (quiet or as_json or resume):
+        long = _planned(plan.long_fit, flow, train, labels, settings)
+        if long:
+            say(f"note: {long}")
 
     config = _config(settings, train, test)
     if first:
@@ -230,6 +232,16 @@ def _end(
         told = {"run": str(folder.path), "files": written, **config, **measures.as_dict()}
         json.dump(told, sys.stdout, indent=2)
         print()
+
+
+def _planned(make: Callable[..., T], *of: Any) -> T:
+    """A plan, or what is wrong in the words of flags."""
+    from sliceflow.checks import ParameterError
+
+    try:
+        return make(*of)
+    except ParameterError as error:
+        raise in_flags(error) from error
 
 
 class _Last:
