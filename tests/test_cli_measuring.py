@@ -55,9 +55,8 @@ def test_the_distance_that_is_shown_last_is_not_that_of_an_axis_step(sorted_run)
     assert history[-1]["distance"] < 1e-9  # exact: it says nothing
     shown = f"{history[-3]['distance']:.4g}"
     assert f"step 22/22, stage axis, sliced distance {shown}," in fitted.stderr
-    assert json.loads(inside("info", run, "--json").stdout)["last sliced distance"] == (
-        f"{shown} (stage flow)"
-    )
+    known = json.loads(inside("info", run, "--json").stdout)
+    assert (known["last sliced distance"], known["in stage"]) == (history[-3]["distance"], "flow")
     said = re.search(r"It goes from .*?\. Bands", (run / "report.html").read_text())[0]
     assert f"to {history[-3]['distance']:.3g} at the last of stage flow" in said
 

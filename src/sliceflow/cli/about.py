@@ -36,12 +36,14 @@ def info(run: Path) -> dict[str, Any]:
     """What is known of a run folder or a model file."""
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
+    stage, distance = last_distance(flow.history_["stage"], flow.history_["distance"])
     out: dict[str, Any] = {
         "model": str(path),
         "bytes": path.stat().st_size,
         "estimator": type(flow).__name__,
         "steps": flow.n_iter_,
-        "last sliced distance": _last_distance(flow.history_),
+        "last sliced distance": distance,
+        "in stage": stage,
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
     }
     if hasattr(flow, "schedule_"):
@@ -61,11 +63,6 @@ def info(run: Path) -> dict[str, Any]:
             out["columns"] = config["data"]["columns"]
         out["versions"] = config["versions"]
     return out
-
-
-def _last_distance(history: dict[str, Any]) -> str:
-    stage, distance = last_distance(history["stage"], history["distance"])
-    return f"{distance:.4g} (stage {stage})"
 
 
 def datasets_found(root: Path | None) -> dict[str, Any]:
