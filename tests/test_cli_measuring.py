@@ -63,9 +63,11 @@ def test_the_distance_that_is_shown_last_is_not_that_of_an_axis_step(sorted_run)
 
 def test_single_pixels_are_axes_too(capsys):
     say = Lines()
-    for done, (stage, distance) in enumerate((("8×8[2]", 0.5), ("8×8[1]", 1e-9)), 1):
-        say(Event(stage, done - 1, 0, done, 2, torch.tensor(distance), 1.0, torch.empty(2, 5)))
-    assert "stage 8×8[1], sliced distance 0.5," in capsys.readouterr().err
+    way = (("1×1[1]", 3.0), ("1×1[1]", 2.0), ("8×8[2]", 0.5), ("8×8[1]", 1e-9))
+    for done, (stage, distance) in enumerate(way, 1):
+        say(Event(stage, done - 1, 0, done, 4, torch.tensor(distance), 1.0, torch.empty(2, 5)))
+    shown = [float(d) for d in re.findall("distance ([^,]*),", capsys.readouterr().err)]
+    assert shown == [3.0, 2.0, 0.5, 0.5]
 
 
 def test_a_runs_own_samples_are_read_in_its_own_levels(digits_run, tmp_path):

@@ -52,9 +52,10 @@ def seconds_text(seconds: float) -> str:
 def alone(stage: str) -> bool:
     """Whether the steps of a stage see columns or pixels one by one.
 
-    Those are soon exact, so their distance says nothing of how near the particles are.
+    Those are soon exact, so their distance says nothing of how near the particles are. Where a picture
+    is one pixel, that is all of it.
     """
-    return stage == "axis" or stage.endswith("[1]")
+    return stage == "axis" or (stage.endswith("[1]") and stage != "1×1[1]")
 
 
 def last_distance(stages: Sequence[str], distances: Sequence[float]) -> tuple[str, float]:
