@@ -19,6 +19,7 @@ _MOST = 2000  # rows of each kind
 _LEAST = 10  # of fewer nothing can be said
 _WORK = 1e11  # rows times data times columns, for distances between all pairs
 _LEARNT = 5000  # rows that the classifier of `accuracy` learns from, without a GPU
+_HELD_OUT = "held-out rows"
 _TREES = 20  # of the two-sample test
 
 
@@ -80,7 +81,7 @@ def measure(
     *,
     batched: np.ndarray,
     labels: np.ndarray | None = None,
-    called: str = "held-out rows",
+    called: str = _HELD_OUT,
 ) -> Measures:
     """Batched samples and new ones against other rows; `labels` are the batched ones'.
 
@@ -127,7 +128,9 @@ def measure(
             scores[1].get(name),
             battery.floors.get(name),
             ideal,
-            what.replace("held-out rows", called).replace("a held-out row's", f"that of {called}"),
+            what
+            if called == _HELD_OUT
+            else what.replace("a held-out", "another").replace("held-out", "other"),
         )
         for name, (ideal, what) in metrics.MEANING.items()
         if any(name in score for score in scores)
