@@ -44,6 +44,8 @@ def flags(verb: str) -> str:
         names = ", ".join(f"`{name}`" for name in param.opts)
         none = param.default is None or param.default is False or param.required
         shown = "" if none else f" Default: `{param.default}`."
+        if isinstance(param.show_default, str):
+            shown = f" Default: {param.show_default}."
         needed = " Required." if param.required else ""
         rows.append(f"| {names} | {param.help}{shown}{needed} |")
     return "\n".join([*rows, "", ""])
@@ -71,7 +73,7 @@ def run(text: str, folder: Path) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """What the pages' commands are fed with: a folder of pictures, a table, a half of a picture."""
+    """What the pages' commands are fed with: folders of pictures, tables, a half of a picture."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_iris
@@ -84,6 +86,10 @@ def prepare(folder: Path) -> None:
         for i, image in enumerate(digits.images[digits.labels == label]):
             picture = Image.fromarray((image * 15).astype(np.uint8)).resize((40, 30))
             picture.save(folder / "photos" / name / f"{i:03d}.png")
+    (folder / "large").mkdir()
+    for i, image in enumerate(digits.images[:300]):
+        picture = Image.fromarray((image * 15).astype(np.uint8)).resize((37, 53))
+        picture.save(folder / "large" / f"{i:03d}.png")
     Image.fromarray((test.images[3] * (255 / 16)).round().astype(np.uint8)).save(folder / "half.png")
     iris = load_iris()
     with (folder / "iris.csv").open("w", newline="") as stream:
@@ -93,6 +99,12 @@ def prepare(folder: Path) -> None:
         )
         for row, kind in zip(iris.data, iris.target, strict=True):
             writer.writerow([*row, "Fisher", iris.target_names[kind]])
+    with (folder / "people.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("age", "height", "income"))
+        for i, (age, height) in enumerate(np.random.default_rng(0).normal((40, 170), 9, (300, 2))):
+            known = {7: "unknown", 8: "", 9: ""}.get(i, f"{age:.1f}")
+            writer.writerow((known, f"{height:.1f}", 1000 * i if i < 6 else ""))
     (folder / "run.toml").write_text('quality = "draft"\nparticles = 5000\nseed = 7\n')
 
 

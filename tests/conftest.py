@@ -1,9 +1,10 @@
-"""Shared by all tests: hypothesis' profile, Triton's interpreter where there is no GPU, two fixtures.
+"""Shared by all tests: hypothesis' profile, Triton's interpreter where there is no GPU, and fixtures.
 
 No deadlines, because numba compiles on first use; the same examples every time. Waiting threads sleep.
 """
 
 import os
+import signal
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: see the Makefile
 
@@ -16,6 +17,17 @@ if not torch.cuda.is_available():
 
 settings.register_profile("sliceflow", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("sliceflow")
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they start."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

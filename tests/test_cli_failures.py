@@ -1,10 +1,7 @@
 """What goes wrong at the command line: one line and a hint, an exit code, and nothing left behind."""
 
-import json
 import shutil
-import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -13,15 +10,6 @@ from PIL import Image
 pytest.importorskip("typer")
 
 from running import FEW, command, environment, inside, installed, refused
-from sliceflow.cli import evaluate
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c_is_heard():
-    """Tests in the background of a shell ignore Ctrl-C, and so would the commands they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +65,13 @@ def test_what_cannot_be_done_is_said_in_a_line_and_a_hint(tmp_path, monkeypatch,
     result = inside(*words, *(("--quiet",) if words[0] == "fit" else ()))
     refused(result, code, *said)
     assert sorted(tmp_path.glob("**/*")) == before or not any((tmp_path / "runs").iterdir())
+
+
+def test_a_file_that_does_not_exist_is_named_before_a_folder_that_is_not_empty(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine.txt").touch()
+    result = inside("fit", tmp_path / "no.csv", "--out", tmp_path / "runs")
+    refused(result, 2, "no.csv", "neither a known set nor an existing path")
 
 
 def test_more_than_the_memory_holds_is_refused_with_the_flags_to_lower(digits_run, tmp_path):
@@ -158,91 +153,6 @@ def test_a_reader_that_goes_away_ends_the_command(digits_run):
     )
     assert result.stdout.startswith("model: ")
     assert "Traceback" not in result.stderr
-
-
-def interrupted(words, when):
-    """What a fit says that gets Ctrl-C as soon as `when()` is true."""
-    process = subprocess.Popen(
-        command(*words),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    deadline = time.monotonic() + 60
-    while not when():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    said = "\n".join(line for line in said.splitlines() if not line.startswith("step "))
-    return subprocess.CompletedProcess(words, process.returncode, out, said)
-
-
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_samples(tmp_path):
-    words = ["fit", "digits", "--quality", "8", "--particles", "300"]
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    checkpoint = stopped / "checkpoint" / "fit.checkpoint"
-    refused(
-        interrupted([*words, "--checkpoint-every", "0", "--out", stopped], checkpoint.exists),
-        1,
-        "stopped after",
-        "--resume",
-    )
-    assert not (stopped / "model.sliceflow").exists()
-    refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
-    refused(inside("report", stopped), 2, "has not ended", "--resume")
-    refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
-    other = inside(*words, "--seed", 1, "--out", stopped, "--resume")
-    refused(other, 2, "--seed is 1, and was 0", "--resume")
-    result = installed(*words, "--out", stopped, "--resume")
-    assert result.returncode == 0, result.stderr
-    assert not (stopped / "checkpoint").exists()
-    assert inside(*words, "--out", whole).returncode == 0
-    with np.load(whole / "samples.npz") as a, np.load(stopped / "samples.npz") as b:
-        assert np.array_equal(a["images"], b["images"])
-    with Image.open(whole / "evolution.gif") as a, Image.open(stopped / "evolution.gif") as b:
-        assert abs(a.n_frames - b.n_frames) <= 1
-    refused(inside(*words, "--out", stopped, "--resume"), 2, "has ended", "--force")
-
-
-def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path):
-    started = time.monotonic()
-    words = ["fit", "digits", "--quality", "5", "--out", tmp_path / "run"]
-    refused(interrupted(words, lambda: time.monotonic() > started + 0.5), 1, "interrupted", "again")
-    assert not (tmp_path / "run").exists()
-
-
-def test_ctrl_c_while_measuring_keeps_the_fit(tmp_path, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(evaluate, "measure", interrupt)
-        result = inside("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
-    refused(result, 1, "done and saved", "sliceflow evaluate")
-    assert inside("evaluate", tmp_path / "run", "--quiet").returncode == 0
-    assert inside("report", tmp_path / "run", "--quiet").returncode == 0
-    assert (tmp_path / "run" / "neighbours.png").exists()
-
-
-def test_ctrl_c_while_the_fit_is_written_waits_until_it_is(tmp_path, monkeypatch):
-    from sliceflow import ImageFlow
-
-    save = ImageFlow.save
-
-    def interrupt(self, path):
-        signal.raise_signal(signal.SIGINT)
-        return save(self, path)
-
-    monkeypatch.setattr(ImageFlow, "save", interrupt)
-    handler = signal.getsignal(signal.SIGINT)
-    result = inside("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
-    refused(result, 1, "done and saved", "sliceflow evaluate")
-    assert signal.getsignal(signal.SIGINT) == handler
-    assert (tmp_path / "run" / "samples.npz").exists()
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 48
 
 
 def test_a_table_of_a_hundred_thousand_columns_is_refused_before_any_rotation_is_made(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sliceflow import __version__
+from sliceflow.cli.display import last_distance
 from sliceflow.cli.run_folder import RunFolder
 
 __all__ = ["datasets_found", "doctor", "info", "version_of"]
@@ -37,12 +38,14 @@ def info(run: Path) -> dict[str, Any]:
 
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
+    stage, distance = last_distance(flow.history_["stage"], flow.history_["distance"])
     out: dict[str, Any] = {
         "model": str(path),
         "bytes": path.stat().st_size,
         "estimator": type(flow).__name__,
         "steps": flow.n_iter_,
-        "last sliced distance": flow.history_["distance"][-1],
+        "last sliced distance": distance,
+        "in stage": stage,
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
     }
     knots, rows = knots_and_rows(flow)
@@ -58,12 +61,14 @@ def info(run: Path) -> dict[str, Any]:
         out["stages"] = [str(stage) for stage in flow.schedule_]
         out["observed"] = flow.observed if isinstance(flow.observed, (str, type(None))) else "a mask"
     else:
-        out["columns"] = flow.n_features_in_
+        out["columns"] = [str(c) for c in getattr(flow, "feature_names_in_", ())] or flow.n_features_in_
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")
         keys = ("command", "started", "finished", "seconds", "particles", "device")
         out |= {key: config[key] for key in keys if key in config}
         out["data"] = config["data"]["what"]
+        if config["data"]["columns"] is not None:
+            out["columns"] = config["data"]["columns"]
         out["versions"] = config["versions"]
     return out
 

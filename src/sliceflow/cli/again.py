@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sliceflow.cli.data import Data, read
 from sliceflow.cli.evaluate import Measures, draw_neighbours, measure
@@ -25,15 +28,18 @@ def evaluate(run: Path, against: str | None, root: Path | None, device: str) -> 
     folder.check_finished()
     settings = Settings.of(folder)
     train, test = _own(settings, root)
+    called = "held-out rows"
     if against is not None:
-        test = _other(settings, against, root, train)
+        test, called = _other(settings, against, root, train), f"rows of {against}"
     flow: Any = RunFolder.model(run, device)
     kept = folder.samples()
     batched = kept["images" if train.pictures else "x"]
-    measures = measure(flow, train, test, batched=batched, labels=kept.get("labels"))
-    if against is None:
-        folder.write_json("evaluation.json", measures.as_dict())
-        draw_neighbours(batched, train, folder / "neighbours.png", mirror=settings.mirror)
+    measures = measure(flow, train, test, batched=batched, labels=kept.get("labels"), called=called)
+    if against is not None and test is not None:
+        words = (measures.note, *_fitted(test, train), *test.notes)
+        return replace(measures, note="; ".join(words))
+    folder.write_json("evaluation.json", measures.as_dict())
+    draw_neighbours(batched, train, folder / "neighbours.png", mirror=settings.mirror)
     return measures
 
 
@@ -45,6 +51,8 @@ def _own(settings: Settings, root: Path | None) -> tuple[Data, Data | None]:
             root=root or (None if settings.data_root is None else Path(settings.data_root)),
             size=settings.size,
             target=settings.target,
+            drop=settings.drop,
+            keep=settings.keep,
             skip_broken=settings.skip_broken,
             holdout=settings.holdout,
         )
@@ -75,4 +83,21 @@ def _other(settings: Settings, against: str, root: Path | None, train: Data) -> 
             f"--against {against} has {test.what}, the run {train.what}",
             "pass data like those that were fitted",
         )
+    if _in_levels_of(test, train, folder):
+        note = f"its pixels, 0 to {int(test.x.max())}, are taken as the run's, 0 to {train.levels - 1}"
+        return replace(test, x=test.x.astype(train.x.dtype), levels=train.levels, notes=(note,))
     return test.like(train)
+
+
+def _in_levels_of(test: Data, train: Data, path: Path) -> bool:
+    """Whether whole pixels of an array file, which does not say its levels, have the run's own."""
+    whole = test.x.dtype.kind in "iu" and train.x.dtype.kind in "iu"
+    fewer = train.levels < test.levels and path.suffix.lower() in (".npy", ".npz")
+    return train.pictures and whole and fewer and bool(test.x.max() < train.levels)
+
+
+def _fitted(test: Data, train: Data) -> list[str]:
+    """A word on rows that were fitted: they say nothing about new ones."""
+    seen = {row.tobytes() for row in np.ascontiguousarray(train.x)}
+    both = sum(row.tobytes() in seen for row in np.ascontiguousarray(test.x.astype(train.x.dtype)))
+    return [f"not held out: {both} of the {len(test.x)} rows were fitted"] if both else []

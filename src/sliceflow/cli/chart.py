@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from sliceflow.cli.display import last_distance
+
 __all__ = ["distance_chart", "scatter_chart"]
 
 _WIDE, _HIGH, _LEFT, _BELOW, _ABOVE = 720, 300, 72, 34, 22
@@ -52,10 +54,11 @@ def distance_chart(stages: Sequence[str], distances: Sequence[float]) -> str:
     parts.append(
         f'<text x="{(_LEFT + _WIDE) / 2:.0f}" y="{_HIGH - 8}" text-anchor="middle">step, of {n}</text>'
     )
+    stage, last = last_distance(stages, distances)
     title = "Sliced distance before every step, logarithmic"
     words = (
-        f"It goes from {distances[0]:.3g} at the first step to {distances[-1]:.3g} at the last, "
-        f"over {number} stages. Bands are stages."
+        f"It goes from {distances[0]:.3g} at the first step to {last:.3g} at the last of stage "
+        f"{stage}, over {number} stages. Bands are stages."
     )
     return _svg("distance", title, words, parts)
 

@@ -9,14 +9,36 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from sliceflow import __version__
 from sliceflow.cli.failures import guarded
 
 __all__ = ["app"]
 
+
+class _Switches:
+    """A command that shows its switches bare: by itself typer 0.29 writes <bool> behind each."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class _Group(_Switches, TyperGroup):
+    pass
+
+
+class _Command(_Switches, TyperCommand):
+    pass
+
+
 app = typer.Typer(
     name="sliceflow",
+    cls=_Group,
     help="New pictures and rows like those you have: nonparametric generative modelling by "
     "sliced-Wasserstein flows.",
     pretty_exceptions_enable=False,
@@ -87,7 +109,7 @@ DataRoot = Annotated[
     Path | None, typer.Option(help="Folder of the named sets; else the variable SLICEFLOW_DATA.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
+Seed = Annotated[int, typer.Option(metavar="<int>", min=0, help="The same seed gives the same result.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for machines.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -107,7 +129,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def fit(
     source: Annotated[
@@ -123,16 +145,30 @@ def fit(
     quality: Annotated[
         str, typer.Option(help="draft, standard, best, or the number of steps per stage.")
     ] = "standard",
-    particles: Annotated[int | None, typer.Option(min=1, help="How many; else 10,000 or more.")] = None,
+    particles: Annotated[
+        int | None, typer.Option(metavar="<int>", min=1, help="How many; else 10,000 or more.")
+    ] = None,
     conditional: Annotated[bool, typer.Option("--conditional", help="Fit by class.")] = False,
     target: Annotated[str | None, typer.Option(help="Column of labels, of a table.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="<str>", help="Leave out this column; repeat for more.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<str>",
+            help="Keep this column, and only the rows with a number in it; repeat for more.",
+        ),
+    ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Crop the middle square and resize it to this side.")
+        int | None,
+        typer.Option(metavar="<int>", min=1, help="Crop the middle square and resize it to this side."),
     ] = None,
     observed: Annotated[
         Observed | None,
         typer.Option(
-            help="What is known when pictures are completed: top, bottom, left, right, border, center."
+            metavar="<part>",
+            help="What is known when pictures are completed: top, bottom, left, right, border, center.",
         ),
     ] = None,
     schedule: Annotated[
@@ -141,13 +177,20 @@ def fit(
     amplifier: Annotated[
         float | None,
         typer.Option(
+            metavar="<float>",
             min=0,
-            help="How far apart classes are held; inf gives each its own maps. [default: by size]",
+            help="How far apart classes are held; inf gives each its own maps.",
+            show_default="by size",
         ),
     ] = None,
     clusters: Annotated[
         int | None,
-        typer.Option(min=1, help="Clusters of pictures without labels; 1 is none. [default: by size]"),
+        typer.Option(
+            metavar="<int>",
+            min=1,
+            help="Clusters of pictures without labels; 1 is none.",
+            show_default="by size",
+        ),
     ] = None,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also fit the mirror images.")] = False,
     compress: Annotated[
@@ -156,14 +199,19 @@ def fit(
     ] = None,
     data_root: DataRoot = None,
     holdout: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of your own data kept for measuring.")
+        float,
+        typer.Option(
+            metavar="<float>", min=0, max=0.9, help="Share of your own data kept for measuring."
+        ),
     ] = 0.1,
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")
     ] = False,
     device: Device = "auto",
     seed: Seed = 0,
-    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="<float>", min=0, help="Seconds between checkpoints.")
+    ] = 60.0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that was stopped.")
     ] = False,
@@ -192,6 +240,8 @@ def fit(
         data_root=None if data_root is None else str(data_root),
         size=size,
         target=target,
+        drop=tuple(drop or ()),
+        keep=tuple(keep or ()),
         conditional=conditional,
         observed=None if observed is None else observed.value,
         quality=quality,
@@ -218,12 +268,12 @@ def fit(
     )
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def sample(
     run: Run,
     out: Out,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many.")] = 64,
+    n: Annotated[int, typer.Option("--n", "-n", metavar="<int>", min=1, help="How many.")] = 64,
     label: Annotated[str | None, typer.Option(help="Of this class only.")] = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -239,7 +289,7 @@ def sample(
     _tell(made, f"wrote {n} samples to {out}", json, quiet)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def inpaint(
     run: Run,
@@ -247,7 +297,9 @@ def inpaint(
         Path, typer.Argument(help="A picture, a folder of them, .npy or .npz.", show_default=False)
     ],
     out: Out,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Completions of each picture.")] = 8,
+    n: Annotated[
+        int, typer.Option("--n", "-n", metavar="<int>", min=1, help="Completions of each picture.")
+    ] = 8,
     resize: Annotated[
         bool, typer.Option("--resize", help="Bring pictures to the model's size.")
     ] = False,
@@ -265,7 +317,7 @@ def inpaint(
     _tell(made, f"wrote {n} completions of each of {made['pictures']} pictures to {out}", json, quiet)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def evaluate(
     run: Run,
@@ -285,7 +337,7 @@ def evaluate(
     _tell(measures.as_dict(), measures.text(), json, quiet)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def report(run: Run, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Rebuild report.html, one page that needs nothing else, from the files of a run."""
@@ -296,7 +348,7 @@ def report(run: Run, json: Json = False, quiet: Quiet = False, debug: Debug = Fa
     _tell({"report": str(path)}, f"wrote {path}", json, quiet)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def info(run: Run, json: Json = False, debug: Debug = False) -> None:
     """What a run folder or a model file holds."""
@@ -306,7 +358,7 @@ def info(run: Run, json: Json = False, debug: Debug = False) -> None:
     _tell(found, _lines(found), json)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def datasets(data_root: DataRoot = None, json: Json = False, debug: Debug = False) -> None:
     """The named sets, and which of them are found."""
@@ -320,7 +372,7 @@ def datasets(data_root: DataRoot = None, json: Json = False, debug: Debug = Fals
     _tell(found, "\n".join(lines), json)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def doctor(data_root: DataRoot = None, json: Json = False, debug: Debug = False) -> None:
     """Versions, devices, memory, data sets, and what is missing and how to get it."""
@@ -334,7 +386,7 @@ def doctor(data_root: DataRoot = None, json: Json = False, debug: Debug = False)
     _tell(found, _lines(shown), json)
 
 
-@app.command()
+@app.command(cls=_Command)
 @guarded
 def demo(
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),

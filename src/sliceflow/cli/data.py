@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from sliceflow.datasets import (
     sets,
 )
 
-__all__ = ["NAMES", "Data", "read"]
+__all__ = ["NAMES", "Data", "check_source", "read"]
 
 NAMES = ("digits", *sets.SETS)
 
@@ -84,34 +85,43 @@ class Data:
         return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
 
+def check_source(source: str) -> None:
+    """Refuse what is no set and no path."""
+    if not source.strip() or not (source in NAMES or Path(source).expanduser().exists()):
+        raise WrongUsage(
+            f"{source!r} is neither a known set nor an existing path",
+            f"pass one of {', '.join(NAMES)}, a folder, or a .npy, .npz or .csv file",
+        )
+
+
 def read(
     source: str,
     *,
     root: Path | None = None,
     size: int | None = None,
     target: str | None = None,
-    columns: list[str] | None = None,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
     skip_broken: bool = False,
     holdout: float = 0.1,
 ) -> tuple[Data, Data | None]:
     """The data to fit, and those to measure with: a set's test split, else a held-out share.
 
     Which rows are held out depends on nothing but their number. Of a table all columns of numbers are
-    read, or exactly `columns`.
+    read but those to `drop`, or exactly `columns`; `read_csv` says what `keep` is.
     """
+    check_source(source)
     path, named = Path(source).expanduser(), source in NAMES
-    if not source.strip() or not (named or path.exists()):
-        raise WrongUsage(
-            f"{source!r} is neither a known set nor an existing path",
-            f"pass one of {', '.join(NAMES)}, a folder, or a .npy, .npz or .csv file",
-        )
     if path.suffix.lower() in _TABLES and not named:
         if size is not None:
             raise WrongUsage(f"--size is for pictures; {source} is a table", "leave it out")
-        x, labels, names, notes = read_csv(path, target, columns)
+        x, labels, names, notes = read_csv(path, target, columns, drop=drop, keep=keep)
         return _held_out(Data(path.stem, x, labels, columns=names, notes=tuple(notes)), holdout)
     if target is not None:
         raise WrongUsage("--target is for tables", "use --conditional for pictures with labels")
+    if drop or keep:
+        raise WrongUsage(f"--{'drop' if drop else 'keep'} is for columns of tables", "leave it out")
     if size is not None and (source != "celeba" if named else path.is_file()):
         raise WrongUsage(f"--size is for folders and celeba, not for {source}", "leave it out")
     train = _pictures(source, "train", root, size, skip_broken)

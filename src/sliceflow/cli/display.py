@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sliceflow.cli.data import Data
     from sliceflow.events import Event
 
-__all__ = ["Lines", "Panel", "display", "memory", "seconds_text", "sparkline"]
+__all__ = ["Lines", "Panel", "alone", "display", "last_distance", "memory", "seconds_text", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -46,6 +47,27 @@ def seconds_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def alone(stage: str) -> bool:
+    """Whether the steps of a stage see columns or pixels one by one.
+
+    Those are soon exact, so their distance says nothing of how near the particles are. Where a picture
+    is one pixel, that is all of it.
+    """
+    return stage == "axis" or (stage.endswith("[1]") and stage != "1×1[1]")
+
+
+def last_distance(stages: Sequence[str], distances: Sequence[float]) -> tuple[str, float]:
+    """The last stage that says how near the particles are, and the distance at its last step.
+
+    Examples
+    --------
+    >>> last_distance(["flow", "flow", "axis"], [0.3, 0.1, 3e-18])
+    ('flow', 0.1)
+    """
+    told = [pair for pair in zip(stages, distances, strict=True) if not alone(pair[0])]
+    return told[-1] if told else (stages[-1], distances[-1])
 
 
 def memory(event: Event) -> int | None:
@@ -92,15 +114,18 @@ class Lines:
 
     def __init__(self) -> None:
         self._pace, self._said = _Pace(), 0
+        self._distance: Any = None
 
     def __call__(self, event: Event) -> None:
         self._pace.hear(event)
+        if self._distance is None or not alone(event.stage):
+            self._distance = event.distance  # and is not waited for
         tenth = event.steps_done * 10 // event.steps_total
         if tenth > self._said:
             self._said = tenth
             print(
                 f"step {event.steps_done}/{event.steps_total}, stage {event.stage}, "
-                f"sliced distance {float(event.distance):.4g}, {self._pace.left(event)} left",
+                f"sliced distance {float(self._distance):.4g}, {self._pace.left(event)} left",
                 file=sys.stderr,
                 flush=True,
             )
@@ -135,8 +160,11 @@ class Panel:
             return
         self._drawn = now
         distance = float(event.distance)
-        self._distances.append(distance)
-        if distance > 0:  # it falls by orders of magnitude: the sparkline is logarithmic
+        if not self._distances or not alone(event.stage):
+            self._distances.append(distance)
+        if distance > 0 and not alone(
+            event.stage
+        ):  # it falls by orders of magnitude: the sparkline is logarithmic
             self._heights.append(math.log10(max(distance, 1e-4 * max(self._distances))))
         self._bar.update(self._task, completed=event.steps_done, total=event.steps_total)
         self._live.update(self._table(event))

@@ -19,6 +19,7 @@ _MOST = 2000  # rows of each kind
 _LEAST = 10  # of fewer nothing can be said
 _WORK = 1e11  # rows times data times columns, for distances between all pairs
 _LEARNT = 5000  # rows that the classifier of `accuracy` learns from, without a GPU
+_HELD_OUT = "held-out rows"
 _TREES = 20  # of the two-sample test
 
 
@@ -80,10 +81,12 @@ def measure(
     *,
     batched: np.ndarray,
     labels: np.ndarray | None = None,
+    called: str = _HELD_OUT,
 ) -> Measures:
-    """Batched samples and new ones against rows that were not fitted; `labels` are the batched ones'.
+    """Batched samples and new ones against other rows; `labels` are the batched ones'.
 
-    The floor is what rows of the training data score in the samples' place.
+    The floor is what rows of the training data score in the samples' place. `called` is what the other
+    rows are: those of a run were not fitted.
     """
     from sliceflow.checks import from_tensor, resolve_device  # torch, which a report does without
 
@@ -92,7 +95,7 @@ def measure(
     n = min(_MOST, len(batched), len(train.x))
     if min(n, len(test.x)) < _LEAST:
         return Measures(
-            [], f"not measured: {n} samples and {len(test.x)} held-out rows; {_LEAST} are needed"
+            [], f"not measured: {n} samples and {len(test.x)} {called}; {_LEAST} are needed"
         )
     device = str(resolve_device(flow.device))
     by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
@@ -121,12 +124,21 @@ def measure(
             )
         )
     out = [
-        Measure(name, scores[0].get(name), scores[1].get(name), battery.floors.get(name), ideal, what)
+        Measure(
+            name,
+            scores[0].get(name),
+            scores[1].get(name),
+            battery.floors.get(name),
+            ideal,
+            what
+            if called == _HELD_OUT
+            else what.replace("a held-out", "another").replace("held-out", "other"),
+        )
         for name, (ideal, what) in metrics.MEANING.items()
         if any(name in score for score in scores)
     ]
     unseen = battery.as_dict()["held-out rows"]
-    note = f"{n} samples and {unseen} held-out rows; floor: {n} training rows in the samples' place"
+    note = f"{n} samples and {unseen} {called}; floor: {n} training rows in the samples' place"
     return Measures(out, note + said)
 
 

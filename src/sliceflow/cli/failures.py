@@ -7,18 +7,18 @@ is told as it is.
 from __future__ import annotations
 
 import functools
-import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sliceflow.cli.signals import told_to_stop
+
 if TYPE_CHECKING:
     from sliceflow.checks import ParameterError
 
-__all__ = ["Failed", "Unbroken", "WrongUsage", "guarded", "in_flags"]
+__all__ = ["Failed", "WrongUsage", "guarded", "in_flags"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
@@ -55,7 +55,8 @@ def guarded(command: F) -> F:
         debug = kwargs.get("debug", False)
         warnings.showwarning = _no_warning if kwargs.get("quiet", False) else _say_warning
         try:
-            return command(*args, **kwargs)
+            with told_to_stop():
+                return command(*args, **kwargs)
         except KeyboardInterrupt as error:
             _say(error, "interrupted", "nothing was finished; run it again", debug)
             sys.exit(1)
@@ -78,39 +79,6 @@ def guarded(command: F) -> F:
             sys.exit(1)
 
     return inner  # type: ignore[return-value]
-
-
-class Unbroken:
-    """From the end of a fit until its files are written Ctrl-C waits; a second one does not.
-
-    It is a listener of the fit, whose `close` marks that end.
-    """
-
-    def __init__(self) -> None:
-        self._asked, self._before = False, signal.getsignal(signal.SIGINT)
-
-    def __call__(self, _: object) -> None:
-        pass
-
-    def close(self) -> None:
-        """Begin to wait. Only the main thread hears Ctrl-C."""
-        if threading.current_thread() is threading.main_thread() and callable(self._before):
-            signal.signal(signal.SIGINT, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self._asked = True
-        self.release()
-
-    def release(self) -> None:
-        """Stop waiting."""
-        if callable(self._before) and signal.getsignal(signal.SIGINT) == self._ask:
-            signal.signal(signal.SIGINT, self._before)
-
-    def check(self) -> None:
-        """Stop waiting, and do now what was asked for in the meantime."""
-        self.release()
-        if self._asked:
-            raise KeyboardInterrupt
 
 
 def _say(error: BaseException, message: str, hint: str, debug: bool) -> None:

@@ -9,28 +9,36 @@ import datetime
 import json
 import os
 import platform
-import shlex
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from sliceflow.cli import evaluate
+from sliceflow.cli import again, evaluate
 from sliceflow.cli.about import version_of
-from sliceflow.cli.data import Data, read
+from sliceflow.cli.data import Data, check_source, read
 from sliceflow.cli.display import display, seconds_text
-from sliceflow.cli.failures import Failed, Unbroken, in_flags
+from sliceflow.cli.evaluate import Measures
+from sliceflow.cli.failures import Failed, in_flags
+from sliceflow.cli.lock import Lock
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
+from sliceflow.cli.signals import Unbroken
 from sliceflow.cli.table import write_csv
+from sliceflow.metrics.floors import few
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution
     from sliceflow.distributed import Ranks
+    from sliceflow.events import Event
 
 __all__ = ["fit"]
+
+T = TypeVar("T")
 
 _KEPT = 10_000  # batched samples in samples.npz
 _FRAMES = 40  # of evolution.gif
@@ -48,17 +56,22 @@ def fit(
     progress: bool = True,
 ) -> None:
     """Fit what the settings describe into a run folder, and say what was written."""
-    with _ranks(settings.device) as ranks:
-        _fit(
-            settings,
-            resume=resume,
-            force=force,
-            dry_run=dry_run,
-            as_json=as_json,
-            quiet=quiet,
-            progress=progress,
-            ranks=ranks,
-        )
+    lock = Lock(settings.folder)
+    try:
+        with _ranks(settings.device) as ranks:
+            _fit(
+                settings,
+                resume=resume,
+                force=force,
+                dry_run=dry_run,
+                as_json=as_json,
+                quiet=quiet,
+                progress=progress,
+                ranks=ranks,
+                lock=lock,
+            )
+    finally:
+        lock.give_back()
 
 
 def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
@@ -80,6 +93,7 @@ def _fit(
     quiet: bool,
     progress: bool,
     ranks: Ranks | None,
+    lock: Lock,
 ) -> None:
     first = ranks is None or ranks.first
 
@@ -87,16 +101,28 @@ def _fit(
         if first and not quiet and not as_json:
             print(text, flush=True)
 
+    check_source(settings.source)  # a wrong name comes before what is wrong with the folder
     folder = RunFolder(settings.folder)
     if first and not dry_run:
+        lock.take()
         folder.check(force=force, resume=resume)
         if resume:
             settings.check_same(folder)
+    fitted = resume and not dry_run and folder.fitted
+    if fitted if ranks is None else ranks.told_by_first(fitted):
+        if first:
+            say(f"note: the fit in {folder.path} has ended; it is measured now")
+            root = None if settings.data_root is None else Path(settings.data_root).expanduser()
+            judged_again = partial(again.evaluate, folder.path, None, root, settings.device)
+            _end(settings, folder, judged_again, say, as_json=as_json)
+        return
     train, test = read(
         settings.source,
         root=None if settings.data_root is None else Path(settings.data_root).expanduser(),
         size=settings.size,
         target=settings.target,
+        drop=settings.drop,
+        keep=settings.keep,
         skip_broken=settings.skip_broken,
         holdout=settings.holdout,
     )
@@ -104,40 +130,45 @@ def _fit(
     flow: Any = settings.estimator(train)  # and now torch is imported
     labels = settings.labels(train)
     measured = "none" if test is None else str(len(test.x))
+    from sliceflow.cli import plan
+
     say(f"{train.name}: {train.what} to fit, {measured} to measure with")
-    for note in train.notes:
-        say(f"note: {note}")
+    for note in train.notes if first else ():  # also when quiet: something is missing from here on
+        print(f"note: {note}", file=sys.stderr if quiet or as_json else sys.stdout, flush=True)
     if train.labels is not None and labels is None and train.pictures and settings.observed is None:
         say("note: the labels are not used; --conditional fits by class")
     if dry_run:
-        from sliceflow.checks import ParameterError
-        from sliceflow.cli.plan import plan
-
         if first:
-            try:
-                made = plan(flow, train, labels)
-            except ParameterError as error:
-                raise in_flags(error) from error
+            made = _planned(plan.plan, flow, train, labels, settings)
             print(json.dumps(made.as_dict(), indent=2) if as_json else made)
         return
+    if ranks is None and not (quiet or as_json or resume):
+        long = _planned(plan.long_fit, flow, train, labels, settings)
+        if long:
+            say(f"note: {long}")
 
     config = _config(settings, train, test)
     if first:
-        folder.make(force=force and not resume)
+        folder.make()
+        lock.take()
+        folder.check(force=force, resume=resume)  # once more: now nobody else writes to it
+        if force and not resume:
+            folder.forget_checkpoint()
+        if resume and not folder.go_on():
+            say("note: there is no checkpoint yet; the fit starts anew")
     mine = slice(None)
     if ranks is not None:
         ranks.told_by_first("the folder is ready")
         mine = ranks.share(len(train.x)).slice
-    if resume and not (folder.checkpoint / "fit.checkpoint").exists():
-        say("note: there is no checkpoint yet; the fit starts anew")
     unbroken, begun = Unbroken(), _Begun(folder if first else None, config, force and not resume)
     try:
         evolution = _evolution(flow, train, folder) if first and train.pictures else None
+        last = [_Last(folder)] if ranks is None else []
         shown = display(flow, train, quiet=quiet or not first, progress=progress)
         flow.fit(
             train.x[mine],
             None if labels is None else labels[mine],
-            listeners=(*shown, *([evolution] if evolution else []), begun, unbroken),
+            listeners=(*shown, *([evolution] if evolution else []), begun, *last, unbroken),
             checkpoint_dir=folder.checkpoint,
             checkpoint_every=settings.checkpoint_every,
             ranks=ranks,
@@ -152,6 +183,7 @@ def _fit(
     except BaseException as error:
         unbroken.release()
         if first:
+            lock.give_back()
             folder.clear_failed()
         elif isinstance(error, KeyboardInterrupt):  # the first rank says so
             sys.exit(1)
@@ -159,33 +191,68 @@ def _fit(
         if told is error:
             raise
         raise told from error
-    try:
+
+    def judged() -> Measures:
         unbroken.check()
         of = None if flow.particle_conditions_ is None else flow.particle_conditions_[:_KEPT]
         measures = evaluate.measure(flow, train, test, batched=flow.particles_[:_KEPT], labels=of)
         folder.write_json("evaluation.json", measures.as_dict())
         page = folder / "neighbours.png"
         evaluate.draw_neighbours(flow.particles_, train, page, mirror=settings.mirror)
-        from sliceflow.cli.report import write_report
+        return measures
 
+    _end(settings, folder, judged, say, as_json=as_json)
+
+
+def _end(
+    settings: Settings,
+    folder: RunFolder,
+    judged: Callable[[], Measures],
+    say: Callable[[str], None],
+    *,
+    as_json: bool,
+) -> None:
+    """What comes after a fit that is written: measures, the report, word of all that."""
+    from sliceflow.cli.report import write_report
+
+    try:
+        measures = judged()
         write_report(folder)
     except KeyboardInterrupt as error:
-        again = shlex.join(("sliceflow", "evaluate", str(folder.path)))
         raise Failed(
-            "interrupted; the fit itself is done and saved", f"to measure it: {again}"
+            "interrupted; the fit itself is done and saved",
+            f"to measure it: {settings.command} --resume",
         ) from error
-    seconds = config["seconds"]
+    config = folder.read_json("config.json")
     written = [name for name in (*RunFolder.FILES, *RunFolder.STATE) if (folder / name).exists()]
-    say(f"{config['particles']} particles, {flow.n_iter_} steps, {seconds_text(seconds)}")
+    say(f"{config['particles']} particles, {config['steps']} steps, {seconds_text(config['seconds'])}")
     say(measures.text())
     say(f"wrote {folder.path}: {', '.join(written)}")
     if as_json:
-        json.dump(
-            {"run": str(folder.path), "files": written, **config, **measures.as_dict()},
-            sys.stdout,
-            indent=2,
-        )
+        told = {"run": str(folder.path), "files": written, **config, **measures.as_dict()}
+        json.dump(told, sys.stdout, indent=2)
         print()
+
+
+def _planned(make: Callable[..., T], *of: Any) -> T:
+    """A plan, or what is wrong in the words of flags."""
+    from sliceflow.checks import ParameterError
+
+    try:
+        return make(*of)
+    except ParameterError as error:
+        raise in_flags(error) from error
+
+
+class _Last:
+    """A listener: with the last step the checkpoint is kept, until all of the run is written."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def __call__(self, event: Event) -> None:
+        if event.steps_done == event.steps_total:
+            self._folder.keep_checkpoint()
 
 
 class _Begun:
@@ -221,7 +288,7 @@ def _told(error: BaseException, settings: Settings, folder: RunFolder) -> BaseEx
     if isinstance(error, LostRank):
         return Failed(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, KeyboardInterrupt):
-        if not (folder.checkpoint / "fit.checkpoint").exists():
+        if not folder.go_on():
             return Failed("the fit was stopped before its first step", "run it again")
         done = str(error).split(";")[0] or "the fit was stopped"
         return Failed(done, f"to go on: {settings.command} --resume")
@@ -241,7 +308,6 @@ def _write_fit(
     from sliceflow.checks import resolve_device
 
     flow.save(folder / "model.sliceflow")
-    folder.drop_checkpoint()
     write_csv(folder / "history.csv", flow.history_)
     _write_samples(flow, train, config["settings"]["target"], folder)
     if evolution is not None:
@@ -254,6 +320,7 @@ def _write_fit(
         "classes": [str(c) for c in getattr(flow, "classes_", [])],
     }
     folder.write_json("config.json", config)
+    folder.drop_checkpoint()
 
 
 def _now() -> str:
@@ -308,7 +375,7 @@ def _write_samples(flow: Any, train: Data, target: str, folder: RunFolder) -> No
         shown, _ = by_class(as_bytes(x, train.levels), labels)
         grid(shown).save(folder / "samples.png", optimize=True)
         return
-    names, some = np.array(train.columns), train.x[:_SHOWN]
+    names, some = np.array(train.columns), few(train.x, _SHOWN)
     np.savez_compressed(folder / "samples.npz", x=x, columns=names, data=some, **given)
     columns: dict[str, list[object]] = {c: x[:, i].tolist() for i, c in enumerate(train.columns)}
     if labels is not None:

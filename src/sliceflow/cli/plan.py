@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from sliceflow.checks import default_particles, free_memory, resolve_device
+from sliceflow.cli.cost import Job, Work, speed
 from sliceflow.cli.data import Data
 from sliceflow.cli.display import seconds_text
+from sliceflow.cli.settings import Settings
 from sliceflow.picture_parameters import choose_amplifier, choose_clusters, direction_bytes
-from sliceflow.transports import Auto
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "long_fit", "plan"]
 
-_PROBE = 4096  # particles, and data, that a step is timed with
+_PROBE = 4096  # particles, and data, that a step is timed with on a GPU
+_LONG = 120.0  # seconds: longer fits come with flags that make them short
+_FEW, _SMALL = 2000, 32  # particles, and pixels of a side, that are short
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimates; `bytes` are of the particles, the data and the model, `seconds` of the steps alone."""
+    """Estimates; `bytes` are of the particles, the data and the model, `seconds` of the steps alone.
+
+    `shorter` are flags, and the seconds they would leave of a fit that takes minutes.
+    """
 
     stages: list[str]
     steps: int
@@ -31,9 +39,15 @@ class Plan:
     bytes: int
     free_bytes: int | None
     seconds: float
+    shorter: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def ways(self) -> list[str]:
+        """The shorter ones in words."""
+        return [f"{flags} takes about {seconds_text(s)}" for flags, s in self.shorter.items()]
 
     def __str__(self) -> str:
         free = "" if self.free_bytes is None else f" of {self.free_bytes / 2**30:.1f} GiB free"
@@ -44,81 +58,118 @@ class Plan:
                 f"particles: {self.particles}",
                 f"device:    {self.device}",
                 f"memory:    about {self.bytes / 2**30:.2f} GiB{free}",
-                f"time:      about {seconds_text(self.seconds)}, from two steps of each stage with at "
-                f"most {_PROBE} particles",
+                f"time:      about {seconds_text(self.seconds)}, by some steps that were timed",
+                *(f"shorter:   {text}" for text in self.ways),
                 "nothing was written",
             )
         )
 
 
-def plan(flow: Any, data: Data, labels: Any) -> Plan:
-    """What fitting `flow` to the data takes. Two steps of every stage are timed on some of the data."""
-    device, n = resolve_device(flow.device), len(data.x) * _times(flow)
-    m = flow.n_particles or default_particles(n)
-    d = int(np.prod(data.x.shape[1:]))
-    stages, directions = _stages(flow, data)
-    amplifier, classes = _classes(flow, data, labels, m, n)
+def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -> Plan:
+    """What fitting `flow` to the data takes. Some steps are timed, on some of the data.
+
+    The settings are those that `flow` came from; without them there is no word of shorter ones.
+    """
+    device = resolve_device(flow.device)
+    job, amplifier, classes = _job(flow, data, labels)
+    m, n, d = job.particles, job.data, int(np.prod(data.x.shape[1:]))
     if data.pictures:
         one = direction_bytes(flow, m, n, amplifier, classes)
     else:
         one = 4 * (flow.n_knots + 1)
-    model = one * sum(h * k for (_, k), h in zip(stages, directions, strict=True))
+    model = one * sum(work.directions * work.steps for work in job.stages)
     wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + model
-    return Plan(
-        [name for name, _ in stages],
-        sum(k for _, k in stages),
-        m,
-        str(device),
-        wanted,
-        free_memory(device),
-        _seconds(flow, data, labels, m, n, classes if amplifier == math.inf else 1, stages),
-    )
+    took, ways = _time(flow, data, labels, settings, job)
+    names, steps = [work.name for work in job.stages], sum(work.steps for work in job.stages)
+    return Plan(names, steps, m, str(device), wanted, free_memory(device), took, ways)
 
 
-def _times(flow: Any) -> int:
-    """How many pictures are fitted for each that is given."""
-    return 2 if getattr(flow, "mirror", False) else 1
+def long_fit(flow: Any, data: Data, labels: Any, settings: Settings) -> str:
+    """What to say before a fit on a CPU that takes minutes, and how to make it short; else nothing."""
+    job, _, _ = _job(flow, data, labels)
+    if resolve_device(flow.device).type != "cpu" or job.seconds < _LONG / 4:  # or on the slowest
+        return ""
+    took, ways = _time(flow, data, labels, settings, job)
+    if took < _LONG:
+        return ""
+    shown = "".join(f"; {flags}: {seconds_text(s)}" for flags, s in ways.items())
+    return f"this takes about {seconds_text(took)} on this CPU{shown}"
 
 
-def _stages(flow: Any, data: Data) -> tuple[list[tuple[str, int]], list[int]]:
-    """Name and steps of every stage, and the directions of each step."""
-    if not data.pictures:
-        stages = flow.stages()
-        return [(stage.name, stage.n_steps) for stage in stages], [2 * data.x.shape[1]] * len(stages)
-    from sliceflow.local import Tiles
+def _job(flow: Any, data: Data, labels: Any, shape: Sequence[int] = ()) -> tuple[Job, float, int]:
+    """The fit of the data, or of pictures like them of another shape; its amplifier, its classes."""
+    n = len(data.x) * (2 if getattr(flow, "mirror", False) else 1)
+    m = flow.n_particles or default_particles(n)
+    shape = shape or data.x.shape[1:3]
+    amplifier, classes = _classes(flow, data, labels, m, n, shape)
+    maps = classes if amplifier == math.inf else 1
+    if data.pictures:
+        from sliceflow.local import Tiles
 
-    channels = data.x.shape[3] if data.x.ndim == 4 else 1
-    levels = flow.stages(*data.x.shape[1:3])
-    directions = [Tiles(channels, v.h, v.w, v.patch).most_directions for v in levels]
-    return [(v.name, v.n_steps) for v in levels], directions
+        c = data.x.shape[3] if data.x.ndim == 4 else 1
+        stages = [
+            Work(v.name, v.n_steps, Tiles(c, v.h, v.w, v.patch).most_directions, c * v.patch**2)
+            for v in flow.stages(*shape)
+        ]
+    else:
+        d = data.x.shape[1]
+        stages = [Work(stage.name, stage.n_steps, 2 * d, d) for stage in flow.stages()]
+    return Job(stages, data.pictures, m, n, flow.transport, maps), amplifier, classes
 
 
-def _classes(flow: Any, data: Data, labels: Any, m: int, n: int) -> tuple[float, int]:
+def _time(
+    flow: Any, data: Data, labels: Any, settings: Settings | None, job: Job
+) -> tuple[float, dict[str, float]]:
+    """Seconds of a fit; if they are many and of a CPU, flags that make it short, with theirs."""
+    if resolve_device(flow.device).type != "cpu":
+        return _by_steps(flow, data, labels, job), {}
+    pace, out = speed(flow, data, job), dict[str, float]()
+    took = pace * job.seconds
+    if settings is None or took < _LONG:
+        return took, out
+    large = data.pictures and settings.size is None and max(data.x.shape[1:3]) > _SMALL
+    changes: list[dict[str, Any]] = [{"quality": "draft"}]
+    if len(data.x) <= _FEW:
+        changes.append({"quality": "draft", "particles": _FEW})
+    if large and Path(settings.source).expanduser().is_dir():
+        changes.append({"size": _SMALL, "quality": "draft"})
+    for change in changes:
+        other = replace(settings, **{k: v for k, v in change.items() if k != "size"})
+        shape = (_SMALL, _SMALL) if "size" in change else ()
+        less = pace * _job(other.estimator(data), data, labels, shape)[0].seconds
+        if less < 0.7 * min((took, *out.values())):
+            out[" ".join(f"--{name} {value}" for name, value in change.items())] = less
+    return took, out
+
+
+def _classes(
+    flow: Any, data: Data, labels: Any, m: int, n: int, shape: Sequence[int]
+) -> tuple[float, int]:
     """How far apart classes of pictures are held, and how many there are; clusters are classes."""
     if not data.pictures or flow.observed is not None:
         return 0.0, 1
     if labels is None:
-        h, w, c = (*data.x.shape[1:], 1)[:3]
-        k = choose_clusters(flow, m, n, (c, h, w))
+        c = data.x.shape[3] if data.x.ndim == 4 else 1
+        k = choose_clusters(flow, m, n, (c, shape[0], shape[1]))
         return math.inf if k > 1 else 0.0, k
     k = len(np.unique(labels))
     return choose_amplifier(flow.amplifier, flow.transport, m, n, k), k
 
 
-def _seconds(
-    flow: Any, data: Data, labels: Any, m: int, n: int, maps: int, stages: list[tuple[str, int]]
-) -> float:
+def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
+    """Seconds by two steps of every stage, of some data: for a GPU, which `Job` does not know."""
     some = np.linspace(0, len(data.x) - 1, min(_PROBE, len(data.x))).astype(int)
     few: dict[str, Any] = {"n_steps": 2} if not data.pictures else {"quality": 2}
     if flow.transport == "auto":  # as all of the data have it
-        few["transport"] = "sorted" if m + n <= Auto().threshold else "histogram"
-    if maps > 1:
-        few |= {"clusters": maps} if labels is None else {"amplifier": math.inf}
-    probe = clone(flow).set_params(n_particles=min(m, _PROBE), **few)
+        few["transport"] = "sorted" if job.sorts else "histogram"
+    if job.maps > 1:
+        few |= {"clusters": job.maps} if labels is None else {"amplifier": math.inf}
+    probe = clone(flow).set_params(n_particles=min(job.particles, _PROBE), **few)
     probe.fit(data.x[some], None if labels is None else labels[some])
     moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]
     took: dict[str, float] = {}
     for name, before, after in zip(names, moments, moments[1:], strict=False):
         took[name] = after - before  # of the last step: the first one compiles
-    larger = (m + n) / (min(m, _PROBE) + len(some) * _times(flow))
-    return larger * sum(took.get(name, 0.0) * count for name, count in stages)  # names come again
+    seen = min(job.particles, _PROBE) + len(some) * job.data // len(data.x)
+    whole = sum(took.get(work.name, 0.0) * work.steps for work in job.stages)  # names come again
+    return whole * (job.particles + job.data) / seen

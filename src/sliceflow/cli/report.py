@@ -14,10 +14,11 @@ from sliceflow.cli.chart import distance_chart, scatter_chart
 from sliceflow.cli.display import seconds_text
 from sliceflow.cli.evaluate import Measures, number
 from sliceflow.cli.run_folder import RunFolder
+from sliceflow.metrics.floors import few
 
 __all__ = ["write_report"]
 
-_MOST_CLASSES, _STILLS = 20, 6
+_MOST_CLASSES, _STILLS, _POINTS = 20, 6, 400
 # Browsers hold the page to its promise: no scripts, and nothing from elsewhere.
 _ALONE = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
@@ -74,9 +75,8 @@ def write_report(folder: RunFolder) -> Path:
         f'<meta http-equiv="Content-Security-Policy" content="{_ALONE}">'
         f"<style>{_STYLE}</style></head>\n<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    folder.write_text("report.html", page)
+    return folder / "report.html"
 
 
 def _head(title: str, config: dict[str, Any]) -> str:
@@ -130,7 +130,7 @@ def _rows(arrays: dict[str, np.ndarray]) -> str:
     chart = ""
     if len(columns) > 1 and "data" in arrays:
         groups = [
-            (name, [(float(a), float(b)) for a, b in rows[:400, :2]])
+            (name, [(float(a), float(b)) for a, b in few(rows[:, :2], _POINTS)])
             for name, rows in (("real rows", arrays["data"]), ("samples", x))
         ]
         chart = scatter_chart((columns[0], columns[1]), groups)

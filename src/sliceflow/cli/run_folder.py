@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+import shutil
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage, in_flags
+from sliceflow.cli.lock import Lock
 from sliceflow.files import write_whole
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ class RunFolder:
         "evaluation.json",
         "report.html",
     )
-    STATE = ("checkpoint/evolution.npz", "checkpoint/fit.checkpoint")  # of a fit that is running
+    # Of a fit that is running, and its last checkpoint until all else is written.
+    STATE = ("checkpoint/evolution.npz", "checkpoint/fit.checkpoint", "checkpoint/last.checkpoint")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,23 +57,27 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
         there = sorted(self.path.iterdir()) if self.path.exists() else []
+        there = [path for path in there if path.name != Lock.NAME]
         if resume:
-            if (self / "model.sliceflow").exists():
-                raise WrongUsage(f"the run in {self.path} has ended", "--force fits it anew")
+            if self.fitted and (self / "report.html").exists():
+                again = shlex.join(("sliceflow", "evaluate", str(self.path)))
+                raise WrongUsage(
+                    f"the run in {self.path} has ended",
+                    f"{again} measures it again; --force fits it anew",
+                )
         elif there and not force:
             cure = "pass another --out, or --force to replace the run"
-            going = (self.checkpoint / "fit.checkpoint").exists()
+            going = any((self / name).exists() for name in self.STATE[1:])
+            going = going or (self.fitted and not (self / "report.html").exists())
             raise WrongUsage(
                 f"{self.path} is not empty; it holds {there[0].name}",
                 f"--resume goes on with the run that was stopped; or {cure}" if going else cure,
             )
 
-    def make(self, *, force: bool) -> None:
-        """Make the folder; with `force` remove the checkpoint of a run that was stopped."""
+    def make(self) -> None:
+        """Make the folder."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in self.STATE if force else ():
-                (self / name).unlink(missing_ok=True)
             probe = self / ".probe"  # fail now, and not when all has been fitted
             probe.touch()
             probe.unlink()
@@ -78,20 +85,51 @@ class RunFolder:
             reason = error.strerror or str(error)
             raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
 
+    def forget_checkpoint(self) -> None:
+        """Remove the checkpoint of a run that was stopped."""
+        for name in self.STATE:
+            (self / name).unlink(missing_ok=True)
+
     def begin(self, config: dict[str, Any], *, force: bool) -> None:
         """Say what runs; with `force` remove the files of an earlier run, and nothing else."""
         for name in self.FILES if force else ():
             (self / name).unlink(missing_ok=True)
         self.write_json("config.json", config)
 
+    @property
+    def fitted(self) -> bool:
+        """Whether the fit has ended and is written, measured or not."""
+        names = ("model.sliceflow", "samples.npz", "history.csv", "config.json")
+        return all((self / name).exists() for name in names) and (
+            "finished" in self.read_json("config.json")
+        )
+
+    def keep_checkpoint(self) -> None:
+        """The fit is about to remove its checkpoint; keep it until everything is written."""
+        last, kept = self / self.STATE[1], self / self.STATE[2]
+        kept.unlink(missing_ok=True)
+        if last.exists():
+            try:
+                os.link(last, kept)
+            except OSError:  # a file system without links
+                shutil.copyfile(last, kept)
+
+    def go_on(self) -> bool:
+        """Whether there is a checkpoint to go on from: the last one of a fit that was killed later."""
+        last, kept = self / self.STATE[1], self / self.STATE[2]
+        if kept.exists() and not last.exists():
+            os.replace(kept, last)
+        return last.exists()
+
     def drop_checkpoint(self) -> None:
-        """Remove the folder for checkpoints, if there are none."""
+        """Remove the checkpoint that was kept, and its folder, if nothing else is there."""
+        (self / self.STATE[2]).unlink(missing_ok=True)
         if self.checkpoint.is_dir() and not any(self.checkpoint.iterdir()):
             self.checkpoint.rmdir()
 
     def clear_failed(self) -> None:
         """Leave nothing of a fit that failed before its first checkpoint."""
-        if (self.checkpoint / "fit.checkpoint").exists():
+        if self.go_on():
             return
         (self / "checkpoint/evolution.npz").unlink(missing_ok=True)
         self.drop_checkpoint()
@@ -103,7 +141,10 @@ class RunFolder:
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """One JSON file, whole or not at all."""
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """One file of text, whole or not at all."""
         write_whole(self / name, lambda file: file.write(text.encode()))
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -185,5 +226,6 @@ def command_of(verb: str, source: str, settings: dict[str, Any], defaults: dict[
         flag = f"--{name.replace('_', '-')}"
         if value == defaults.get(name) or value is None:
             continue
-        words += [flag] if value is True else [flag, str(value)]
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [flag] if one is True else [flag, str(one)]
     return shlex.join(words)

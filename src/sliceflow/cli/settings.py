@@ -34,6 +34,8 @@ class Settings:
     data_root: str | None = None
     size: int | None = None
     target: str | None = None
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     conditional: bool = False
     observed: str | None = None
     quality: str = "standard"
@@ -56,7 +58,8 @@ class Settings:
             values = folder.read_json("config.json")["settings"]
             if values.get("amplifier") == "inf":
                 values["amplifier"] = math.inf
-            return cls(**values)
+            lists = {k: tuple(values[k]) for k in ("drop", "keep") if k in values}
+            return cls(**values | lists)
         except (KeyError, TypeError) as error:
             raise Failed(
                 f"{folder / 'config.json'} has no settings of this version: {error}", "fit the run anew"

@@ -1,0 +1,77 @@
+"""Dry runs and what is said before a long fit: quick answers that are about right."""
+
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from running import FEW, inside
+from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow.cli import plan
+from sliceflow.cli.data import Data
+
+rng = np.random.default_rng(0)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """300 pictures of 53×37, of which 270 are fitted."""
+    np.save(tmp_path / "large.npy", rng.integers(0, 256, (300, 53, 37)).astype(np.uint8))
+    return tmp_path / "large.npy"
+
+
+def test_a_dry_run_of_large_pictures_answers_in_seconds(large):
+    inside("fit", "digits", *FEW, "--dry-run")  # what is compiled or imported now is not later
+    began = time.process_time()
+    result = inside("fit", large, "--dry-run", "--json")
+    assert time.process_time() - began < 3
+    planned = json.loads(result.stdout)
+    assert planned["steps"] == 4050
+    assert planned["seconds"] > 60
+    assert planned["shorter"]["--quality draft"] < planned["seconds"] / 2
+    said = inside("fit", large, "--dry-run").stdout
+    assert re.search(r"time: +about \d+ min", said)
+    assert re.search(r"shorter: +--quality draft takes about ", said)
+
+
+def test_pictures_and_tables_of_any_size_are_planned_in_seconds():
+    wide = Data("wide", rng.normal(size=(200, 3000)), columns=[f"c{i}" for i in range(3000)])
+    huge = Data("huge", rng.integers(0, 256, (40, 160, 160, 3)).astype(np.uint8))
+    began = time.process_time()
+    options = dict(device="cpu", random_state=0)
+    for flow, data in ((SlicedWassersteinFlow(**options), wide), (ImageFlow(**options), huge)):
+        assert plan.plan(flow, data, None).seconds > 60
+    assert time.process_time() - began < 6
+
+
+@pytest.mark.parametrize("kind", ["pictures", "many columns", "few columns"])
+def test_the_time_is_about_right(kind):
+    if kind == "pictures":
+        data = Data("noise", rng.integers(0, 256, (300, 10, 10)).astype(np.uint8))
+        flow = ImageFlow(n_particles=1000, quality=2, device="cpu", random_state=0)
+    else:
+        d = 60 if kind == "many columns" else 3
+        data = Data("noise", rng.normal(size=(1000, d)), columns=[*map(str, range(d))])
+        flow = SlicedWassersteinFlow(3000, 40, device="cpu", random_state=0)
+    said = plan.plan(flow, data, None).seconds
+    took = flow.fit(data.x).history_["seconds"][-1]
+    assert took / 5 < said < took * 5  # the machine may be busy with one of them
+
+
+def test_a_long_fit_says_so_at_once_and_how_to_make_it_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "_LONG", 0.0)
+    words = ("fit", "digits", "--quality", 25, "--particles", 50)
+    result = inside(*words, "--out", tmp_path / "run")
+    assert re.search(r"note: this takes about .* s on this CPU; --quality draft: .* s\n", result.stdout)
+    assert inside("fit", "digits", *FEW, "--out", tmp_path / "other", "--quiet").stdout == ""
+
+
+def test_a_short_fit_starts_at_once_and_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "speed", None)
+    result = inside("fit", "digits", *FEW, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    assert "CPU" not in result.stdout
