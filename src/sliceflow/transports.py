@@ -104,8 +104,21 @@ class KnotTable:
         which fresh particles do not share: it would push them away from the data.
 
         With `tails` the outer cells are cut again, into cells of 1, 1, 2, 4, 8, … particles from the
-        ends: what is kept of a heavy tail is then more than its mean.
+        ends: what is kept of a heavy tail is then more than its mean. And the map is flat for some way
+        beyond the ends: nothing is moved out of the data's range.
         """
+        if tails:
+            return self._thin(n_knots, tails)._flat_beyond()
+        return self._thin(n_knots, tails)
+
+    def _flat_beyond(self) -> KnotTable:
+        """With one more knot far beyond each end, where T is what it is at the end."""
+        k, v = self.knots, self.values
+        far = 16 * (k[:, -1:] - k[:, :1]) + 1
+        knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
+        return KnotTable(knots, torch.cat((v[:, :1], v, v[:, -1:]), 1))
+
+    def _thin(self, n_knots: int, tails: bool) -> KnotTable:
         size = self.knots.shape[1]
         if size <= n_knots:
             return self

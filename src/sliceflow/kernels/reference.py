@@ -136,7 +136,7 @@ def _interpolate(position: Tensor, values: Tensor) -> Tensor:
     """values (h, n) read at fractional positions 0..n-1 (h, m), linearly; clamped at both ends."""
     last = values.shape[1] - 1
     position = position.clamp(0, last)
-    i = position.floor().clamp(max=max(last - 1, 0)).long()
+    i = position.floor().nan_to_num(0.0).clamp(max=max(last - 1, 0)).long()
     left = torch.gather(values, 1, i)
     right = torch.gather(values, 1, (i + 1).clamp(max=last))
     return left + (position - i) * (right - left)
@@ -227,10 +227,12 @@ def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
     """Histogram of each row over [lo, hi] in `n_bins` equal bins: (h, n_bins) float64.
 
-    Values outside the range are counted in the end bins. `weights` (n,) weighs the columns of z.
+    Values outside the range are counted in the end bins, NaN in the first. `weights` (n,) weighs the
+    columns of z.
     """
     rate = _bins_per_unit(lo, hi, n_bins)
-    b = ((z.double() - lo[:, None]) * rate[:, None]).clamp(0, n_bins - 1).long()
+    place = (z.double() - lo[:, None]) * rate[:, None]
+    b = place.nan_to_num(0.0).clamp(0, n_bins - 1).long()  # what NaN is as an integer, nobody says
     # In integers, so that a GPU, which adds in any order, gives the same bits every time.
     unit = 1 if weights is None else 2**30
     w = torch.ones_like(z[0]) if weights is None else weights.double() * unit

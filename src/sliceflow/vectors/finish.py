@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,9 +99,21 @@ def _fresh(
     share, codes = ranks.share(m), None
     if rows.codes is not None:
         codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]
-    x = torch.empty((share.count, d), dtype=start.data.x.dtype)
+    x = _spread_evenly(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
     fresh = cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
     noise = Noise(seed.child("particles"), share.first)
-    noise.child("start").fill(fresh.x)
     replay(start.flow, model, fresh, noise)
     return fresh, codes
+
+
+def _spread_evenly(first: int, n: int, d: int, seed: Seed) -> Tensor:
+    """Points `first` to first + n of a Sobol sequence, as N(0, I): (n, d) float64.
+
+    Their shares of any simple set are far nearer to its mass than those of random points: at 1 % the
+    quantiles of 65,536 random ones are 4 % off.
+    """
+    number = int(seed.uniform(1, 1) * 2**31)
+    sequence: Any = torch.quasirandom.SobolEngine(d, True, number)  # type: ignore[no-untyped-call]
+    u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)
+    x: Tensor = torch.special.ndtri(u.clamp(2**-40, 1 - 2**-40))
+    return x
