@@ -51,7 +51,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     Parameters
     ----------
     n_particles : int or None
-        M. None takes the smallest multiple of the number of rows that is at least 10,000.
+        How many particles are kept. None takes the smallest multiple of the number of rows that is at
+        least 10,000. A fit may have more: at least 2,000, and 200 of every class, because offline
+        samples are poor where maps were fitted to few.
     n_steps : int
         Steps of the flow, before the axis steps. More come closer to the data, and on small data in
         the end copy it: look at `sliceflow.metrics.nn_ratio`.
@@ -72,8 +74,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     verbose : int
         1 shows a progress bar.
     standardize : bool
-        Work on columns of mean 0 and standard deviation 1. Results are in the user's units either way.
-        Without it the flow still starts from N(0, I), so bring the data near that scale.
+        Work on columns of mean 0 and standard deviation 1; those with heavy tails are bent first
+        (`sliceflow.vectors.units`). Results are in the user's units either way. Without it the flow still starts from N(0, I), so bring the data near that scale.
     taper : float
         The step size falls from 1 to 0 over this last share of the steps (0: never).
     n_axis_steps : int

@@ -48,8 +48,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedule`
-    n_particles : M; None takes the smallest multiple of the number of pictures, mirror images among
-        them, that is at least 10,000
+    n_particles : how many particles are kept; None takes the smallest multiple of the number of
+        pictures, mirror images among them, that is at least 10,000. A fit may have more, for the sake
+        of a model: at least 2,000, and 200 of every class, 1,000 of one with maps of its own
     quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
         own (`sliceflow.runs`). "auto" is ∞ for classes of a thousand pictures or more on average,
