@@ -7,6 +7,7 @@ from sliceflow import ImageFlow, SlicedWassersteinFlow, frames, transports
 from sliceflow.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
 from sliceflow.schedule import Stage
 from sliceflow.vectors import memory
+from sliceflow.vectors.units import Units
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 PICTURES = np.random.default_rng(0).integers(0, 17, (30, 8, 8)).astype(np.uint8)
@@ -102,7 +103,7 @@ def test_samples_of_a_model_whose_rotations_do_not_fit():
     """As a small file can ask for."""
     flow = SlicedWassersteinFlow(10, 0, n_axis_steps=1, device="cpu").fit(np.eye(3))
     flow._flow.schedule.insert(0, Stage("flow", Orthogonal(), 1))
-    flow._shift = np.zeros(40_000)
+    flow._units = Units.linear(np.zeros(40_000), np.ones(40_000))
     with refused("n_samples=1 of 40000 columns"):
         flow.sample(1)
 

@@ -75,7 +75,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         1 shows a progress bar.
     standardize : bool
         Work on columns of mean 0 and standard deviation 1; those with heavy tails are bent first
-        (`sliceflow.vectors.units`). Results are in the user's units either way. Without it the flow still starts from N(0, I), so bring the data near that scale.
+        (`sliceflow.vectors.units`). Results are in the user's units either way. Without it the flow
+        still starts from N(0, I), so bring the data near that scale.
     taper : float
         The step size falls from 1 to 0 over this last share of the steps (0: never).
     n_axis_steps : int

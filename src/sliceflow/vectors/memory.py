@@ -77,7 +77,7 @@ def count_fresh(m: int, widest: int) -> int:
     At least as many, and 65,536 if they have few directions: then quantiles at 1 % are right to some
     per cent.
     """
-    return max(m, min(1 << 16, (1 << 19) // widest))
+    return max(m, min(1 << 16, (1 << 18) // widest))
 
 
 def check_memory(
