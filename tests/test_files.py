@@ -136,3 +136,13 @@ def test_a_writer_that_fails_leaves_everything_as_it_was(tmp_path):
 def test_a_name_that_no_file_can_have_is_shown(tmp_path):
     with pytest.raises(ValueError, match=r"a\\x00b' cannot name a file: embedded null"):
         FLOW.save(f"{tmp_path}/a\0b")
+
+
+@pytest.mark.parametrize("name", ["", "new/"])
+def test_a_name_without_a_file_in_it_is_refused(tmp_path, monkeypatch, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(IsADirectoryError, match=f"^{name!r} names no file; give the name of a file$"):
+        put_words(name)
+    assert list(tmp_path.rglob("*")) == [folder]

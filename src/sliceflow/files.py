@@ -57,6 +57,8 @@ def write_whole(path: str | os.PathLike[str], put: Callable[[BinaryIO], object])
 
 def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
     """What is known of the file that is to be replaced, or None; anything else is refused."""
+    if not os.path.basename(os.fspath(path)):  # or the folder's own name would be taken
+        raise IsADirectoryError(f"{os.fspath(path)!r} names no file; give the name of a file")
     try:
         old = os.stat(path)
     except FileNotFoundError:
