@@ -52,7 +52,9 @@ def test_with_fewer_knots_than_rows_they_are_averaged(tmp_path):
     fitted(n_knots=50).save(tmp_path / "m")
     assert found(tmp_path / "m") < 0.5
     assert holds_data(load(tmp_path / "m", device="cpu")) is False
-    assert said(tmp_path / "m") == "averaged: 72 knots of a map for 200 rows"
+    assert said(tmp_path / "m") == (
+        "averaged: 72 knots of a map for 200 rows, and the ends of every column exactly"
+    )
 
 
 def test_more_particles_than_rows_do_not_hide_the_rows():

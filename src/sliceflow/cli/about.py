@@ -53,7 +53,10 @@ def info(run: Path) -> dict[str, Any]:
         out["values of the data"] = "not known if the maps hold any: an early version saved the model"
     else:
         many = f"{knots} knots of a map for {rows} rows"
-        out["values of the data"] = f"in the maps: {many}" if holds_data(flow) else f"averaged: {many}"
+        ends = "" if hasattr(flow, "schedule_") else ", and the ends of every column exactly"
+        out["values of the data"] = (
+            f"in the maps: {many}" if holds_data(flow) else f"averaged: {many}{ends}"
+        )
     if hasattr(flow, "schedule_"):
         layout = flow.layout_
         colour = "" if layout.shape[0] == 1 else " in colour"

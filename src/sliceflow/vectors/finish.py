@@ -96,9 +96,12 @@ def _fresh(
     d = start.data.x.shape[0]
     widest = max(d, *(getattr(stage.frame, "n_directions", d) for stage in start.flow.schedule))
     m = count_fresh(start.share.total, widest)
-    share, codes = ranks.share(m), None
+    codes = None
     if rows.codes is not None:
         codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]
+        if start.flow.conditional:  # a rare class shall not hang on a particle or two
+            codes = torch.cat((codes, conditions.further(rows.codes, codes, False, seed)))
+    share = ranks.share(m if codes is None else len(codes))
     x = _spread_evenly(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
     fresh = cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
     noise = Noise(seed.child("particles"), share.first)

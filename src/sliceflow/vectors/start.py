@@ -23,6 +23,9 @@ from sliceflow.vectors.parameters import transport_of
 if TYPE_CHECKING:
     from sliceflow.estimator import SlicedWassersteinFlow
 
+_OF_A_CLASS = 16  # knots that the smallest class should have of a map that it shares with others,
+_MOST_KNOTS = 4096  # unless that would take more
+
 __all__ = ["Start", "begin", "cloud", "count_particles"]
 
 
@@ -61,6 +64,14 @@ class Start:
     y: np.ndarray | None
     kept_codes: Tensor | None
     order: Tensor | None
+
+    def n_knots(self, n_knots: int) -> int:
+        """How many knots to keep of each map: more than asked for, where a rare class would get few."""
+        if self.codes is None or self.codes.dim() != 1:
+            return n_knots
+        sizes = torch.bincount(self.codes)
+        wanted = _OF_A_CLASS * len(self.codes) // int(sizes[sizes > 0].min())
+        return max(n_knots, min(wanted, _MOST_KNOTS))
 
     def in_users_order(self, ranks: Ranks) -> Tensor:
         """x (d, n) of this rank's share of the particles that are kept, as `y` is ordered."""
