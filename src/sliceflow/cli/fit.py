@@ -295,7 +295,9 @@ def _told(error: BaseException, settings: Settings, folder: RunFolder) -> BaseEx
     if isinstance(error, ParameterError):
         return in_flags(error)
     if isinstance(error, NotEnoughMemoryError):
-        return Failed(error.fact, "lower --particles or --quality; --dry-run estimates what they take")
+        columns = ", or leave columns out with --drop" if "columns" in error.fact else ""
+        cure = f"lower --particles or --quality{columns}; --dry-run estimates what they take"
+        return Failed(error.fact, cure)
     if isinstance(error, OtherFitError):
         return Failed(error.fact, "--force fits anew, without the checkpoint")
     return error
