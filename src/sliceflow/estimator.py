@@ -232,7 +232,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 start.data,
                 start.transport,
                 start.noise,
-                n_knots=start.n_knots(self.n_knots),
+                n_knots=start.n_knots,
                 listeners=heard,
                 batches=start.batches,
                 run=run,

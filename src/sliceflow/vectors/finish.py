@@ -110,11 +110,13 @@ def _fresh(
 
 
 def _spread_evenly(first: int, n: int, d: int, seed: Seed) -> Tensor:
-    """Points `first` to first + n of a Sobol sequence, as N(0, I): (n, d) float64.
+    """Points `first` to first + n of a Sobol sequence, as N(0, I): (n, d) float64; random for large d.
 
     Their shares of any simple set are far nearer to its mass than those of random points: at 1 % the
     quantiles of 65,536 random ones are 4 % off.
     """
+    if d > torch.quasirandom.SobolEngine.MAXDIM:
+        return seed.normal(n, d, start=first)
     number = int(seed.uniform(1, 1) * 2**31)
     sequence: Any = torch.quasirandom.SobolEngine(d, True, number)  # type: ignore[no-untyped-call]
     u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)

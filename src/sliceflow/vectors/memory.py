@@ -32,6 +32,7 @@ def fit_bytes(
     gathered: int,
     transport: Transport,
     width: int = 0,
+    n_knots: int | None = None,
 ) -> int:
     """What a fit takes beside the data as it is given, at its largest moment.
 
@@ -44,6 +45,7 @@ def fit_bytes(
     n, m : rows and particles that are here, of d columns and `itemsize` bytes a number
     gathered : particles and data of all ranks, which an axis step sorts; 0 where none does
     width : of the condition
+    n_knots : that are kept of each map, if not as many as the estimator says
     """
     kind = frame_of(estimator.frame)
     h = max(getattr(kind, "n_directions", d), d)
@@ -59,7 +61,7 @@ def fit_bytes(
         projected = max(projected, one * d * (gathered + fresh - m))
     if estimator.early_stopping:
         projected = max(projected, _JUDGED * m * itemsize)
-    knots = min(estimator.n_knots, n_bins or m)
+    knots = min(n_knots or estimator.n_knots, n_bins or m)
     kept = (
         2
         * itemsize
@@ -88,12 +90,13 @@ def check_memory(
     transport: Transport,
     device: torch.device,
     width: int = 0,
+    n_knots: int | None = None,
 ) -> None:
     """Refuse a fit that cannot fit; x (n, d) are the rows that are here, the rest as of `fit_bytes`."""
     n, d = x.shape
     h = max(getattr(frame_of(estimator.frame), "n_directions", d), d)
     need_memory(
-        fit_bytes(estimator, n, d, x.itemsize, m, gathered, transport, width),
+        fit_bytes(estimator, n, d, x.itemsize, m, gathered, transport, width, n_knots),
         device,
         f"n_particles={m} with {n} rows of {d} columns and {h} directions needs",
         "lower n_particles, the number of columns, directions or bins, or n_knots",

@@ -44,6 +44,7 @@ class Start:
     batches : what steps look at; None lets `simulate` divide the clouds
     share : which of all particles are this rank's
     codes : conditions of all ranks' particles, encoded; None where the flow sees none
+    n_knots : that are kept of each map before the axis steps
     kept : which of those that the user asked for this rank gives back: the fit may have more
     y : conditions of those as the user wrote them, or None
     kept_codes : the same of all ranks, encoded
@@ -60,18 +61,11 @@ class Start:
     batches: MiniBatches | None
     share: Place
     codes: Tensor | None
+    n_knots: int
     kept: Place
     y: np.ndarray | None
     kept_codes: Tensor | None
     order: Tensor | None
-
-    def n_knots(self, n_knots: int) -> int:
-        """How many knots to keep of each map: more than asked for, where a rare class would get few."""
-        if self.codes is None or self.codes.dim() != 1:
-            return n_knots
-        sizes = torch.bincount(self.codes)
-        wanted = _OF_A_CLASS * len(self.codes) // int(sizes[sizes > 0].min())
-        return max(n_knots, min(wanted, _MOST_KNOTS))
 
     def in_users_order(self, ranks: Ranks) -> Tensor:
         """x (d, n) of this rank's share of the particles that are kept, as `y` is ordered."""
@@ -105,8 +99,9 @@ def begin(
     y_p, codes_p, order = _conditions(rows, m, particle_conditions, seen, seed.child("conditions"))
     m = max(m, conditions.ENOUGH) if codes_p is None else len(codes_p)
     share = together.share(m)
-    if share != kept:
-        check_memory(estimator, x, share.count, m + place.total, transport, device, width)
+    n_knots = count_knots(estimator.n_knots, codes_p if seen else None)
+    if share != kept or n_knots != estimator.n_knots:
+        check_memory(estimator, x, share.count, m + place.total, transport, device, width, n_knots)
 
     data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
     noise = Noise(seed.child("particles"), share.first)
@@ -138,6 +133,7 @@ def begin(
         batches,
         share,
         codes_p if flow.conditional else None,
+        n_knots,
         kept,
         own_y,
         codes,
@@ -185,6 +181,21 @@ def count_particles(
             f"pass n_particles >= {condition.width}"
         )
     return m
+
+
+def count_knots(n_knots: int, codes: Tensor | None) -> int:
+    """How many knots to keep of each map: more than asked for, where a rare class would get few.
+
+    Examples
+    --------
+    >>> count_knots(512, None), count_knots(512, torch.tensor([0] * 9_900 + [1] * 100))
+    (512, 1600)
+    """
+    if codes is None or codes.dim() != 1:
+        return n_knots
+    sizes = torch.bincount(codes)
+    wanted = _OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
+    return max(n_knots, min(wanted, _MOST_KNOTS))
 
 
 def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
