@@ -130,15 +130,9 @@ class KnotTable:
         member = torch.arange(int(count.max()), device=edge.device)
         index, valid = (first + member).clamp(max=size - 1), member < count
 
-        # A gap between two classes, which is most of its cell: the mean would lie in it.
-        gaps = torch.where(valid[:, 1:], self.knots[:, index].diff(dim=2), 0.0).amax(2)
-        reach = self.knots[:, edge[1:] - 1] - self.knots[:, edge[:-1]]
-        apart, middle = 2 * gaps > reach, (edge[:-1] + edge[1:] - 1) // 2
-
         def mean(t: Tensor) -> Tensor:
             cells = torch.where(valid, t[:, index], 0.0)
-            means = (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
-            return torch.where(apart & (count[:, 0] > 2), t[:, middle], means)
+            return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
 
         return KnotTable(mean(self.knots), mean(self.values))
 
