@@ -23,7 +23,7 @@ from sliceflow.vectors.parameters import transport_of
 if TYPE_CHECKING:
     from sliceflow.estimator import SlicedWassersteinFlow
 
-_OF_A_CLASS = 16  # knots that the smallest class should have of a map that it shares with others,
+_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
 _MOST_KNOTS = 4096  # unless that would take more
 
 __all__ = ["Start", "begin", "cloud", "count_particles"]
@@ -189,7 +189,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     Examples
     --------
     >>> count_knots(512, None), count_knots(512, torch.tensor([0] * 9_900 + [1] * 100))
-    (512, 1600)
+    (512, 3200)
     """
     if codes is None or codes.dim() != 1:
         return n_knots
