@@ -23,7 +23,7 @@ from sliceflow.rng import Seed
 
 __all__ = ["Given", "Online", "histogram_bins", "names_of", "parameters_of"]
 
-ENOUGH = 1000  # rows that decide what the first rows decide, if no refresh comes before
+FIRST_ROWS = 1000  # rows that decide what the first rows decide, if no refresh comes before
 _GRID = 1024  # the fewest bins for classes that the amplifier holds apart
 
 
@@ -124,12 +124,12 @@ class Online(ABC):
         if self.waiting is None:
             self._change(given, 1)
             return self
-        if not self.waiting and len(given.rows) >= ENOUGH:
+        if not self.waiting and len(given.rows) >= FIRST_ROWS:
             return self._counted(given)
         more = Counter(given.keys())
         waiting = self.waiting | dict(zip(given.keys(), given.rows, strict=True))
         new = self._waiting(waiting, self._there() + more)
-        return new.settled() if sum(new.ledger.sizes().values()) >= ENOUGH else new
+        return new.settled() if sum(new.ledger.sizes().values()) >= FIRST_ROWS else new
 
     def forgotten(self, estimator: Any, X: Any, y: Any) -> Self:
         """With fewer rows."""

@@ -23,7 +23,7 @@ from sliceflow.vectors.parameters import transport_of
 if TYPE_CHECKING:
     from sliceflow.estimator import SlicedWassersteinFlow
 
-_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
+_KNOTS_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
 _MOST_KNOTS = 4096  # unless that would take more
 
 __all__ = ["Start", "begin", "cloud", "count_particles"]
@@ -194,7 +194,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     if codes is None or codes.dim() != 1:
         return n_knots
     sizes = torch.bincount(codes)
-    wanted = _OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
+    wanted = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
     return max(n_knots, min(wanted, _MOST_KNOTS))
 
 
