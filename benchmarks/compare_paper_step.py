@@ -32,12 +32,14 @@ from timing import wait
 from torch import Tensor
 from trade_offs import fitted
 
-from sliceflow import datasets, schedule, transports
-from sliceflow.checks import resolve_device
-from sliceflow.local import Tiles
-from sliceflow.pictures import Layout
-from sliceflow.pyramid import Subspace
-from sliceflow.rng import Seed
+from sliceflow import datasets
+from sliceflow.devices import resolve_device
+from sliceflow.engine import transports
+from sliceflow.engine.random import Seed
+from sliceflow.pictures import schedules
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.pyramid import Subspace
+from sliceflow.pictures.tiles import Tiles
 
 # One step ----------------------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ def paper_flow(
     generator = torch.Generator(device).manual_seed(0)
     x = start_noise * torch.randn((layout.dimension, m), generator=generator, device=device)
     seconds = 0.0
-    for i, stage in enumerate(schedule.from_string(text, layout.height, layout.width, n_steps)):
+    for i, stage in enumerate(schedules.from_string(text, layout.height, layout.width, n_steps)):
         level = Subspace(*layout.shape, stage.h, stage.w)
         target = level.down(layout.encode(raw, seed.child("data", i)))
         before = level.down(x)
@@ -328,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say("One step of Algorithm 1", one_step(*sizes, device))
     if args.data_root is not None:
         train, test = (datasets.load("mnist", split, args.data_root) for split in ("train", "test"))
-        preset = schedule.PRESETS["mnist"]
+        preset = schedules.PRESETS["mnist"]
         curves = (m, h, args.steps, args.our_steps, args.chunk, device)
         say("Time to equal quality", equal_quality(train, test, preset, *curves))
     about = facts(device)

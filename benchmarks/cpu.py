@@ -45,10 +45,11 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 import sliceflow
-from sliceflow import SlicedWassersteinFlow, frames, metrics, transports
-from sliceflow.flow import Cloud, Flow, Noise, batches_for, simulate
-from sliceflow.rng import Seed
-from sliceflow.schedule import Stage
+from sliceflow import SlicedWassersteinFlow, metrics
+from sliceflow.engine import frames, transports
+from sliceflow.engine.flow import Cloud, Flow, Noise, batches_for, simulate
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 
 torch.set_num_threads(1)
 

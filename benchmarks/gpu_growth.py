@@ -14,11 +14,11 @@ from report import Line, table
 from timing import steps_seconds
 from torch import Tensor
 
-from sliceflow import transports
-from sliceflow.checks import projection_budget
-from sliceflow.flow import Cloud, Flow, Noise, batches_for, simulate
-from sliceflow.local import Tiles
-from sliceflow.schedule import Stage
+from sliceflow.devices import projection_budget
+from sliceflow.engine import transports
+from sliceflow.engine.flow import Cloud, Flow, Noise, batches_for, simulate
+from sliceflow.engine.schedule import Stage
+from sliceflow.pictures.tiles import Tiles
 
 __all__ = ["growth", "stage_seconds"]
 

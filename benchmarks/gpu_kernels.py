@@ -13,7 +13,7 @@ from report import table
 from timing import own_seconds
 from torch import Tensor
 
-from sliceflow.frames import rotation
+from sliceflow.engine.frames import rotation
 
 __all__ = ["Case", "kernel_cases", "kernels_text", "measured_kernels"]
 

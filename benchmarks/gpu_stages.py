@@ -10,10 +10,11 @@ from presets import CLASSES, SEED, Preset
 from report import table
 from timing import steps_own_seconds, steps_seconds
 
-from sliceflow import ImageFlow, transports
-from sliceflow.checks import columns_looked_at
-from sliceflow.events import Listener
-from sliceflow.local import Tiles
+from sliceflow import ImageFlow
+from sliceflow.devices import columns_looked_at
+from sliceflow.engine import transports
+from sliceflow.engine.events import Listener
+from sliceflow.pictures.tiles import Tiles
 
 __all__ = ["measured_stages", "stages_text"]
 

@@ -33,8 +33,8 @@ from PIL import Image, ImageDraw
 from report import facts, signature, table
 
 from sliceflow import ImageFlow, datasets, metrics
-from sliceflow.checks import resolve_device
 from sliceflow.cli.grid import animation, as_bytes, grid
+from sliceflow.devices import resolve_device
 
 CLOTHES = (
     "T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",

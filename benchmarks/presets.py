@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from sliceflow import schedule
-from sliceflow.rng import Seed
+from sliceflow.engine.random import Seed
+from sliceflow.pictures import schedules
 
 __all__ = ["CIFAR10", "CLASSES", "MNIST", "SEED", "Preset", "Shape"]
 
@@ -22,9 +22,9 @@ class Preset:
     shape: Shape
     n_data: int
 
-    def stages(self, n_steps: int = 1) -> list[schedule.PictureStage]:
+    def stages(self, n_steps: int = 1) -> list[schedules.PictureStage]:
         """The stages, of so many steps each."""
-        return schedule.from_string(self.schedule, *self.shape[1:], n_steps)
+        return schedules.from_string(self.schedule, *self.shape[1:], n_steps)
 
     @property
     def top_patches(self) -> list[int]:
@@ -32,5 +32,5 @@ class Preset:
         return [stage.patch for stage in self.stages() if (stage.h, stage.w) == self.shape[1:]]
 
 
-MNIST = Preset("mnist", schedule.PRESETS["mnist"], (1, 28, 28), 60_000)
-CIFAR10 = Preset("cifar10", schedule.PRESETS["cifar10"], (3, 32, 32), 100_000)  # with mirror images
+MNIST = Preset("mnist", schedules.PRESETS["mnist"], (1, 28, 28), 60_000)
+CIFAR10 = Preset("cifar10", schedules.PRESETS["cifar10"], (3, 32, 32), 100_000)  # with mirror images

@@ -25,8 +25,8 @@ from made_up import pictures
 from report import table
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
-from sliceflow.distributed import Ranks, joined
-from sliceflow.transports import Histogram
+from sliceflow.engine.transports import Histogram
+from sliceflow.ranks.ranks import Ranks, joined
 
 __all__ = ["Messages", "Stage", "main", "measured", "sent_per_link"]
 

@@ -21,10 +21,10 @@ from report import facts, signature, table
 from timing import timed_fit
 
 from sliceflow import ImageFlow, metrics
-from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
-from sliceflow.schedule import PRESETS, auto
-from sliceflow.transports import Histogram
+from sliceflow.devices import resolve_device
+from sliceflow.engine.transports import Histogram
+from sliceflow.pictures.schedules import PRESETS, auto
 
 PAPER = {  # its schedules
     "digits": "1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3]",

@@ -31,8 +31,8 @@ from judge import Judge, NetworkJudge
 from report import facts, signature, table
 
 from sliceflow import ImageFlow, datasets, load
-from sliceflow.checks import resolve_device
-from sliceflow.transports import GridTable, Histogram
+from sliceflow.devices import resolve_device
+from sliceflow.engine.transports import GridTable, Histogram
 
 __all__ = ["AnyJudge", "Problem", "flows", "measured", "text", "ways"]
 

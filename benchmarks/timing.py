@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sliceflow import ImageFlow
-from sliceflow.events import Event
+from sliceflow.engine.events import Event
 
 __all__ = [
     "Ends",

@@ -7,8 +7,9 @@ from judge import Judge
 from report import table
 from timing import timed_fit
 
-from sliceflow import ImageFlow, transports
+from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
+from sliceflow.engine import transports
 
 __all__ = ["tables"]
 

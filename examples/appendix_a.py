@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from matplotlib.patches import Patch
 
-from sliceflow.events import Event
-from sliceflow.flow import Cloud, Flow, Noise, simulate
-from sliceflow.frames import FrameKind, Orthogonal, Random
-from sliceflow.rng import Seed
-from sliceflow.schedule import Stage
-from sliceflow.transports import Sorted
+from sliceflow.engine.events import Event
+from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
+from sliceflow.engine.frames import FrameKind, Orthogonal, Random
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Sorted
 
 N = 1000  # particles, and data
 SIDE, NEAR, FAR, SD = 1.5, 1.5, 4.5, 0.45  # components at x = ±SIDE, y = ±NEAR or ±FAR

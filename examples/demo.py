@@ -28,7 +28,7 @@ from sklearn.datasets import make_moons
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__
 from sliceflow.datasets import Pictures, load
 from sliceflow.metrics import labelled_protocol
-from sliceflow.pictures import MASKS
+from sliceflow.pictures.layout import MASKS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())

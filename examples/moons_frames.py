@@ -18,7 +18,7 @@ from sklearn.datasets import make_moons
 from sklearn.preprocessing import StandardScaler
 
 from sliceflow import SlicedWassersteinFlow
-from sliceflow.events import Event
+from sliceflow.engine.events import Event
 
 COLOURS = ("#0072B2", "#E69F00")
 SETTINGS = {"n_particles": 2000, "random_state": 0}

@@ -20,8 +20,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from sliceflow import SlicedWassersteinFlow
-from sliceflow.events import Event
-from sliceflow.frames import Orthogonal, Random
+from sliceflow.engine.events import Event
+from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.metrics import sliced_wasserstein
 
 # name, frame, steps, colour, marker

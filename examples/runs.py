@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.base import clone
 
 from sliceflow import ImageFlow
-from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
+from sliceflow.devices import resolve_device
 
 NAMES = {
     "digits": "Digits",

@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
-from sliceflow.distributed import Ranks, joined
-from sliceflow.transports import Histogram
+from sliceflow.engine.transports import Histogram
+from sliceflow.ranks.ranks import Ranks, joined
 
 DIGITS = load_digits()
 PICTURES, LABELS = DIGITS.images[:900].astype(np.uint8), DIGITS.target[:900]

@@ -13,20 +13,22 @@ from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, container
-from sliceflow.distributed import Ranks
-from sliceflow.events import Event
-from sliceflow.flow import Cloud, Flow, Noise, Step, replay, simulate
-from sliceflow.frames import Orthogonal
-from sliceflow.minibatch import MiniBatches, divide_apart
-from sliceflow.picture_data import PictureData
-from sliceflow.picture_parameters import choose_amplifier, choose_transport
-from sliceflow.picture_start import begin
-from sliceflow.pictures import Layout
-from sliceflow.rng import Seed
-from sliceflow.runs import Runs
-from sliceflow.schedule import Stage
-from sliceflow.transports import Auto, Histogram, Sorted
+from sliceflow import ImageFlow, ModelFileError
+from sliceflow.engine.batches import MiniBatches, divide_apart
+from sliceflow.engine.classes import Runs
+from sliceflow.engine.compact import Step
+from sliceflow.engine.events import Event
+from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.engine.frames import Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Auto, Histogram, Sorted
+from sliceflow.pictures.data import PictureData
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.plan import choose_amplifier, choose_transport
+from sliceflow.pictures.start import begin
+from sliceflow.ranks.ranks import Ranks
+from sliceflow.storage import file as container
 
 DIGITS = load_digits()
 IMAGES, LABELS = DIGITS.images.astype(np.uint8)[:900], DIGITS.target[:900]

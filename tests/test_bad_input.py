@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, checks
-from sliceflow.checks import free_memory
+from sliceflow import ImageFlow, SlicedWassersteinFlow, devices
+from sliceflow.devices import free_memory
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 Y = np.arange(30) % 3
@@ -113,7 +113,7 @@ def test_a_device_without_float64(device):
 def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert checks.resolve_device("cuda:1") == torch.device("cuda:1")
+    assert devices.resolve_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(
         ValueError, match="device='cuda:2' but torch sees 2 CUDA devices, counted from 0; pass 'cuda'"
     ):
@@ -133,7 +133,7 @@ def test_no_memory_for_the_particles():
 
 def test_memory_in_which_the_system_keeps_files_is_free(monkeypatch):
     told = mock.mock_open(read_data="MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 2000 kB\n")
-    monkeypatch.setattr(checks, "open", told, raising=False)
+    monkeypatch.setattr(devices, "open", told, raising=False)
     assert free_memory(torch.device("cpu")) == 2000 * 1024
     told.side_effect = FileNotFoundError  # not Linux
     assert free_memory(torch.device("cpu")) != 2000 * 1024

@@ -131,8 +131,9 @@ def test_every_kernel_is_measured():
 def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     """In Triton's interpreter, if need be: composing tables is slow there, so that others make them."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from sliceflow.kernels import gpu as triton_kernels
-    from sliceflow.kernels import gpu_values, reference
+    from sliceflow.kernels import reference
+    from sliceflow.kernels.triton import passes as triton_kernels
+    from sliceflow.kernels.triton import values as gpu_values
 
     maps = gpu_kernels._maps
     monkeypatch.setattr(

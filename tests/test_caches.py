@@ -5,15 +5,15 @@ import threading
 import pytest
 import torch
 
-import sliceflow.cosines
-import sliceflow.frames
-import sliceflow.pyramid
+import sliceflow.engine.frames
+import sliceflow.pictures.cosines
+import sliceflow.pictures.pyramid
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.caches import Cached
-from sliceflow.cosines import cosine_rotation
-from sliceflow.frames import rotation
-from sliceflow.pyramid import Subspace
-from sliceflow.rng import Seed
+from sliceflow.engine.frames import rotation
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.cosines import cosine_rotation
+from sliceflow.pictures.pyramid import Subspace
 
 
 def counting(made):
@@ -73,13 +73,13 @@ def test_threads_may_ask_at_once():
 
 
 CACHES = [
-    sliceflow.frames._rotation_pool,
-    sliceflow.frames._rotation_block,
-    sliceflow.cosines.cosine_basis,
-    sliceflow.cosines._pool,
-    sliceflow.cosines._block,
-    sliceflow.pyramid.basis,
-    sliceflow.pyramid._basis_as,
+    sliceflow.engine.frames._rotation_pool,
+    sliceflow.engine.frames._rotation_block,
+    sliceflow.pictures.cosines.cosine_basis,
+    sliceflow.pictures.cosines._pool,
+    sliceflow.pictures.cosines._block,
+    sliceflow.pictures.pyramid.basis,
+    sliceflow.pictures.pyramid._basis_as,
 ]
 
 
@@ -107,7 +107,7 @@ def test_a_bound_that_is_too_small_changes_no_bit(d, monkeypatch):
 
 def test_a_large_pool_of_rotations_goes_when_the_fit_or_the_sampling_is_done(monkeypatch):
     """It is there for as long as it is needed: made once for a fit."""
-    pool = sliceflow.frames._rotation_pool
+    pool = sliceflow.engine.frames._rotation_pool
     made, make = [], pool.function
     monkeypatch.setattr(pool, "most", 1000)
     monkeypatch.setattr(pool, "function", lambda *args: made.append(args) or make(*args))
@@ -116,7 +116,7 @@ def test_a_large_pool_of_rotations_goes_when_the_fit_or_the_sampling_is_done(mon
     flow.fit(Seed(0).normal(30, 20).numpy())
     assert len(made) == 1
     assert pool.nbytes == 0
-    sliceflow.frames._rotation_block.clear()
+    sliceflow.engine.frames._rotation_block.clear()
     flow.sample(3, random_state=0)
     assert len(made) == 2
     assert pool.nbytes == 0

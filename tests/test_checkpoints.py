@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container
-from sliceflow.frames import Orthogonal
-from sliceflow.transports import Histogram, Sorted
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
+from sliceflow.engine.frames import Orthogonal
+from sliceflow.engine.transports import Histogram, Sorted
+from sliceflow.storage import file as container
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3)) ** 3

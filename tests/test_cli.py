@@ -20,7 +20,7 @@ from sliceflow.cli import commands, data
 from sliceflow.cli.display import _Pace, sparkline
 from sliceflow.cli.table import read_csv
 from sliceflow.datasets import load
-from sliceflow.pictures import MASKS
+from sliceflow.pictures.layout import MASKS
 
 VERBS = ("fit", "sample", "inpaint", "evaluate", "report", "info", "datasets", "doctor", "demo")
 
@@ -412,7 +412,7 @@ def test_the_panel_fits_a_narrow_terminal_and_keeps_its_words():
     from rich.console import Console
 
     from sliceflow.cli.display import Panel
-    from sliceflow.events import Event
+    from sliceflow.engine.events import Event
 
     console = Console(file=io.StringIO(), force_terminal=True, width=34, color_system=None)
     panel = Panel(console, [("8×8 pixels, patches of 5×5", 60)])

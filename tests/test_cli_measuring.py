@@ -13,7 +13,7 @@ from running import inside
 from sliceflow.cli.display import Lines
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets import load
-from sliceflow.events import Event
+from sliceflow.engine.events import Event
 
 
 def measured(*words):

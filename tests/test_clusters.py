@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow import ImageFlow
-from sliceflow.clusters import centres, nearest
-from sliceflow.picture_parameters import choose_clusters
-from sliceflow.rng import Seed
-from sliceflow.transports import Auto, Histogram
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Auto, Histogram
+from sliceflow.pictures.clusters import centres, nearest
+from sliceflow.pictures.plan import choose_clusters
 
 quick = dict(
     schedule="1[1] 6[5,2]",

@@ -10,18 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
-from sliceflow.compact import (
-    MOST_KNOTS,
-    CompactTable,
-    at_bends,
-    compress,
-    thinned,
-)
-from sliceflow.compact_bytes import from_bytes, to_bytes
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, load
+from sliceflow.engine.compact import MOST_KNOTS, CompactTable, at_bends, compress, thinned
+from sliceflow.engine.transports import GridTable, Histogram, KnotTable, Sorted
 from sliceflow.kernels import reference
-from sliceflow.picture_parameters import choose_knots, direction_bytes
-from sliceflow.transports import GridTable, Histogram, KnotTable, Sorted
+from sliceflow.pictures.plan import choose_knots, direction_bytes
+from sliceflow.storage import file as container
+from sliceflow.storage.compact_bytes import from_bytes, to_bytes
 
 FIELDS = ("lo", "hi", "sizes", "at", "levels")
 RNG = np.random.default_rng(0)
@@ -405,7 +400,7 @@ def test_a_gpu_makes_the_same_grids_and_samples_alike(tmp_path):
 
 def test_triton_kernels_move_particles_by_a_compact_table():
     """On a GPU, or else in Triton's interpreter."""
-    gpu = pytest.importorskip("sliceflow.kernels.gpu")
+    gpu = pytest.importorskip("sliceflow.kernels.triton.passes")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     grid = compress(table_of(64, 3), 0.01).to(device).grid()
     z = torch.randn(3, 100, generator=torch.Generator().manual_seed(0)).to(device)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.conditions import (
+from sliceflow.engine.conditions import (
     Columns,
     Labels,
     Offset,
@@ -22,7 +22,7 @@ from sliceflow.conditions import (
     row_weights,
     whole_weights,
 )
-from sliceflow.rng import Seed
+from sliceflow.engine.random import Seed
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow import ImageFlow
-from sliceflow.cosines import cosine_basis, cosine_rotation
-from sliceflow.local import Tiles
-from sliceflow.rng import Seed
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.cosines import cosine_basis, cosine_rotation
+from sliceflow.pictures.tiles import Tiles
 
 
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, container, load
+from sliceflow import ImageFlow, SlicedWassersteinFlow, load
 from sliceflow.cli import commands
-from sliceflow.disclosure import holds_data, knots_and_rows
-from sliceflow.transports import Histogram
+from sliceflow.engine.transports import Histogram
+from sliceflow.storage import file as container
+from sliceflow.storage.disclosure import holds_data, knots_and_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(3, 7, size=(200, 3))

@@ -23,11 +23,12 @@ from safetensors import safe_open
 
 import ranks as fits
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, distributed
-from sliceflow.checkpoints import digest, same_on_all
-from sliceflow.distributed import LostRank, Place, Ranks, Shared, joined, weighed
-from sliceflow.rng import Seed
-from sliceflow.transports import Auto, Histogram, Sorted
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Auto, Histogram, Sorted
+from sliceflow.ranks import ranks as distributed
+from sliceflow.ranks.ranks import LostRank, Place, Ranks, Shared, joined, weighed
+from sliceflow.storage.checkpoints import digest, same_on_all
 
 TOLERANCE = 1e-5
 

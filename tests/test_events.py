@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
-from sliceflow.events import Event, HeldOut, History, Progress
-from sliceflow.rng import Seed
+from sliceflow.engine.events import Event, HeldOut, History, Progress
+from sliceflow.engine.random import Seed
 
 X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 5, 0.1] + 2
 

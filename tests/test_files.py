@@ -9,8 +9,8 @@ import pytest
 
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.files import write_whole
 from sliceflow.metrics import classifier
+from sliceflow.storage.files import write_whole
 
 FLOW = SlicedWassersteinFlow(n_particles=20, n_steps=1, random_state=0, device="cpu").fit(np.eye(4, 2))
 

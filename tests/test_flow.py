@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow.flow import Cloud, Flow, Noise, replay, simulate
-from sliceflow.frames import Axis, Frame, Orthogonal, Random
-from sliceflow.rng import Seed
-from sliceflow.schedule import Stage, flat
-from sliceflow.transports import Auto, Histogram, Sorted
+from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.engine.frames import Axis, Frame, Orthogonal, Random
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage, flat
+from sliceflow.engine.transports import Auto, Histogram, Sorted
 
 FRAMES = [Orthogonal(), Random(30), Random(30, fixed=True), Axis()]
 TRANSPORTS = [Sorted(), Sorted(most=40), Histogram(32), Histogram(32, most=50), Auto(threshold=50)]
@@ -236,5 +236,5 @@ def test_axis_steps_are_exact_with_entropy_too():
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
     noise = Noise(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
-    monkeypatch.setattr("sliceflow.flow._NUMBERS", 1)
+    monkeypatch.setattr("sliceflow.engine.flow._NUMBERS", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)

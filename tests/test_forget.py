@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow, events, flow, transports
+from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow.engine import events, flow, transports
 from sliceflow.online.counts import whole, whole_rows
 from sliceflow.online.first import Column
 from sliceflow.online.tally import Tally
@@ -372,7 +373,7 @@ def test_what_fails_changes_nothing(make, failure, labelled):
 def test_counting_can_be_interrupted_anywhere(change, monkeypatch):
     X, y = np.concatenate((rows(300), rows(5) * 1e4)), np.arange(305) % 2
     monkeypatch.setattr("sliceflow.online.counts.BUDGET", 1)
-    monkeypatch.setattr("sliceflow.online.vectors.projection_budget", lambda device: 1)  # parts of 64
+    monkeypatch.setattr("sliceflow.vectors.online.projection_budget", lambda device: 1)  # parts of 64
     model = vectors(n_steps=1, n_axis_steps=1).partial_fit(X[:260], y[:260])
     arguments = (X[100:], y[100:] + 1) if change == "partial_fit" else (X[60:250], y[60:250])
     before = pickle.loads(pickle.dumps(model))

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.frames import Axis, Orthogonal, Random, rotation
-from sliceflow.rng import Seed
+from sliceflow.engine.frames import Axis, Orthogonal, Random, rotation
+from sliceflow.engine.random import Seed
 
 KINDS = [Orthogonal(), Random(n_directions=40), Random(n_directions=40, fixed=True), Axis()]
 

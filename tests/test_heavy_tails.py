@@ -6,7 +6,7 @@ import torch
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
-from sliceflow.transports import KnotTable
+from sliceflow.engine.transports import KnotTable
 from sliceflow.vectors.units import Units
 
 HEAVY = {

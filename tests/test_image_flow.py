@@ -14,12 +14,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow, checks
+from sliceflow import ImageFlow, devices
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.metrics import nn_ratio
-from sliceflow.picture_parameters import choose_transport
-from sliceflow.pictures import MASKS, Layout
-from sliceflow.rng import Seed
-from sliceflow.transports import Histogram, Sorted
+from sliceflow.pictures.layout import MASKS, Layout
+from sliceflow.pictures.plan import choose_transport
 
 quick = dict(levels=17, quality=2, n_particles=300, random_state=0, device="cpu")
 SHORT = "1[1] 3[3] 8[8,3]"
@@ -464,7 +464,7 @@ def test_masks_that_do_not_fit_are_refused(digits):
 
 
 def test_observed_pixels_stay_where_particles_are_seen_and_moved_in_runs(digits, monkeypatch):
-    monkeypatch.setattr("sliceflow.picture_start.projection_budget", lambda device: 1 << 10)
+    monkeypatch.setattr("sliceflow.pictures.start.projection_budget", lambda device: 1 << 10)
     flow = ImageFlow(**quick, schedule=SHORT, observed="top", transport=Histogram(32, most=100))
     flow.fit(digits[0])
     assert {tuple(top.ravel()) for top in flow.particles_[:, :4]} <= {
@@ -503,9 +503,13 @@ def test_no_knots_keep_no_model(digits):
         (
             "transport",
             "greedy",
-            "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
+            "'auto', 'sorted', 'histogram' or a transport from sliceflow.engine.transports",
         ),
-        ("transport", None, "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports"),
+        (
+            "transport",
+            None,
+            "'auto', 'sorted', 'histogram' or a transport from sliceflow.engine.transports",
+        ),
     ],
 )
 def test_parameters_are_checked(digits, name, value, what):
@@ -665,7 +669,7 @@ def in_chunks(flow, draw, size, monkeypatch):
         widths.append(x.shape[1])
         return write(layout, x)
 
-    monkeypatch.setattr("sliceflow.picture_samples._CHUNK", size)
+    monkeypatch.setattr("sliceflow.pictures.samples._CHUNK", size)
     monkeypatch.setattr(type(flow._layout), "write", recorded)
     out = draw()
     monkeypatch.undo()
@@ -695,13 +699,13 @@ def test_completions_stream_in_chunks(digits, monkeypatch):
 
 def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     """The largest stage of CIFAR-10 has 10,800 directions."""
-    monkeypatch.setattr(checks, "total_memory", lambda device: 80 * 10**9)
+    monkeypatch.setattr(devices, "total_memory", lambda device: 80 * 10**9)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert checks.columns_looked_at(1 << 20, 10_800, gpu) == 80 * 10**9 // 4 // (8 * 10_800)
-    assert checks.columns_looked_at(1 << 20, 10_800, cpu) == 80 * 10**9 // 8 // (8 * 10_800)
-    assert checks.columns_looked_at(None, 10_800, gpu) is None
-    assert checks.columns_looked_at(500, 10_800, gpu) == 500
-    monkeypatch.setattr(checks, "total_memory", lambda device: 10**6)
-    assert checks.columns_looked_at(1 << 20, 10_800, cpu) == 4096
+    assert devices.columns_looked_at(1 << 20, 10_800, gpu) == 80 * 10**9 // 4 // (8 * 10_800)
+    assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 80 * 10**9 // 8 // (8 * 10_800)
+    assert devices.columns_looked_at(None, 10_800, gpu) is None
+    assert devices.columns_looked_at(500, 10_800, gpu) == 500
+    monkeypatch.setattr(devices, "total_memory", lambda device: 10**6)
+    assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 4096
     for name in ("auto", "histogram"):
         assert choose_transport(name, 0.0).most > 700_000

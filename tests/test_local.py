@@ -5,19 +5,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow import schedule
-from sliceflow.flow import Cloud, Flow, Noise, simulate
-from sliceflow.frames import Orthogonal, rotation
-from sliceflow.local import RandomPatches, Tiles
-from sliceflow.rng import Seed
-from sliceflow.transports import Sorted
+from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
+from sliceflow.engine.frames import Orthogonal, rotation
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Sorted
+from sliceflow.pictures import schedules
+from sliceflow.pictures.tiles import RandomPatches, Tiles
 
 CPU = torch.device("cpu")
 
 
 def tiles_of(preset, full, channels):
     """The kinds of frame of all stages of a preset, without repetitions."""
-    levels = schedule.from_string(schedule.PRESETS[preset], full, full)
+    levels = schedules.from_string(schedules.PRESETS[preset], full, full)
     return list(dict.fromkeys(Tiles(channels, level.h, level.w, level.patch) for level in levels))
 
 
@@ -152,7 +153,7 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(channels, height, 
     d, m, n = channels * height * height, 60, 50
     moved = []
     for kind in (Tiles(channels, height, height, height), Orthogonal()):
-        flow = Flow([schedule.Stage("flow", kind, 10)], Seed(5), n_conditions)
+        flow = Flow([Stage("flow", kind, 10)], Seed(5), n_conditions)
         y_p, y_q = (torch.arange(k) % 3 if n_conditions else None for k in (m, n))
         particles = Cloud(Seed(0).normal(d, m, dtype=torch.float32), y_p)
         data = Cloud(0.5 * Seed(1).normal(d, n, dtype=torch.float32) + 1, y_q)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, frames, transports
-from sliceflow.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
-from sliceflow.schedule import Stage
+from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow.engine import frames, transports
+from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
+from sliceflow.engine.schedule import Stage
 from sliceflow.vectors import memory
 from sliceflow.vectors.units import Units
 
@@ -18,7 +19,7 @@ QUICK = dict(n_particles=40, schedule="1[1] 8[3]", quality=1, levels=17, random_
 @pytest.fixture(autouse=True)
 def sixteen_gibibytes(monkeypatch):
     """Free on every machine; and nothing is drawn, which would be work."""
-    monkeypatch.setattr("sliceflow.checks.free_memory", lambda device: 1 << 34)
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
 
 
 def refused(*words):

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow.engine.batches import divide
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.metrics import sliced_wasserstein
-from sliceflow.minibatch import divide
-from sliceflow.rng import Seed
-from sliceflow.transports import Histogram, Sorted
 
 
 def test_small_clouds_are_looked_at_whole():

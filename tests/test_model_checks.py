@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, load
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.model_file import RUN_FILE
-from sliceflow.transports import Histogram
+from sliceflow.engine.transports import Histogram
+from sliceflow.storage import file as container
+from sliceflow.storage.models import RUN_FILE
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))

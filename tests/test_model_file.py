@@ -23,10 +23,11 @@ from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, container, load
-from sliceflow.frames import Orthogonal, Random
-from sliceflow.model_file import FORMAT
-from sliceflow.transports import Auto, Histogram, Sorted
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, load
+from sliceflow.engine.frames import Orthogonal, Random
+from sliceflow.engine.transports import Auto, Histogram, Sorted
+from sliceflow.storage import file as container
+from sliceflow.storage.models import FORMAT
 
 DATA = Path(__file__).parent / "data"
 RNG = np.random.default_rng(0)
@@ -561,7 +562,7 @@ def test_a_distance_that_was_no_number_is_none_again(tmp_path):
 def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
     ImageFlow(**small).fit(PICTURES).save(tmp_path / "m")
     kinds = {"auto": torch.float16, "float32": torch.float32}  # as on a GPU
-    choose = "sliceflow.picture_parameters.choose_operands"
+    choose = "sliceflow.pictures.plan.choose_operands"
     monkeypatch.setattr(choose, lambda precision, device: kinds[precision])
     assert load(tmp_path / "m", device="cpu")._walk.precision == torch.float16
     assert load(tmp_path / "m", device="cpu", precision="float32")._walk.precision == torch.float32

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow, frames, kernels, metrics, transports
-from sliceflow.compact import CompactTable
-from sliceflow.flow import Flow
+from sliceflow import ImageFlow, SlicedWassersteinFlow, kernels, metrics
+from sliceflow.engine import frames, transports
+from sliceflow.engine.compact import CompactTable
+from sliceflow.engine.flow import Flow
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 from sliceflow.kernels import reference
-from sliceflow.local import Tiles
 from sliceflow.online.counts import Place
 from sliceflow.online.tally import Tally, mixed
-from sliceflow.pyramid import Subspace
-from sliceflow.rng import Seed
-from sliceflow.schedule import Stage
+from sliceflow.pictures.pyramid import Subspace
+from sliceflow.pictures.tiles import Tiles
 
 DIGITS = load_digits()
 IMAGES, LABELS = DIGITS.images.astype("uint8"), DIGITS.target

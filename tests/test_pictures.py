@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.pictures import MASKS, Layout, mask_of
-from sliceflow.rng import Seed
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.layout import MASKS, Layout, mask_of
 
 
 def refused(message):

@@ -1,7 +1,7 @@
 """A fixed seed gives what it gave before: moving and renaming code must not change a bit.
 
 Digests hold where they were made, on the kind of CPU that `tests/data/bits.json` names, with the
-versions of torch and numpy there. Elsewhere sums come out in another order, and the values are compared.
+version of torch there. Elsewhere sums come out in another order: means and spreads are compared.
 `python tests/test_same_bits.py` writes the file anew: only when results are meant to change.
 """
 
@@ -85,7 +85,9 @@ def coloured_pictures() -> list[np.ndarray]:
 
 def loaded() -> list[np.ndarray]:
     return [
-        np.asarray(sliceflow.load(FILE.parent / f"{name}-5.sliceflow", "cpu").sample(20, random_state=1))
+        np.asarray(
+            sliceflow.load(FILE.parent / f"{name}-5.sliceflow", "cpu").sample(20, random_state=1)
+        )
         for name in ("vectors", "pictures", "classes", "bends")
     ]
 

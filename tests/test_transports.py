@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.frames import Random
-from sliceflow.runs import Runs
-from sliceflow.transports import Auto, GridTable, Histogram, KnotTable, Sorted
+from sliceflow.engine.classes import Runs
+from sliceflow.engine.frames import Random
+from sliceflow.engine.transports import Auto, GridTable, Histogram, KnotTable, Sorted
 
 ALL = [Sorted(), Histogram(64), Auto(threshold=10)]
 seeds = st.integers(0, 2**32 - 1)

@@ -17,8 +17,8 @@ from report import facts, signature, table
 from runs import mirrored, name
 
 from sliceflow import metrics
-from sliceflow.checks import resolve_device
 from sliceflow.datasets import Pictures, load
+from sliceflow.devices import resolve_device
 
 __all__ = ["Command", "Scorer", "command", "number", "table"]
 

@@ -12,9 +12,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from sliceflow.local import Tiles
-from sliceflow.pyramid import Subspace
-from sliceflow.rng import Seed
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.pyramid import Subspace
+from sliceflow.pictures.tiles import Tiles
 
 from .common import command
 

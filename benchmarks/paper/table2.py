@@ -5,7 +5,7 @@ python -m benchmarks.paper.table2
 
 from collections.abc import Sequence
 
-from sliceflow import schedule
+from sliceflow.pictures import schedules
 
 from .common import command
 
@@ -27,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> dict:
         [
             dataset,
             f"`{text}`",
-            str(len(schedule.from_string(text, SIDES[dataset], SIDES[dataset]))),
-            "yes" if schedule.PRESETS[dataset] == text else f"no: `{schedule.PRESETS[dataset]}`",
+            str(len(schedules.from_string(text, SIDES[dataset], SIDES[dataset]))),
+            "yes" if schedules.PRESETS[dataset] == text else f"no: `{schedules.PRESETS[dataset]}`",
         ]
         for dataset, text in PAPER.items()
     ]
     header = ["set", "the paper's schedule", "stages", "is our preset"]
-    return run.finish(header, lines, {"rows": PAPER, "ours": dict(schedule.PRESETS)})
+    return run.finish(header, lines, {"rows": PAPER, "ours": dict(schedules.PRESETS)})
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from compare_paper_step import paper_flow
 from runs import fit, name
 
-from sliceflow import schedule
-from sliceflow.checks import resolve_device
+from sliceflow.devices import resolve_device
+from sliceflow.pictures import schedules
 
 from . import curves
 from .common import command, number
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     their_steps = run.scale.choose(tiny=1, small=5, full=3)
     our_steps = run.scale.choose(tiny=[1, 2], small=[3, 10, 30], full=[3, 10, 30, 100, 300])
     m = run.args.n_particles or run.scale.choose(tiny=300, small=2000, full=50_000)
-    text = schedule.PRESETS.get(dataset) or schedule.auto(*train.images.shape[1:3])
+    text = schedules.PRESETS.get(dataset) or schedules.auto(*train.images.shape[1:3])
     rows = []
     for h in directions:
         images, seconds = paper_flow(train, text, m, h, their_steps, min(h, 1000), device)

@@ -14,16 +14,16 @@ __all__ = ["ImageFlow", "ModelFileError", "SlicedWassersteinFlow", "__version__"
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ImageFlow": "image_flow",
-    "ModelFileError": "model_file",
-    "SlicedWassersteinFlow": "estimator",
-    "load": "model_file",
+    "ImageFlow": "pictures.estimator",
+    "ModelFileError": "storage.models",
+    "SlicedWassersteinFlow": "vectors.estimator",
+    "load": "storage.models",
 }
 
 if TYPE_CHECKING:
-    from sliceflow.estimator import SlicedWassersteinFlow
-    from sliceflow.image_flow import ImageFlow
-    from sliceflow.model_file import ModelFileError, load
+    from sliceflow.pictures.estimator import ImageFlow
+    from sliceflow.storage.models import ModelFileError, load
+    from sliceflow.vectors.estimator import SlicedWassersteinFlow
 else:  # or every misspelt name would pass the type checker
 
     def __getattr__(name: str) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
-from sliceflow.model_file import FORMAT
-from sliceflow.transports import Histogram
+from sliceflow.engine.transports import Histogram
+from sliceflow.storage.models import FORMAT
 
 HERE = Path(__file__).parent
 RNG = np.random.default_rng(0)

@@ -9,8 +9,11 @@ import torch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sliceflow.kernels import gpu, gpu_large_tiles, gpu_tiles, reference  # noqa: E402
-from sliceflow.kernels.gpu_values import displace_in_place, pack  # noqa: E402
+from sliceflow.kernels import reference  # noqa: E402
+from sliceflow.kernels.triton import large_tiles as gpu_large_tiles  # noqa: E402
+from sliceflow.kernels.triton import passes as gpu  # noqa: E402
+from sliceflow.kernels.triton import tiles as gpu_tiles  # noqa: E402
+from sliceflow.kernels.triton.values import displace_in_place, pack  # noqa: E402
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 2, 97, 1009, 5000]

@@ -6,9 +6,10 @@ import torch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sliceflow.compact import CompactTable, compress  # noqa: E402
-from sliceflow.kernels import gpu, reference  # noqa: E402
-from sliceflow.transports import GridTable  # noqa: E402
+from sliceflow.engine.compact import CompactTable, compress  # noqa: E402
+from sliceflow.engine.transports import GridTable  # noqa: E402
+from sliceflow.kernels import reference  # noqa: E402
+from sliceflow.kernels.triton import passes as gpu  # noqa: E402
 
 MANY = 40 if DEVICE == "cuda" else 1  # times as many maps as an interpreter has patience for
 EXPONENT = -9

@@ -12,7 +12,7 @@ if torch.cuda.is_available():
     pytest.skip("on a GPU tests/test_model_file.py compares it with the CPU", allow_module_level=True)
 
 from sliceflow import ImageFlow, kernels
-from sliceflow.kernels import gpu
+from sliceflow.kernels.triton import passes as gpu
 
 IMAGES, LABELS = load_digits(n_class=2, return_X_y=True)
 IMAGES = IMAGES.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).round().astype(np.uint8)

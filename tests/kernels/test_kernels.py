@@ -287,7 +287,7 @@ def said_once(match):
 
 def test_without_triton_the_reference_takes_over_on_a_gpu_and_says_so(monkeypatch, fresh_gpu_kernels):
     modules = __import__("sys").modules
-    for name in [n for n in modules if n.startswith("sliceflow.kernels.gpu")]:
+    for name in [n for n in modules if n.startswith("sliceflow.kernels.triton")]:
         monkeypatch.delitem(modules, name)
     monkeypatch.delattr(kernels, "gpu", raising=False)
     monkeypatch.setitem(modules, "triton", None)

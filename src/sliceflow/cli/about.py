@@ -34,7 +34,7 @@ _SIZES = {
 
 def info(run: Path) -> dict[str, Any]:
     """What is known of a run folder or a model file."""
-    from sliceflow.disclosure import holds_data, knots_and_rows
+    from sliceflow.storage.disclosure import holds_data, knots_and_rows
 
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
@@ -92,7 +92,7 @@ def doctor(root: Path | None) -> dict[str, Any]:
     """Versions, devices, memory, data sets, and extras that are missing with the cure for it."""
     import torch
 
-    from sliceflow.checks import free_memory, total_memory
+    from sliceflow.devices import free_memory, total_memory
 
     def memory(device: torch.device) -> str:
         free, total = free_memory(device), total_memory(device)

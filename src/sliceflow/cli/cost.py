@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.base import clone
 
 from sliceflow.cli.data import Data
-from sliceflow.transports import MOST, Auto
+from sliceflow.engine.transports import MOST, Auto
 
 __all__ = ["Job", "Work", "speed"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sliceflow.cli.data import Data
-    from sliceflow.events import Event
+    from sliceflow.engine.events import Event
 
 __all__ = ["Lines", "Panel", "alone", "display", "last_distance", "memory", "seconds_text", "sparkline"]
 

@@ -88,7 +88,8 @@ def measure(
     The floor is what rows of the training data score in the samples' place. `called` is what the other
     rows are: those of a run were not fitted.
     """
-    from sliceflow.checks import from_tensor, resolve_device  # torch, which a report does without
+    from sliceflow.devices import resolve_device  # torch, which a report does without
+    from sliceflow.errors import from_tensor
 
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.events import Event
-from sliceflow.pictures import Layout
-from sliceflow.pyramid import Subspace
-from sliceflow.rng import Seed
+from sliceflow.engine.events import Event
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.pyramid import Subspace
 
 __all__ = ["Evolution"]
 

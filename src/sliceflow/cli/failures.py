@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sliceflow.cli.signals import told_to_stop
 
 if TYPE_CHECKING:
-    from sliceflow.checks import ParameterError
+    from sliceflow.errors import ParameterError
 
 __all__ = ["Failed", "WrongUsage", "guarded", "in_flags"]
 

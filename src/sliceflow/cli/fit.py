@@ -33,8 +33,8 @@ from sliceflow.metrics.floors import few
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution
-    from sliceflow.distributed import Ranks
-    from sliceflow.events import Event
+    from sliceflow.engine.events import Event
+    from sliceflow.ranks.ranks import Ranks
 
 __all__ = ["fit"]
 
@@ -78,7 +78,7 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     """The ranks that torchrun has started; None without it, and then torch is not imported yet."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
-    from sliceflow.distributed import joined
+    from sliceflow.ranks.ranks import joined
 
     return joined(device)
 
@@ -236,7 +236,7 @@ def _end(
 
 def _planned(make: Callable[..., T], *of: Any) -> T:
     """A plan, or what is wrong in the words of flags."""
-    from sliceflow.checks import ParameterError
+    from sliceflow.errors import ParameterError
 
     try:
         return make(*of)
@@ -281,9 +281,9 @@ def _kept_of_all(flow: Any, ranks: Ranks | None) -> int:
 
 def _told(error: BaseException, settings: Settings, folder: RunFolder) -> BaseException:
     """What ended a fit, with what to do about it."""
-    from sliceflow.checkpoints import OtherFitError
-    from sliceflow.checks import NotEnoughMemoryError, ParameterError
-    from sliceflow.distributed import LostRank
+    from sliceflow.errors import NotEnoughMemoryError, ParameterError
+    from sliceflow.ranks.ranks import LostRank
+    from sliceflow.storage.checkpoints import OtherFitError
 
     if isinstance(error, LostRank):
         return Failed(str(error), f"torchrun … -m {settings.command} --resume")
@@ -307,7 +307,7 @@ def _write_fit(
     flow: Any, train: Data, evolution: Evolution | None, config: dict[str, Any], folder: RunFolder
 ) -> None:
     """What cannot be made again: the model, its samples, how it went."""
-    from sliceflow.checks import resolve_device
+    from sliceflow.devices import resolve_device
 
     flow.save(folder / "model.sliceflow")
     write_csv(folder / "history.csv", flow.history_)
@@ -354,7 +354,7 @@ def _config(settings: Settings, train: Data, test: Data | None) -> dict[str, Any
 
 def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
     from sliceflow.cli.evolution import Evolution
-    from sliceflow.pictures import Layout
+    from sliceflow.pictures.layout import Layout
 
     layout = Layout.of(train.x, flow.levels)
     return Evolution(

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from sliceflow.checks import default_particles, free_memory, resolve_device
 from sliceflow.cli.cost import Job, Work, speed
 from sliceflow.cli.data import Data
 from sliceflow.cli.display import seconds_text
 from sliceflow.cli.settings import Settings
-from sliceflow.picture_parameters import choose_amplifier, choose_clusters, direction_bytes
+from sliceflow.devices import free_memory, resolve_device
+from sliceflow.engine.conditions import default_particles
+from sliceflow.pictures.plan import choose_amplifier, choose_clusters, direction_bytes
 
 __all__ = ["Plan", "long_fit", "plan"]
 
@@ -104,7 +105,7 @@ def _job(flow: Any, data: Data, labels: Any, shape: Sequence[int] = ()) -> tuple
     amplifier, classes = _classes(flow, data, labels, m, n, shape)
     maps = classes if amplifier == math.inf else 1
     if data.pictures:
-        from sliceflow.local import Tiles
+        from sliceflow.pictures.tiles import Tiles
 
         c = data.x.shape[3] if data.x.ndim == 4 else 1
         stages = [

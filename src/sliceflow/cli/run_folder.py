@@ -16,7 +16,7 @@ import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage, in_flags
 from sliceflow.cli.lock import Lock
-from sliceflow.files import write_whole
+from sliceflow.storage.files import write_whole
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -198,7 +198,7 @@ class RunFolder:
                 RunFolder(run).check_finished()
             raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
         import sliceflow
-        from sliceflow.checks import ParameterError
+        from sliceflow.errors import ParameterError
 
         try:
             return sliceflow.load(path, device=device)

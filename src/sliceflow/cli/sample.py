@@ -18,7 +18,7 @@ def sample(
 ) -> dict[str, Any]:
     """New samples of a model into a picture, a folder of pictures, .npz or .csv; what was written."""
     new_file(out, force=force)  # before torch is imported
-    from sliceflow.checks import from_tensor
+    from sliceflow.errors import from_tensor
 
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is not None:
@@ -52,7 +52,7 @@ def inpaint(
 ) -> dict[str, Any]:
     """Completions of a picture, a folder of pictures or an array; what was written."""
     path = _target(out, True, force)
-    from sliceflow.checks import from_tensor
+    from sliceflow.errors import from_tensor
 
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is None:
@@ -78,7 +78,8 @@ def inpaint(
 
 def _check_memory(flow: Any, n: int) -> None:
     """Refuse at once more samples than could ever be held."""
-    from sliceflow.checks import NotEnoughMemoryError, need_memory, resolve_device
+    from sliceflow.devices import need_memory, resolve_device
+    from sliceflow.errors import NotEnoughMemoryError
 
     d = flow.layout_.dimension if hasattr(flow, "schedule_") else flow.n_features_in_
     try:

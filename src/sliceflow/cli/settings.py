@@ -121,7 +121,8 @@ class Settings:
 
     def estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
         """The estimator for these data, with a device and a schedule that it can use."""
-        from sliceflow.checks import ParameterError, resolve_device
+        from sliceflow.devices import resolve_device
+        from sliceflow.errors import ParameterError
 
         try:
             resolve_device(self.device)
@@ -129,7 +130,7 @@ class Settings:
             raise in_flags(error) from error
         flow: Any = self._estimator(data)
         if data.pictures:
-            from sliceflow.pictures import Layout
+            from sliceflow.pictures.layout import Layout
 
             try:
                 Layout.of(data.x, data.levels)
@@ -147,7 +148,7 @@ class Settings:
 
     def _estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
         from sliceflow import ImageFlow, SlicedWassersteinFlow
-        from sliceflow.picture_parameters import QUALITY
+        from sliceflow.pictures.plan import QUALITY
 
         more: dict[str, Any] = {} if self.compress is None else _TO_COMPRESS
         if not data.pictures:
@@ -175,7 +176,7 @@ class Settings:
 
     def n_steps(self, data: Data) -> int:
         """The number of steps that --quality means: per stage for pictures, in all for a table."""
-        from sliceflow.picture_parameters import QUALITY  # torch, which --help does without
+        from sliceflow.pictures.plan import QUALITY  # torch, which --help does without
 
         names = QUALITY if data.pictures else _TABLE_STEPS
         if self.quality in names:

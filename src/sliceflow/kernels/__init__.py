@@ -66,7 +66,7 @@ def _gpu() -> ModuleType:
     if torch.version.hip is not None:
         return _slower(f"torch {torch.__version__} is built for AMD GPUs (ROCm)", "an NVIDIA GPU")
     try:
-        from sliceflow.kernels import gpu
+        from sliceflow.kernels.triton import passes as gpu
     except ImportError as error:  # torch's CUDA builds bring Triton on Linux, not everywhere
         return _slower(f"Triton cannot be imported ({error})", "pip install triton")
     return gpu

@@ -1,4 +1,4 @@
-"""Where maps bend: few knots for many values, in numba, as `sliceflow.compact` needs them."""
+"""Where maps bend: few knots for many values, in numba, as `sliceflow.engine.compact` needs them."""
 
 from __future__ import annotations
 

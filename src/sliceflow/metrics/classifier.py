@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.files import write_whole
+from sliceflow.storage.files import write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -104,7 +104,7 @@ def train_classifier(
     """
     import torch
 
-    from sliceflow.checks import resolve_device
+    from sliceflow.devices import resolve_device
 
     images, given = np.asarray(images), (labels, test_images, test_labels)
     labels, test_images, test_labels = (None if a is None else np.asarray(a) for a in given)

@@ -95,7 +95,7 @@ def _balls(
     """How many balls each point is in, and whether each ball holds a point; borders belong to balls."""
     import torch
 
-    from sliceflow.checks import resolve_device
+    from sliceflow.devices import resolve_device
 
     points, centres = as_rows(points, "samples"), as_rows(centres, "real")
     same_width(points, centres, "samples and real")

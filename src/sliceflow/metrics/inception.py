@@ -132,7 +132,7 @@ def inception_features(
     """
     import torch
 
-    from sliceflow.checks import resolve_device
+    from sliceflow.devices import resolve_device
 
     if images.ndim not in (3, 4) or images.dtype.kind not in "iu":
         raise ValueError(
@@ -208,7 +208,7 @@ def _name(path: Path | None) -> str:
 def _network(layer: int, path: Path | None, device: str) -> Any:
     import torch
 
-    from sliceflow.checks import resolve_device
+    from sliceflow.devices import resolve_device
 
     if layer not in LAYERS:
         raise ValueError(f"layer={layer!r} must be one of {', '.join(map(str, LAYERS))}")

@@ -41,7 +41,8 @@ def nearest(
     """
     import torch
 
-    from sliceflow.checks import is_int, need, resolve_device
+    from sliceflow.devices import resolve_device
+    from sliceflow.errors import is_int, need
 
     rows, data = as_rows(rows, "rows"), as_rows(data, "data")
     same_width(rows, data, "rows and data")

@@ -73,7 +73,7 @@ def mean_distance(a: np.ndarray, b: np.ndarray, device: str = "auto") -> float:
     """
     import torch
 
-    from sliceflow.checks import resolve_device
+    from sliceflow.devices import resolve_device
 
     a, b = as_rows(a, "a"), as_rows(b, "b")
     same_width(a, b, "a and b")

@@ -25,14 +25,14 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from sliceflow.flow import BUDGET, Flow
-from sliceflow.frames import AnyFrame, Axis, Frame, Orthogonal
+from sliceflow.engine.classes import Runs
+from sliceflow.engine.flow import BUDGET, Flow
+from sliceflow.engine.frames import AnyFrame, Axis, Frame, Orthogonal
+from sliceflow.engine.transports import Counts, Fit, Histogram
 from sliceflow.kernels.reference import project_tiles
-from sliceflow.local import TileFrame, Tiles
 from sliceflow.online.tally import Tally, mixed, power
-from sliceflow.pyramid import Subspace, basis
-from sliceflow.runs import Runs
-from sliceflow.transports import Counts, Fit, Histogram
+from sliceflow.pictures.pyramid import Subspace, basis
+from sliceflow.pictures.tiles import TileFrame, Tiles
 
 __all__ = ["Change", "Ledger", "Mixture", "Place"]
 

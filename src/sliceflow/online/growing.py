@@ -15,9 +15,10 @@ from typing import Any, Self, cast
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sliceflow import conditions, events
-from sliceflow.checks import is_int, need
-from sliceflow.flow import Cloud, Run, Step
+from sliceflow.engine import conditions, events
+from sliceflow.engine.compact import Step
+from sliceflow.engine.flow import Cloud, Run
+from sliceflow.errors import is_int, need
 from sliceflow.online.rows import Online
 
 __all__ = ["Growing", "can_go_on", "go_on", "keep"]

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow import conditions, events, transports
-from sliceflow.checks import need, need_memory
-from sliceflow.flow import Cloud, Flow, Noise
+from sliceflow.devices import need_memory
+from sliceflow.engine import conditions, events, transports
+from sliceflow.engine.flow import Cloud, Flow, Noise
+from sliceflow.engine.random import Seed
+from sliceflow.errors import need
 from sliceflow.online.counts import Change, Ledger, Mixture
 from sliceflow.online.first import First
-from sliceflow.rng import Seed
 
 __all__ = ["Given", "Online", "histogram_bins", "names_of", "parameters_of"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.transports import Counts
+from sliceflow.engine.transports import Counts
 
 __all__ = ["Tally", "mixed", "power"]
 

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow import conditions
-from sliceflow.distributed import Ranks
-from sliceflow.events import Listener
-from sliceflow.flow import Cloud, Flow, Noise, Run, Step, batches_for, replay, simulate
-from sliceflow.frames import Axis
-from sliceflow.rng import Seed
-from sliceflow.transports import Sorted
-from sliceflow.vectors.given import Rows
+from sliceflow.engine import conditions
+from sliceflow.engine.compact import Step
+from sliceflow.engine.events import Listener
+from sliceflow.engine.flow import Cloud, Flow, Noise, Run, batches_for, replay, simulate
+from sliceflow.engine.frames import Axis
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Sorted
+from sliceflow.ranks.ranks import Ranks
+from sliceflow.vectors.data import Rows
 from sliceflow.vectors.memory import count_fresh
 from sliceflow.vectors.start import Start, cloud, looked_at
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sliceflow.checks import need_memory
-from sliceflow.frames import FrameKind, frame_bytes
-from sliceflow.transports import Auto, Histogram, Transport
+from sliceflow.devices import need_memory
+from sliceflow.engine.frames import FrameKind, frame_bytes
+from sliceflow.engine.transports import Auto, Histogram, Transport
 from sliceflow.vectors.parameters import frame_of
 
 if TYPE_CHECKING:
-    from sliceflow.estimator import SlicedWassersteinFlow
+    from sliceflow.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["check_memory", "check_online_memory", "check_sample_memory", "count_fresh", "fit_bytes"]
 

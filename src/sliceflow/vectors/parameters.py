@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sliceflow import checks, frames, transports
-from sliceflow.checks import is_int, is_real
+from sliceflow import errors
+from sliceflow.engine import frames, transports
+from sliceflow.errors import is_int, is_real
 
 if TYPE_CHECKING:
-    from sliceflow.estimator import SlicedWassersteinFlow
+    from sliceflow.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["FRAMES", "TRANSPORTS", "check_parameters", "frame_of", "transport_of"]
 
@@ -36,10 +37,10 @@ def transport_of(transport: str | transports.Transport) -> transports.Transport:
 
 
 def check_parameters(estimator: SlicedWassersteinFlow) -> None:
-    """Raise a `checks.ParameterError` for the first parameter that cannot be used."""
+    """Raise a `errors.ParameterError` for the first parameter that cannot be used."""
 
     def need(ok: bool, name: str, what: str) -> None:
-        checks.need(ok, name, getattr(estimator, name), what)
+        errors.need(ok, name, getattr(estimator, name), what)
 
     need(
         estimator.n_particles is None or is_int(estimator.n_particles, 1),

@@ -9,19 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow import conditions
-from sliceflow.checks import default_particles, need, projection_budget
-from sliceflow.distributed import Place, Ranks, weighed
-from sliceflow.flow import Cloud, Flow, Noise
-from sliceflow.minibatch import MiniBatches
-from sliceflow.rng import Seed
-from sliceflow.transports import Transport
-from sliceflow.vectors.given import Rows
+from sliceflow.devices import projection_budget
+from sliceflow.engine import conditions
+from sliceflow.engine.batches import MiniBatches
+from sliceflow.engine.conditions import default_particles
+from sliceflow.engine.flow import Cloud, Flow, Noise
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Transport
+from sliceflow.errors import need
+from sliceflow.ranks.ranks import Place, Ranks, weighed
+from sliceflow.vectors.data import Rows
 from sliceflow.vectors.memory import check_memory
 from sliceflow.vectors.parameters import transport_of
 
 if TYPE_CHECKING:
-    from sliceflow.estimator import SlicedWassersteinFlow
+    from sliceflow.vectors.estimator import SlicedWassersteinFlow
 
 _KNOTS_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
 _MOST_KNOTS = 4096  # unless that would take more

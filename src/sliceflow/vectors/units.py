@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.distributed import Ranks
+from sliceflow.ranks.ranks import Ranks
 
 __all__ = ["Units", "decode", "encode", "standardization"]
 

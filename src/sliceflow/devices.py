@@ -1,0 +1,119 @@
+"""Devices and their memory: what there is, what is free, and what is refused."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from sliceflow.errors import NotEnoughMemoryError, ParameterError
+
+__all__ = [
+    "columns_looked_at",
+    "free_memory",
+    "need_memory",
+    "projection_budget",
+    "resolve_device",
+    "total_memory",
+]
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The torch device that `device` names; "auto" is a GPU where there is one.
+
+    Refused where there is none of that name, or where it cannot compute in float64: the frames of a
+    step, the levels of its histograms and the units of the data need that.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ParameterError(
+            "device", device, "is not a torch device", "try 'cpu' or 'cuda'"
+        ) from error
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise ParameterError("device", device, "but torch sees no CUDA device", "pass device='cpu'")
+    if resolved.type == "cuda":
+        there = torch.cuda.device_count()
+        if resolved.index is not None and resolved.index >= there:
+            raise ParameterError(
+                "device", device, f"but torch sees {there} CUDA devices, counted from 0", "pass 'cuda'"
+            )
+    elif resolved.type != "cpu" and not _has_float64(resolved):
+        raise ParameterError(
+            "device", device, "has no float64, which sliceflow computes in", "pass device='cpu'"
+        )
+    return resolved
+
+
+def _has_float64(device: torch.device) -> bool:
+    """Whether numbers of that type can be kept there and read again; not on Apple's GPUs (mps)."""
+    if device.type == "mps":
+        return False
+    try:
+        return float(torch.full((), 0.1, dtype=torch.float64, device=device)) == 0.1
+    except (RuntimeError, TypeError, NotImplementedError, ImportError, AssertionError):
+        return False
+
+
+def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
+    """Refuse at once what could never be allocated, instead of dying in the middle."""
+    free = free_memory(device)
+    if free is not None and wanted > free:
+        raise NotEnoughMemoryError(
+            f"{what} about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free",
+            advice,
+        )
+
+
+def projection_budget(device: torch.device) -> int:
+    """Bytes for the projections of particles on the move: an eighth of what is free, if that helps.
+
+    On a CPU small chunks stay in its caches; on a GPU fewer, larger ones save launches. Chunks are
+    moved one after the other, so that their size changes no result.
+    """
+    most = 1 << (32 if device.type == "cuda" else 26)
+    return min(most, (free_memory(device) or most) // 8)
+
+
+def columns_looked_at(most: int | None, n_directions: int, device: torch.device) -> int | None:
+    """`most`, or fewer where projecting so many particles and data takes too much of all memory.
+
+    That is a quarter of a GPU's, which nobody else needs, else an eighth. Of all and not of the free
+    memory: which columns a step looks at changes its result.
+    """
+    total = total_memory(device)
+    if most is None or total is None:
+        return most
+    share = total // (4 if device.type == "cuda" else 8)
+    return min(most, max(4096, share // (8 * n_directions)))
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Free bytes on the device; None where the system does not say."""
+    if device.type == "cuda":
+        # What torch keeps for later is free for us.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    try:  # files that the system keeps in spare memory make way
+        with open("/proc/meminfo") as lines:
+            return next(
+                1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
+            )
+    except (OSError, StopIteration):
+        return _pages("SC_AVPHYS_PAGES")
+
+
+def total_memory(device: torch.device) -> int | None:
+    """All bytes of the device; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return _pages("SC_PHYS_PAGES")
+
+
+def _pages(name: str) -> int | None:
+    try:
+        return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,0 +1,1 @@
+"""The algorithm: flows of particles, one-dimensional transports, directions."""

@@ -1,0 +1,419 @@
+"""Conditions: what y is, how it enters the projection, and which y the particles carry.
+
+A condition is *encoded* once into codes: class numbers (n,) for labels, standardised columns (n, l)
+for continuous conditions. A frame's θ_y then shifts every projection by ``ξ·θ_yᵀy``; the codes
+themselves are never written to, so no condition can move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.engine.random import Seed
+from sliceflow.errors import from_tensor, unmasked
+
+__all__ = [
+    "Columns",
+    "Condition",
+    "Labels",
+    "Offset",
+    "as_array",
+    "evenly",
+    "further",
+    "infer",
+    "proportional",
+    "repeated",
+    "row_groups",
+    "row_weights",
+    "shown",
+    "whole_weights",
+]
+
+_HASHABLE = "labels must be hashable: ints, strings, tuples, …"
+
+
+ENOUGH = 2_000  # particles that maps are fitted to at least: fresh ones follow maps of fewer badly
+_OF_A_CLASS = 200  # of a class that shares its maps with others; 1,000 of one that does not
+_OF_ONE_APART = 1_000
+_IN_ALL = 10_000  # so many classes that this would take more than twice as many particles get fewer
+
+
+class Condition(Protocol):
+    """How one kind of y is turned into codes."""
+
+    @property
+    def width(self) -> int:
+        """l, the dimension of the space in which θ_y lives."""
+        ...
+
+    def encode(self, y: Any) -> Tensor:
+        """Codes of the user's y, on the CPU; a ValueError names what does not fit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What the condition adds to each projection, ξ·θ_yᵀy: theta = ξ·θ_y (h, l), codes of n rows.
+
+    A class number stands for a one-hot y, so its offset is one column of theta: no product is needed.
+    """
+
+    theta: Tensor
+    codes: Tensor
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the codes are class numbers."""
+        return self.codes.dim() == 1
+
+    def of(self, columns: Tensor | slice) -> Offset:
+        """The offset of some of the rows."""
+        return Offset(self.theta, self.codes[columns])
+
+    def added(self, z: Tensor) -> Tensor:
+        """z + ξ·θ_yᵀy for every direction and row: (h, n)."""
+        if self.by_class:
+            out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
+            return out
+        return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class labels of any hashable kind, as one-hot vectors.
+
+    Examples
+    --------
+    >>> labels = Labels.of(np.array(["cat", "dog", "cat"]))
+    >>> labels.encode(["dog", "cat"])
+    tensor([1, 0])
+    """
+
+    classes: np.ndarray
+    hidden: bool = False  # clusters, of which the user knows nothing
+
+    @classmethod
+    def of(cls, y: np.ndarray) -> Labels:
+        """The distinct labels of y, sorted where they can be, else in order of appearance."""
+        try:
+            return cls(np.unique(y))
+        except TypeError:
+            return cls(_objects(list(dict.fromkeys(y.tolist()))))
+
+    @property
+    def width(self) -> int:
+        return len(self.classes)
+
+    def encode(self, y: Any) -> Tensor:
+        """Class numbers (n,) of labels (n,), or the rows of an (n, C) float array of class weights."""
+        array = as_array(y)
+        if array.ndim == 2:
+            if array.shape[1] != self.width:
+                raise ValueError(
+                    f"y has {array.shape[1]} columns but the model was fitted with {self.width} "
+                    f"(one-hot labels of {self.width} classes); pass class labels or an "
+                    f"(n, {self.width}) array"
+                )
+            return torch.from_numpy(_finite(array))
+        number = {label: i for i, label in enumerate(self.classes.tolist())}
+        labels = array.tolist()
+        try:
+            unknown = list(dict.fromkeys(label for label in labels if label not in number))
+        except TypeError as error:
+            raise ValueError(_HASHABLE) from error
+        if unknown:
+            raise ValueError(
+                f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}; "
+                f"the model knows {_listed(self.classes.tolist())}"
+            )
+        return torch.tensor([number[label] for label in labels], dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Continuous conditions, standardised column by column (a constant column is only centred)."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray) -> Columns:
+        scale = y.std(axis=0)
+        return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
+
+    @property
+    def width(self) -> int:
+        return len(self.mean)
+
+    def encode(self, y: Any) -> Tensor:
+        array = as_array(y)
+        if array.ndim != 2 or array.shape[1] != self.width:
+            raise ValueError(
+                f"y has shape {array.shape} but the model was fitted with {self.width} continuous "
+                f"condition column{'s' if self.width > 1 else ''}; pass an (n, {self.width}) array"
+            )
+        return torch.from_numpy((_finite(array) - self.mean) / self.scale)
+
+
+def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
+    """The condition that the y of `fit` describes: 1-D is labels, 2-D is continuous columns."""
+    if array.ndim not in (1, 2):
+        raise ValueError(f"y has shape {array.shape}; pass labels (n,) or columns (n, l)")
+    if len(array) != n_rows:
+        raise ValueError(f"X has {n_rows} rows but y has {len(array)}; pass one y for every row of X")
+    if array.ndim == 2:
+        if array.shape[1] == 0:
+            raise ValueError("y has 0 columns; leave it out for an unconditional flow")
+        return Columns.of(_finite(array))
+    _need_labels(array, name)
+    if array.dtype.kind == "f":
+        _finite(array, name)
+        if not np.all(array == np.round(array)):
+            raise ValueError(
+                f"{name} is one-dimensional, which means class labels, but holds fractions such as "
+                f"{array[array != np.round(array)][0]}; pass y[:, None] for a continuous condition"
+            )
+    return Labels.of(array)
+
+
+def repeated(condition: Condition, y: Any, n: int) -> Any:
+    """y for n samples: one condition is repeated n times, anything else is left as it is."""
+    y = unmasked(y, "y")
+    if isinstance(condition, Labels):
+        one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
+        one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
+        return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
+    array = as_array(y)
+    if array.ndim == 0 or (array.ndim == 1 and len(array) == condition.width):
+        return np.tile(array.reshape(1, -1), (n, 1))
+    return array
+
+
+def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
+    """Rows of the data, M of them, whose conditions the particles take: in the data's proportions.
+
+    Class c gets M·N_c/N particles, rounded by largest remainders, and at least so many as `least`, if
+    M allows it; of continuous conditions every row is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random:
+    any run of particles is a fair sample.
+    """
+    n = len(codes)
+    if codes.dim() == 1:
+        counts = torch.bincount(codes)
+        share = counts.double() * (m / n)
+        whole = share.floor().long()
+        # Stable and by class number: the same on every machine.
+        rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
+        whole[rest] += 1
+        for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
+            while whole[c] < least < int(whole.max()):  # the largest class has some to spare
+                whole[whole.argmax()] -= 1
+                whole[c] += 1
+        one_row_of_each = torch.zeros(len(counts), dtype=torch.int64)
+        one_row_of_each[codes.flip(0)] = torch.arange(n - 1, -1, -1)
+        rows = torch.repeat_interleave(one_row_of_each, whole)
+        return rows[seed.child("order").permutation(m)]
+    return evenly(n, m, seed)
+
+
+def evenly(n: int, m: int, seed: Seed) -> Tensor:
+    """M of the rows 0..N-1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
+    rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
+    return rows[seed.child("order").permutation(m)]
+
+
+def further(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
+    """Codes of the particles that a fit adds to those asked for, where these are too few for a model.
+
+    Maps are fitted to particles and move fresh ones. Where a map had few particles, or a class few
+    among many, fresh ones are led astray. So a fit has at least `ENOUGH` particles, and of every class
+    in the data at least 200, or 2√M of M, which is far more than the tails that a model does not keep.
+    The data are weighted to the particles' shares (`row_weights`), whatever these are.
+
+    Parameters
+    ----------
+    codes_q, codes_p : of the data, and of the particles asked for
+    apart : whether every class has maps of its own, which takes 1,000 particles
+
+    Examples
+    --------
+    >>> data = torch.tensor([0] * 9_990 + [1] * 10)
+    >>> further(data, data, False, Seed(0)).bincount()
+    tensor([  0, 190])
+    >>> len(further(data, data[::2000], False, Seed(0)))
+    2193
+    """
+    m, n = len(codes_p), len(codes_q)
+    base = max(m, ENOUGH)
+    if codes_q.dim() == 2 or codes_p.dim() == 2:  # no classes, or weights of several
+        codes = codes_q if codes_q.dim() == codes_p.dim() else codes_p
+        return codes[evenly(len(codes), base - m, seed)]
+    size = torch.bincount(codes_q)
+    n_classes = int((size > 0).sum())
+    least = _OF_ONE_APART if apart else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
+    least = min(least, 2 * max(base, _IN_ALL) // n_classes)
+    wanted = (size.double() * (base / n)).round().long() if m < ENOUGH else torch.zeros_like(size)
+    wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
+    there = torch.bincount(codes_p, minlength=len(size))
+    return torch.repeat_interleave(torch.arange(len(size)), (wanted - there).clamp(min=0))
+
+
+def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Numbers (N,) and (M,) that are equal where conditions are; None where they cannot be compared.
+
+    Continuous conditions can be when every distinct y of the data is some particle's and no particle
+    has another y.
+    """
+    if data_codes.dim() == 1 and particle_codes.dim() == 1:
+        return data_codes, particle_codes
+    width = data_codes.shape[1] if data_codes.dim() == 2 else particle_codes.shape[1]
+    rows_q, rows_p = (
+        (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
+        for c in (data_codes, particle_codes)
+    )
+    groups = _numbered(torch.cat((rows_q, rows_p.to(rows_q.dtype))))
+    groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
+    same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
+    return (groups_q, groups_p) if same else None
+
+
+def _numbered(rows: Tensor) -> Tensor:
+    """The number (n,) of each row among the distinct ones, which are in lexical order.
+
+    As `torch.unique` numbers them with dim=0, but that compares whole rows, one at a time. Here the
+    numbers of the rows so far and of one more column make a number for both.
+    """
+    numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for column in rows.T:
+        distinct, own = torch.unique(column, return_inverse=True)
+        numbers = torch.unique(numbers * len(distinct) + own, return_inverse=True)[1]
+    return numbers
+
+
+def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
+    """Weights of the data's rows that give every condition the particles' own mass; None if equal.
+
+    A row whose condition g is shared by N_g of N rows and M_g of M particles counts
+    (M_g/M)/(N_g/N) in F_q. Where masses disagree, the surplus of one class would be transported across
+    the gap to another, a jump of size ξ. Where conditions cannot be compared (fewer particles than
+    rows, or y of the user's own) rows count equally, and the flow compares the two distributions of y
+    as they are.
+    """
+    groups = row_groups(data_codes, particle_codes)
+    if groups is None:
+        return None
+    groups_q, groups_p = groups
+    size = int(max(groups_q.max(), groups_p.max())) + 1
+    n_g = torch.bincount(groups_q, minlength=size).double()
+    m_g = torch.bincount(groups_p, minlength=size).double()
+    weights = whole_weights((m_g / len(groups_p)) / (n_g / len(groups_q)))[groups_q]
+    return None if bool((weights == 1).all()) else weights
+
+
+def whole_weights(ratio: Tensor) -> Tensor:
+    """To multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any number of machines.
+
+    Only 0 becomes 0: a row of little weight still counts.
+    """
+    return torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
+
+
+def as_array(y: Any, name: str = "y") -> np.ndarray:
+    """y as an array; a sequence of tuples or of mixed kinds stays a 1-D array of objects."""
+    y = unmasked(from_tensor(y), name)
+    if hasattr(y, "to_numpy"):  # pandas, polars
+        y = y.to_numpy()
+    if isinstance(y, np.ndarray):
+        return np.asarray(y)
+    kinds = {type(v) for v in y} if isinstance(y, Sequence) and not isinstance(y, str) else set()
+    if kinds and (kinds <= {tuple} or (len(kinds) > 1 and not all(_is_number(k) for k in kinds))):
+        return _objects(y)
+    return np.asarray(y)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    """A 1-D array of objects, also where the objects are sequences themselves."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, (int, float, np.number))
+
+
+def _need_labels(array: np.ndarray, name: str) -> None:
+    """Refuse what is no label: missing values, which equal nothing, and what cannot be hashed."""
+    if array.dtype.kind in "biufUS":  # missing floats are not finite
+        return
+    for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
+        if _is_missing(label):
+            raise ValueError(
+                f"row {row} of {name} has no label ({shown(label)}); drop such rows, or give them a "
+                "label of their own, such as 'unknown'"
+            )
+        try:
+            hash(label)
+        except TypeError as error:
+            raise ValueError(f"row {row} of {name} is a {type(label).__name__}; {_HASHABLE}") from error
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, NaN, NaT or pandas' NA, or a tuple with what does not equal itself."""
+    if isinstance(label, tuple):
+        return any(_is_missing(v) for v in label if v is not None)
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # whether NA is NA nobody can tell
+        return True
+
+
+def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
+    if y.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name} has columns of dtype {y.dtype}; continuous conditions must be numbers, labels 1-D"
+        )
+    y = y.astype(np.float64)
+    bad = np.argwhere(~np.isfinite(y))
+    if len(bad):
+        at = tuple(int(i) for i in bad[0])
+        raise ValueError(
+            f"{name} contains {y[at]} at {list(at)}; conditions must be finite: drop or fill such rows"
+        )
+    return y
+
+
+def shown(label: Any) -> str:
+    """A label in a message: as Python writes it, whatever numpy calls its type.
+
+    Examples
+    --------
+    >>> shown(np.str_("cat")), shown((np.int64(3), "dog")), shown(np.datetime64("2020-01-31"))
+    ("'cat'", "(3, 'dog')", '2020-01-31')
+    """
+    if isinstance(label, tuple):
+        return f"({', '.join(map(shown, label))}{',' if len(label) == 1 else ''})"
+    if isinstance(label, np.datetime64 | np.timedelta64):
+        return str(label)
+    return repr(label.item() if isinstance(label, np.generic) else label)
+
+
+def _listed(labels: list[Any], most: int = 12) -> str:
+    some = ", ".join(map(shown, labels[:most]))
+    return some if len(labels) <= most else f"{some}, … ({len(labels)} in all)"
+
+
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows that is at least 10,000.
+
+    Fewer, and the maps follow the particles' own noise: poor offline samples. A multiple, so that every
+    row's condition is used equally often.
+    """
+    return n * max(1, -(-10_000 // n))

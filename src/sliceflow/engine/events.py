@@ -1,0 +1,277 @@
+"""Events and their listeners: how a running flow is watched and stopped. Nothing here moves particles.
+
+A listener is any callable that takes an `Event`; returning True ends the current stage. If it has a
+method ``close``, that is called when the run ends, well or not.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+from sliceflow.errors import need
+
+__all__ = [
+    "Event",
+    "HeldOut",
+    "History",
+    "Listener",
+    "Listeners",
+    "Progress",
+    "closing",
+    "listening",
+    "tell",
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the loop says after every step.
+
+    `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units
+    the flow works in (standardised data). It stays a 0-dimensional tensor so that a GPU need not wait;
+    ``float(event.distance)`` reads it. `particles` (d, M) are the loop's own: look, do not write.
+    """
+
+    stage: str
+    stage_index: int
+    step: int
+    steps_done: int
+    steps_total: int
+    distance: Tensor
+    seconds: float
+    particles: Tensor
+
+
+Listener = Callable[[Event], bool | None]
+Listeners = Listener | Iterable[Listener] | None
+
+
+@dataclass
+class History:
+    """Keeps what the events said.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> X = np.random.default_rng(0).normal(size=(50, 2))
+    >>> flow = SlicedWassersteinFlow(n_steps=3, random_state=0).fit(X)
+    >>> sorted(flow.history_)
+    ['distance', 'seconds', 'stage', 'step']
+    >>> flow.history_["stage"]
+    ['flow', 'flow', 'flow', 'axis', 'axis']
+    """
+
+    events: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
+    before: dict[str, list[Any]] = field(default_factory=dict)  # of a run that this one goes on with
+
+    def __call__(self, event: Event) -> None:
+        self.events.append((event.stage, event.step, event.distance, event.seconds))
+
+    def as_columns(self) -> dict[str, list[Any]]:
+        """Lists of equal length; ``pandas.DataFrame(history)`` makes a table of them."""
+        columns: dict[str, list[Any]] = {
+            "stage": [e[0] for e in self.events],
+            "step": [e[1] for e in self.events],
+            "distance": torch.stack([e[2] for e in self.events]).tolist() if self.events else [],
+            "seconds": [e[3] for e in self.events],
+        }
+        return {name: [*self.before.get(name, []), *column] for name, column in columns.items()}
+
+
+class Progress:
+    """A progress bar on stderr, by tqdm where it is installed, else a line per tenth of the way."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._said = 0
+
+    def __call__(self, event: Event) -> None:
+        done, total = event.steps_done, event.steps_total
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            if done * 10 // total > self._said:
+                self._said = done * 10 // total
+                print(
+                    f"sliceflow: {event.stage} {done}/{total}, "
+                    f"sliced distance {float(event.distance):.4g}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            return
+        if self._bar is None:
+            self._bar = tqdm(total=total, unit="step", desc="sliceflow")
+        self._bar.update(done - self._bar.n)
+        if done % 10 == 0 or done == total:  # reading the distance waits for the device
+            self._bar.set_postfix_str(f"{event.stage}, sliced distance {float(event.distance):.4g}")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class HeldOut:
+    """Ends a stage when the particles have stopped coming closer to held-out rows.
+
+    After every step it measures SW₂ between the particles and the held-out rows over fixed
+    directions; `n_iter_no_change` steps without an improvement of `tol` (relative) end the stage.
+    Running on would only carry the particles onto the training rows themselves.
+
+    Where both have conditions, x and y are judged together. Rows of a class are compared with the
+    particles of that class, whatever the particles' shares of the classes are; classes that only one
+    side has are left out. With continuous conditions directions are of x and y, of equal weight.
+
+    Parameters
+    ----------
+    rows : (d, n) held-out rows, in the flow's own units
+    codes : conditions of the rows, (n,) class numbers or (n, l) columns; None for x alone
+    particle_codes : those of all the particles, wherever these are
+    n_directions : how many random directions measure the distance
+    joint : what brings the projections (h, n) of all particles together, where others are elsewhere
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        seed: Seed,
+        codes: Tensor | None = None,
+        particle_codes: Tensor | None = None,
+        *,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        n_directions: int = 100,
+        joint: Callable[[Tensor], Tensor] = lambda z: z,
+    ) -> None:
+        theta = seed.normal(n_directions, rows.shape[0], dtype=rows.dtype)
+        self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
+        target = self.theta @ rows
+        self._offset: Tensor | None = None
+        self._groups: list[tuple[Tensor | slice, Tensor | slice]] = [(slice(None), slice(None))]
+        if codes is not None and particle_codes is not None:
+            codes, particle_codes = codes.to(rows.device), particle_codes.to(rows.device)
+            if codes.dim() == 1 and particle_codes.dim() == 1:
+                self._groups = _same_class(codes, particle_codes)
+            else:
+                target, self._offset = _with_offsets(target, codes, particle_codes, seed.child("y"))
+        self._target = [torch.sort(target[:, of], dim=1).values for of, _ in self._groups]
+        self.n_iter_no_change, self.tol, self._joint = n_iter_no_change, tol, joint
+        self.heard: list[tuple[int, float]] = []
+        self._stage = -1
+
+    @property
+    def distances(self) -> list[float]:
+        """What was measured, step by step."""
+        return [distance for _, distance in self.heard]
+
+    def distance(self, particles: Tensor) -> float:
+        """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
+        z = self._joint(self.theta @ particles)
+        if self._offset is not None:
+            z = z + self._offset
+        squares = [
+            (_quantiles(z[:, own], target.shape[1]) - target).square()
+            for (_, own), target in zip(self._groups, self._target, strict=True)
+        ]
+        return float(torch.cat(squares, dim=1).mean().sqrt())
+
+    def __call__(self, event: Event) -> bool:
+        return self.judge(event.stage_index, self.distance(event.particles))
+
+    def judge(self, stage: int, distance: float) -> bool:
+        """Whether the stage should end, now that the particles have come to this distance."""
+        if stage != self._stage:
+            self._stage, self._best, self._stale = stage, float("inf"), 0
+        self.heard.append((stage, distance))
+        if distance < self._best * (1 - self.tol):
+            self._best, self._stale = distance, 0
+        else:
+            self._stale += 1
+        return self._stale >= self.n_iter_no_change
+
+
+def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | slice, Tensor | slice]]:
+    """The rows and the particles of every class that has both."""
+    pairs: list[tuple[Tensor | slice, Tensor | slice]] = [
+        (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0])
+        for c in torch.unique(codes).tolist()
+        if bool((particle_codes == c).any())
+    ]
+    if not pairs:
+        raise ValueError(
+            "early_stopping holds out no row of any class that the particles have; give more rows of "
+            "those classes or set early_stopping=False"
+        )
+    return pairs
+
+
+def _with_offsets(
+    z: Tensor, codes: Tensor, particle_codes: Tensor, seed: Seed
+) -> tuple[Tensor, Tensor]:
+    """Projected rows z (h, n) with their conditions' part, and that part of the particles, (h, M)."""
+    width = max(c.shape[1] for c in (codes, particle_codes) if c.dim() == 2)
+    theta = seed.normal(len(z), width).to(z.device) / math.sqrt(width)
+    parts = [
+        theta @ (torch.nn.functional.one_hot(c, width) if c.dim() == 1 else c).double().T
+        for c in (codes, particle_codes)
+    ]
+    return z + parts[0].to(z.dtype), parts[1].to(z.dtype)
+
+
+def _quantiles(z: Tensor, n: int) -> Tensor:
+    """Of z (h, m), at the n levels at which n sorted values stand: (h, n)."""
+    z, m = torch.sort(z, dim=1).values, z.shape[1]
+    position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
+    i = position.floor().long().clamp(max=max(m - 2, 0))
+    f = (position - i).to(z.dtype)
+    return z[:, i] + f * (z[:, (i + 1).clamp(max=m - 1)] - z[:, i])
+
+
+def listening(listeners: Listeners) -> tuple[Listener, ...]:
+    """The listeners that a user gave: one, several or None.
+
+    Examples
+    --------
+    >>> listening(print)
+    (<built-in function print>,)
+    """
+    what = "a callable, a tuple of several, or None"
+    if listeners is None:
+        return ()
+    if callable(listeners):
+        return (listeners,)
+    need(isinstance(listeners, Iterable), "listeners", listeners, what)
+    several = tuple(listeners)
+    need(all(callable(listener) for listener in several), "listeners", several, what)
+    return several
+
+
+def tell(listeners: Sequence[Listener], event: Event) -> bool:
+    """Every listener hears the event; whether any of them asks to end the stage."""
+    answers = [listener(event) for listener in listeners]
+    return any(answers)
+
+
+@contextmanager
+def closing(listeners: Sequence[Listener]) -> Iterator[None]:
+    """Call ``close()`` on the listeners that have it, however the run ends."""
+    try:
+        yield
+    finally:
+        for listener in listeners:
+            getattr(listener, "close", lambda: None)()
+
+
+def now() -> float:
+    """The clock of `Event.seconds`."""
+    return time.perf_counter()

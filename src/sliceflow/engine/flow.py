@@ -1,0 +1,300 @@
+"""The algorithm: move particles onto data, step by step, and replay the steps on other particles.
+
+This is Algorithm 1 of Du et al. (ICML 2023) with its pieces handed in: frames (inside the schedule), a
+transport, the schedule, and the condition. `simulate` is the whole method; read it first.
+
+Particles and data are stored as columns, (d, n), throughout the engine: projections (h, n) then have
+each direction's values side by side in memory, which is what sorting and counting want.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.batches import MiniBatches, divide
+from sliceflow.engine.classes import Runs
+from sliceflow.engine.compact import CompactTable, Step, thinned
+from sliceflow.engine.conditions import Offset
+from sliceflow.engine.events import Event, Listener, now, tell
+from sliceflow.engine.frames import AnyFrame, Axis, releasing
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Fit, GridTable, Table, Transport
+
+__all__ = ["Cloud", "Counted", "Flow", "Noise", "Run", "batches_for", "replay", "simulate"]
+
+BUDGET = 1 << 28  # bytes for projections that are moved at a time
+_NUMBERS = 1 << 26  # random ones that are drawn at a time
+
+
+@dataclass
+class Cloud:
+    """Points with their conditions: x (d, n) moves, y (codes of n rows, or None) never does.
+
+    With ξ = ∞ the points are in the order of their classes, and `runs` says which is where.
+    """
+
+    x: Tensor
+    y: Tensor | None = None
+    runs: Runs | None = None
+
+    def part(self, columns: slice | Tensor) -> Cloud:
+        """Some of the points; a view where they are neighbours."""
+        return Cloud(self.x[:, columns], None if self.y is None else self.y[columns])
+
+
+class Counted(Protocol):
+    """Data of which only the counts of every step were kept (`online`): what a step is fitted to."""
+
+    def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
+        """The maps of step k of stage i for the projected particles z_p (h, M)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where the particles' own random numbers come from: particle j draws row `first + j`.
+
+    So a particle's numbers do not depend on how many others there are, nor on the chunk it is in.
+    """
+
+    seed: Seed
+    first: int = 0
+
+    def child(self, *names: str | int) -> Noise:
+        return Noise(self.seed.child(*names), self.first)
+
+    def fill(self, x: Tensor) -> Tensor:
+        """N(0, I) written into x (d, n), which is returned."""
+        d, n = x.shape
+        chunk = max(256, _NUMBERS // d)
+        for first in range(0, n, chunk):  # rows of numbers are turned into columns
+            part = x[:, first : first + chunk]
+            count, start = part.shape[1], self.first + first
+            part.copy_(self.seed.normal(count, d, start=start, dtype=x.dtype, device=x.device).T)
+        return x
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What simulating and replaying have in common.
+
+    Parameters
+    ----------
+    schedule : the stages
+    seed : root of the frames' seeds
+    n_conditions : l, the width of the condition; 0 for none
+    amplifier : ξ. At 0 the condition cannot be seen: the unconditional flow, bit for bit. At ∞ every
+        class has maps of its own (`runs`)
+    entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
+    budget : bytes that the projections of the particles being moved may take: more go in chunks
+    precision : type of the rotations of picture tiles; None takes the particles' own
+    """
+
+    schedule: Sequence[Stage]
+    seed: Seed
+    n_conditions: int = 0
+    amplifier: float = 10.0
+    entropy: float = 0.0
+    budget: int = BUDGET
+    precision: torch.dtype | None = None
+
+    @property
+    def conditional(self) -> bool:
+        return self.n_conditions > 0 and self.amplifier > 0
+
+    @property
+    def apart(self) -> bool:
+        """Whether every class has maps of its own."""
+        return self.conditional and math.isinf(self.amplifier)
+
+    @property
+    def maps(self) -> int:
+        """How many maps a direction has."""
+        return self.n_conditions if self.apart else 1
+
+    def frame(self, i: int, k: int, x: Tensor) -> AnyFrame:
+        """The frame of step k of stage i, on x's device."""
+        width = self.n_conditions if self.conditional and not self.apart else 0
+        seed, dtype = self.seed.child("frame", i), self.precision or x.dtype
+        return self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device, dtype)
+
+    def offset(self, frame: AnyFrame, y: Tensor | None) -> Offset | None:
+        """ξ·θ_yᵀy, what the condition adds to the projections."""
+        if y is None or frame.theta_y is None:
+            return None
+        return Offset(self.amplifier * frame.theta_y, y)
+
+    def project(self, frame: AnyFrame, cloud: Cloud, columns: slice | Tensor | None = None) -> Tensor:
+        """z = Θx + ξ·θ_yᵀy of some columns or of all, (h, n)."""
+        if isinstance(columns, slice):
+            cloud, columns = cloud.part(columns), None
+        return frame.project(cloud.x, columns, self.offset(frame, cloud.y))
+
+    def move(
+        self,
+        cloud: Cloud,
+        frame: AnyFrame,
+        table: Table,
+        dz: Tensor | None,
+        i: int,
+        k: int,
+        noise: Noise,
+    ) -> None:
+        """x += s·Θᵀdz/c + √(2λη)·ε in place, η = s·d being the step in the paper's units.
+
+        dz is T(z) − z by the table, in chunks of particles, unless it is known.
+        """
+        x, stage = cloud.x, self.schedule[i]
+        (d, n), size = x.shape, stage.size_of(k)
+        if dz is not None:
+            x.add_(frame.lift(dz), alpha=size)
+        else:
+            offset = self.offset(frame, cloud.y)
+            chunk = max(256, self.budget // (x.itemsize * max(frame.n_directions, d)))
+            for first in range(0, n, chunk):
+                part = slice(first, first + chunk)
+                if self.apart:
+                    self._move_apart(cloud, part, frame, table, size)
+                else:
+                    frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
+        if self.entropy > 0 and not isinstance(stage.frame, Axis):  # axis steps are exact: no noise
+            epsilon = noise.child("entropy", i, k).fill(torch.empty_like(x))
+            x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
+
+    def _move_apart(
+        self, cloud: Cloud, part: slice, frame: AnyFrame, table: Table, size: float
+    ) -> None:
+        """The same where every class has maps of its own; one of several classes takes their mean."""
+        x, y, runs = cloud.x[:, part], cloud.y, cloud.runs
+        assert isinstance(table, GridTable)
+        assert y is not None
+        if runs is not None:
+            frame.move(x, table, None, size, runs.part(part))
+            return
+        z = frame.project(x)
+        dz = x.new_zeros(z.shape)
+        for c, weight in enumerate(y[part].T.to(x.dtype)):
+            if bool(weight.any()):
+                dz.addcmul_(weight, table.of_class(c, self.n_conditions).displace(z))
+        x.add_(frame.lift(dz), alpha=size)
+
+
+@dataclass
+class Run:
+    """How far a simulation has come: where it begins, and where it stands after every step.
+
+    Parameters
+    ----------
+    stage, step : the next step to do; the stage's number of steps where it is over
+    done, spared : steps done, and steps that listeners did without
+    seconds : that it has taken
+    model : the steps kept, stage by stage
+    level : what a stage of pictures moves, where that is not the particles themselves
+    after : called after every step
+    """
+
+    stage: int = 0
+    step: int = 0
+    done: int = 0
+    spared: int = 0
+    seconds: float = 0.0
+    model: list[list[Step]] = field(default_factory=list)
+    level: Tensor | None = None
+    after: Callable[[], None] = lambda: None
+
+
+@releasing()
+def simulate(
+    flow: Flow,
+    particles: Cloud,
+    data: Cloud | Counted,
+    transport: Transport,
+    noise: Noise,
+    *,
+    n_knots: int | None = 512,
+    listeners: Sequence[Listener] = (),
+    batches: MiniBatches | None = None,
+    run: Run | None = None,
+    n_stages: int | None = None,
+) -> list[Step]:
+    """Move the particles onto the data, in place, and return the model: the steps that did it.
+
+    Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
+    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
+    None the maps as they were fitted.
+    `batches`, if given, are what steps look at, the data being in their order already. `run` is where
+    to go on, with particles that stand there. Data that are `Counted` are looked at as they were
+    counted, and by all the particles. `n_stages` ends it after so many stages.
+    """
+    run = run or Run()
+    run.model += [[] for _ in flow.schedule[len(run.model) :]]
+    total, began = sum(stage.n_steps for stage in flow.schedule), now() - run.seconds
+    for i, stage in enumerate(flow.schedule[:n_stages]):
+        solver = stage.transport or transport
+        if not isinstance(data, Cloud):
+            look = MiniBatches()
+        elif batches is None:
+            look = batches_for(flow, particles, data, solver)
+            data = data if look.order is None else data.part(look.order)
+        else:
+            look = batches
+        if i < run.stage:
+            continue
+        for k in range(run.step, stage.n_steps):
+            frame = flow.frame(i, k, particles.x)
+            some, others = look.at(k)
+            z_p = flow.project(frame, particles, some)
+            if not isinstance(data, Cloud):
+                fit = data.fit(z_p, flow, frame, i, k)
+            elif flow.apart:
+                assert particles.runs is not None
+                assert data.runs is not None
+                runs = look.runs_at(k) or (particles.runs, data.runs)
+                fit = solver.fit(z_p, flow.project(frame, data, others), None, runs)
+            else:
+                fit = solver.fit(z_p, flow.project(frame, data, others), look.weights)
+            dz = fit.dz if some is None else None
+            if dz is None and some is None and z_p.device.type == "cpu" and z_p.nbytes <= flow.budget:
+                # At hand: a GPU projects again faster than it reads.
+                dz = fit.table.displace(z_p, *([particles.runs] if flow.apart else []))
+            flow.move(particles, frame, fit.table, dz, i, k, noise)
+
+            if n_knots != 0:
+                table = fit.table
+                if n_knots is not None:
+                    shared, exact = flow.conditional and not flow.apart, isinstance(stage.frame, Axis)
+                    table = thinned(table, n_knots, stage.reach, shared, exact)
+                run.model[i].append(Step(i, k, table))
+            run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
+            distance, left = fit.cost.mean().sqrt(), total - run.spared
+            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x)
+            if tell(listeners, event):
+                run.spared += stage.n_steps - run.step
+                run.step = stage.n_steps
+            run.after()
+            if run.step == stage.n_steps:
+                break
+        run.stage, run.step = i + 1, 0
+    return [step for steps in run.model for step in steps]
+
+
+def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:
+    """Move fresh particles, in place, by the steps of a model: no data, no fitting."""
+    for step in model:
+        frame = flow.frame(step.stage, step.step, particles.x)
+        table = step.table.grid() if isinstance(step.table, CompactTable) else step.table
+        flow.move(particles, frame, table, None, step.stage, step.step, noise)
+
+
+def batches_for(flow: Flow, particles: Cloud, data: Cloud, transport: Transport) -> MiniBatches:
+    """The columns that the steps of `transport` look at."""
+    codes = (particles.y, data.y) if flow.conditional else (None, None)
+    m, n = particles.x.shape[1], data.x.shape[1]
+    return divide(m, n, transport.most, *codes, flow.seed.child("batches"), data.x.device)

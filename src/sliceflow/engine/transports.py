@@ -1,0 +1,324 @@
+"""One-dimensional optimal transport, one monotone map per direction; no frames, no particles' loop.
+
+A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N) and returns a
+*table*, the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displaces any z (h, n). Tables are
+plain tensors and know nothing of how they were fitted: a model is a sequence of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.engine.classes import Runs
+from sliceflow.errors import is_int, need
+from sliceflow.kernels.reference_bends import steady
+
+__all__ = [
+    "Auto",
+    "Counts",
+    "Fit",
+    "GridTable",
+    "Histogram",
+    "KnotTable",
+    "Sorted",
+    "Table",
+    "Transport",
+]
+
+Both = tuple[Runs, Runs] | None
+
+MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
+
+
+class Table(Protocol):
+    """The maps of one step."""
+
+    def displace(self, z: Tensor) -> Tensor:
+        """T(z) − z for any z (h, n): linear between knots, a rigid shift beyond the ends."""
+        ...
+
+    def thin(self, n_knots: int) -> Table:
+        """The same maps with about `n_knots` knots each, smoothed: what a model keeps."""
+        ...
+
+
+class Fit(NamedTuple):
+    """What fitting gives: the table, and the mean of (T(z) − z)² over the particles of each direction.
+
+    `dz` is the particles' own displacement, where the fit knows it better than the table does.
+    """
+
+    table: Table
+    cost: Tensor
+    dz: Tensor | None = None
+
+
+class Counts(NamedTuple):
+    """The values of every direction counted: counts (h, B) in equal bins of [lo, hi] (h,).
+
+    Of every direction and class, (C·h, B), where classes are held apart (`runs`).
+    """
+
+    counts: Tensor
+    lo: Tensor
+    hi: Tensor
+
+
+class Transport(Protocol):
+    """A way to fit a `Table`."""
+
+    @property
+    def most(self) -> int | None:
+        """How many particles and how many data a step looks at; None looks at all of them."""
+        ...
+
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: Both = None) -> Fit:
+        """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data.
+
+        With `runs`, of the particles and of the data, every class by itself; not all transports can.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class KnotTable:
+    """Maps through arbitrary knots: T(knots) = values, both (h, K) and ascending along each row."""
+
+    knots: Tensor
+    values: Tensor
+
+    def displace(self, z: Tensor) -> Tensor:
+        out: Tensor = kernels.for_tensor(z).displace_knots(z, self.knots, self.values)
+        return out
+
+    def thin(self, n_knots: int, tails: bool = False) -> KnotTable:
+        """Average over `n_knots` cells of equal mass.
+
+        Averages, because a map through every particle follows the particles' own sampling noise,
+        which fresh particles do not share: it would push them away from the data.
+
+        With `tails` the outer cells are cut again, into cells of 1, 1, 2, 4, 8, … particles from the
+        ends: what is kept of a heavy tail is then more than its mean. And the map is flat for some way
+        beyond the ends: nothing is moved out of the data's range.
+        """
+        if tails:
+            return self._thin(n_knots, tails)._flat_beyond()
+        return self._thin(n_knots, tails)
+
+    def _flat_beyond(self) -> KnotTable:
+        """With one more knot far beyond each end, where T is what it is at the end."""
+        k, v = self.knots, self.values
+        far = 16 * (k[:, -1:] - k[:, :1]) + 1
+        knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
+        return KnotTable(knots, torch.cat((v[:, :1], v, v[:, -1:]), 1))
+
+    def _thin(self, n_knots: int, tails: bool) -> KnotTable:
+        size = self.knots.shape[1]
+        if size <= n_knots:
+            return self
+        edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
+        if tails:
+            few = [2**k for k in range(int(edge[1]).bit_length())]
+            edge = edge.new_tensor(sorted({*edge.tolist(), *few, *(size - k for k in few)}))
+        first, count = edge[:-1, None], edge.diff()[:, None]
+        member = torch.arange(int(count.max()), device=edge.device)
+        index, valid = (first + member).clamp(max=size - 1), member < count
+
+        def mean(t: Tensor) -> Tensor:
+            cells = torch.where(valid, t[:, index], 0.0)
+            return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
+
+        return KnotTable(mean(self.knots), mean(self.values))
+
+
+@dataclass(frozen=True)
+class GridTable:
+    """Maps on a uniform grid: edge b of [lo, hi] (h,) goes to values[:, b], (h, B + 1).
+
+    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted. What is left
+    of them in a thinned table are `weights`, a byte per bin: square roots of half a particle more than
+    were counted, the largest being 255.
+    """
+
+    lo: Tensor
+    hi: Tensor
+    values: Tensor
+    counts: Tensor | None = None
+    weights: Tensor | None = None
+
+    def displace(self, z: Tensor, runs: Runs | None = None) -> Tensor:
+        """T(z) − z; of every run of columns by the maps of its class, if they are given."""
+        kernel, table = kernels.for_tensor(z), (z, self.lo, self.hi, self.values)
+        out: Tensor = (
+            kernel.displace_grid(*table) if runs is None else kernel.displace_runs(*table, runs.starts)
+        )
+        return out
+
+    def of_class(self, c: int, n_classes: int) -> GridTable:
+        """The maps of class c, where every class has maps of its own."""
+        h = len(self.lo) // n_classes
+        rows = slice(c * h, (c + 1) * h)
+        return GridTable(self.lo[rows], self.hi[rows], self.values[rows])
+
+    def thin(self, n_knots: int) -> GridTable:
+        """Keep every k-th edge, k a divisor of the number of bins, and steady the tails.
+
+        Inside, histograms are smooth already.
+        """
+        values, n_bins, weights = self.values, self.values.shape[1] - 1, None
+        stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
+        if self.counts is not None:
+            values = steady(self.lo, self.hi, values, self.counts)
+            count = self.counts.view(len(values), -1, stride).sum(2, dtype=torch.float64)
+            root = (count + 0.5).sqrt()  # where nobody was, others may come
+            weights = (root * (255 / root.amax(1, keepdim=True))).ceil().clamp(max=255).to(torch.uint8)
+        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous(), weights=weights)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Exact transport between the sorted samples, with the paper's linear interpolation.
+
+    Every sample stands at the middle of its mass, so that M particles and N data of any numbers match
+    without bias, and M = N, no ties, sends the k-th particle to the k-th datum exactly. Tied particles
+    move together; nothing is put into a gap of the data that is far wider than the gaps beside it.
+    Costs O(M log M + N log N) per direction.
+
+    Parameters
+    ----------
+    most : int or None
+        Fit on this many particles and data, others each step (the paper does so on CIFAR-10 and
+        CelebA); None uses all.
+
+    Examples
+    --------
+    >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[10.0, 30.0, 20.0]])
+    >>> fit = Sorted().fit(z_p, z_q)
+    >>> z_p + fit.dz
+    tensor([[30., 10., 20.]])
+    >>> z = torch.tensor([[1.5]])
+    >>> z + fit.table.displace(z)
+    tensor([[15.]])
+    """
+
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        _need_columns(self.most)
+
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        if runs is not None:
+            raise ValueError(
+                "amplifier=inf counts every class by itself, and transport='sorted' does not count; "
+                "use a finite amplifier, or transport='histogram'"
+            )
+        k = kernels.for_tensor(z_p)
+        if weights is None:
+            sorted_q, w = k.sort_rows(z_q), None
+        else:
+            sorted_q, order = k.argsort_rows(z_q)
+            w = weights[order]
+        knots, order = k.argsort_rows(z_p)
+        values = k.match(knots, sorted_q, w)
+        moved = values - knots
+        dz = torch.empty_like(z_p).scatter_(1, order, moved)
+        return Fit(KnotTable(knots, values), moved.square().mean(1), dz)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Transport between histograms: two passes over memory, no sorting, cost linear in M and N.
+
+    Counts are taken over each direction's own [min, max]; T is exact at the particles' bin edges (up
+    to the data's bins) and linear between them. Counts add up, over chunks and over machines.
+
+    Parameters
+    ----------
+    n_bins : int
+        Bins for the particles and for the data. More are needed when conditions spread the
+        projections: each of C classes gets about n_bins/C of them.
+
+    most : int or None
+        Count at most this many particles and data, others each step; None counts all. Fewer are
+        faster and a little worse, with class labels more than a little: benchmarks/RESULTS.md.
+
+    Examples
+    --------
+    >>> z = torch.linspace(0, 1, 1001)[None]
+    >>> table = Histogram(n_bins=64).fit(z, 2 * z + 1).table
+    >>> bool((table.displace(z) - (z + 1)).abs().max() < 1e-2)
+    True
+    """
+
+    n_bins: int = 256
+    most: int | None = MOST
+
+    def __post_init__(self) -> None:
+        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
+        _need_columns(self.most)
+
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        if runs is None:
+            return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
+        of_p, of_q = runs
+        p, q = self.count(z_p, runs=of_p), self.count(z_q, runs=of_q)
+        return self.between(p, q, z_p.dtype, {*of_p.empty, *of_q.empty}, len(of_p))
+
+    def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
+        """The histogram of every direction of z (h, n), over its own range; or of every run's."""
+        kernel = kernels.for_tensor(z)
+        if runs is not None:
+            return Counts(*kernel.histogram_of_runs(z, self.n_bins, runs.starts))
+        return Counts(*kernel.histogram(z, self.n_bins, weights))
+
+    def between(
+        self, p: Counts, q: Counts, dtype: torch.dtype, still: Collection[int] = (), n_classes: int = 1
+    ) -> Fit:
+        """The maps from counted particles to counted data, their values of type `dtype`.
+
+        Classes that are `still`, of `n_classes`, have no particles or no data: nothing of them moves,
+        wherever it is.
+        """
+        values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
+        counts, lo, hi = (t.clone() for t in p) if still else p
+        for c in still:  # a range that is no point: beyond it is a shift, by nothing
+            rows = slice(c * len(cost) // n_classes, (c + 1) * len(cost) // n_classes)
+            counts[rows], lo[rows], hi[rows], cost[rows] = 1, -1.0, 1.0, 0.0
+            place = torch.linspace(-1, 1, values.shape[1], dtype=torch.float64, device=values.device)
+            values[rows] = place.to(values.dtype)
+        return Fit(GridTable(lo, hi, values.to(dtype), counts), cost)
+
+
+@dataclass(frozen=True)
+class Auto:
+    """`Sorted` for clouds of up to `threshold` particles and data together, else `Histogram`.
+
+    Small clouds gain from exactness; large ones fill their bins, and sorting them costs more than
+    everything else in the step.
+    """
+
+    threshold: int = 5_000
+    n_bins: int = 1024
+    most: int | None = MOST
+
+    def __post_init__(self) -> None:
+        need(is_int(self.threshold, 0), "threshold", self.threshold, "an int of at least 0")
+        need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
+        _need_columns(self.most)
+
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
+
+    def chosen(self, n: int) -> Sorted | Histogram:
+        """The transport for `n` particles and data together."""
+        return Sorted(self.most) if n <= self.threshold else Histogram(self.n_bins, self.most)
+
+
+def _need_columns(most: int | None) -> None:
+    need(most is None or is_int(most, 1), "most", most, "None or an int of at least 1")

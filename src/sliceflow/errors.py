@@ -1,0 +1,87 @@
+"""Errors that say what was wrong and what to do, and the checks that raise them."""
+
+from __future__ import annotations
+
+import sys
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "NotEnoughMemoryError",
+    "ParameterError",
+    "from_tensor",
+    "is_int",
+    "is_real",
+    "need",
+    "need_finite",
+    "unmasked",
+]
+
+
+class ParameterError(ValueError):
+    """A parameter that cannot be used: its `name` and `value`, the `fact` against it, and `advice`."""
+
+    def __init__(self, name: str, value: object, fact: str, advice: str = "") -> None:
+        shown = value.item() if isinstance(value, np.generic) else value
+        super().__init__(f"{name}={shown!r} {fact}{advice and '; '}{advice}")
+        self.name, self.value, self.fact, self.advice = name, value, fact, advice
+
+    def __reduce__(self) -> Any:  # joblib sends errors from one process to another
+        return type(self), (self.name, self.value, self.fact, self.advice)
+
+
+class NotEnoughMemoryError(MemoryError):
+    """What was asked for could never be allocated; `fact` is the message without its advice."""
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}{advice and '; '}{advice}")
+        self.fact = fact
+
+
+def need(ok: bool, name: str, value: object, what: str) -> None:
+    """Raise a `ParameterError` that names the parameter, its value and what it must be, unless `ok`."""
+    if not ok:
+        raise ParameterError(name, value, f"must be {what}")
+
+
+def need_finite(x: Tensor, advice: str) -> None:
+    """Raise a ValueError if results (rows or columns) are not all finite: nobody shall get them."""
+    if not bool(torch.isfinite(x).all()):
+        n = int((~torch.isfinite(x)).sum())
+        raise ValueError(
+            f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold; "
+            f"{advice}"
+        )
+
+
+def is_int(value: object, least: int) -> bool:
+    """Whether `value` is a whole number (not a bool) of at least `least`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:
+    """Whether `value` is a number (not a bool, not NaN) from `low` to `high`."""
+    return isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
+
+
+def from_tensor(x: Any) -> Any:
+    """A tensor as an array, wherever it lies; numpy has no bfloat16. Anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+
+
+def unmasked(x: Any, name: str) -> Any:
+    """x as it is, if it hides nothing behind a mask of numpy.ma, which reading it would ignore."""
+    listed = isinstance(x, list | tuple)
+    for row, part in enumerate(x if listed else [x]):
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            place = [row] * listed + np.argwhere(np.ma.getmaskarray(part))[0].tolist()
+            where = f" at {place}" if place else ""
+            raise ValueError(f"a value of {name} is masked{where}; drop or fill what is masked first")
+    return x

@@ -1,0 +1,1 @@
+"""The kernels of GPUs, in Triton; imported only where a GPU, or Triton's interpreter, runs them."""

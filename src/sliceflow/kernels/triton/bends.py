@@ -1,0 +1,292 @@
+"""Maps at few knots on NVIDIA GPUs, in Triton: what a step keeps of its grid, and the grid made again.
+
+One program per map, in float64. Products and sums are not fused, so that they round as torch's do.
+Numbers that other threads of the program need go through memory, that is through the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sliceflow.kernels import reference_bends
+from sliceflow.kernels.reference_bends import MOST_LEVEL, ROUNDS
+from sliceflow.kernels.triton.values import larger
+
+__all__ = ["at_bends", "through_knots"]
+
+_WIDE = 1024  # bins of a map looked at together,
+_PAIRS = 4096  # and pairs of a knot and a bin
+
+
+@triton.jit
+def _power_of_two(exponent):
+    """Its bits: an argument of type float would be rounded to float32."""
+    return ((tl.full([], 1023, tl.int64) + exponent) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _whole(x):
+    """To the nearest whole number, of two to the even one: beside 3·2⁵¹ float64 has no others."""
+    near = (x + 6755399441055744.0) - 6755399441055744.0
+    return tl.where(tl.abs(x) < 2251799813685248.0, near, x)
+
+
+@triton.jit
+def _edge(lo, width, e, BINS: tl.constexpr):
+    return lo + width * (e.to(tl.float64) / BINS)
+
+
+@triton.jit
+def _counted(counts, b, BINS: tl.constexpr):
+    return tl.load(counts + b, mask=b < BINS, other=0).to(tl.float64)
+
+
+@triton.jit
+def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constexpr):
+    """The bin of the particle at `level`, counted from below, and that particle's displacement."""
+    lane = tl.arange(0, WIDE)
+    bin_, seen = tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float64)
+    below = tl.full([], 0.0, tl.float64)
+    for first in range(0, BINS, WIDE):
+        b = first + lane
+        count = _counted(counts, b, BINS)
+        before = (seen + tl.cumsum(count, 0) < level) & (b < BINS)
+        bin_ += tl.sum(before.to(tl.int32), 0)
+        below += tl.sum(tl.where(before, count, 0.0), 0)
+        seen += tl.sum(count, 0)
+    bin_ = tl.minimum(bin_, BINS - 1)
+    held = tl.load(counts + bin_).to(tl.float64)
+    f = (level - below) / tl.where(held > 0, held, 1.0)
+    left = tl.load(values + bin_).to(tl.float64) - _edge(lo, width, bin_, BINS)
+    right = tl.load(values + bin_ + 1).to(tl.float64) - _edge(lo, width, bin_ + 1, BINS)
+    grown = right - left
+    return bin_, tl.where(f < 0.5, left + f * grown, right - grown * (1.0 - f))
+
+
+@triton.jit
+def _store_shift(
+    lo, hi, values, counts, new_lo, new_hi, shift, step, BINS: tl.constexpr, WIDE: tl.constexpr
+):
+    """The rounded range, and how far the map with rigid tails is from the edges then."""
+    lane = tl.arange(0, WIDE)
+    start, end = tl.load(lo), tl.load(hi)
+    width, start, end = (end - start).to(tl.float64), start.to(tl.float64), end.to(tl.float64)
+    total = tl.full([], 0.0, tl.float64)
+    for first in range(0, BINS, WIDE):
+        total += tl.sum(_counted(counts, first + lane, BINS), 0)
+    few = tl.sqrt(total) / 4
+    first_bin, first_shift = _tail(values, counts, few, start, width, BINS, WIDE)
+    last_bin, last_shift = _tail(values, counts, total - few, start, width, BINS, WIDE)
+    unit = step / 8
+    new_start, new_end = _whole(start / unit) * unit, _whole(end / unit) * unit
+    tl.store(new_lo, new_start)
+    tl.store(new_hi, new_end)
+    least, most = tl.load(values).to(tl.float64), tl.load(values + BINS).to(tl.float64)
+    for first in range(0, BINS + 1, WIDE):
+        e = first + lane
+        value = tl.load(values + e, mask=e <= BINS, other=0.0)
+        edge = _edge(start, width, e, BINS)
+        moved = tl.where(e > last_bin, last_shift, value.to(tl.float64) - edge)
+        moved = tl.where(e <= first_bin, first_shift, moved)
+        steady = tl.minimum(tl.maximum(edge + moved, least), most).to(value.dtype).to(tl.float64)
+        new = steady - _edge(new_start, new_end - new_start, e, BINS)
+        tl.store(shift + e, new, mask=e <= BINS)
+
+
+@triton.jit
+def _density(shift, counts, b, BINS: tl.constexpr):
+    """(p·D″²)^⅕ of bins."""
+    used, not_first, not_last = b < BINS, (b > 0) & (b < BINS), b < BINS - 1
+    left = tl.load(shift + b, mask=used, other=0.0)
+    right = tl.load(shift + b + 1, mask=used, other=0.0)
+    before = tl.load(shift + b - 1, mask=not_first, other=0.0)
+    after = tl.load(shift + b + 2, mask=not_last, other=0.0)
+    grown = right - left
+    bend = tl.where(not_first, tl.abs(grown - (left - before)), 0.0)
+    bend += tl.where(not_last, tl.abs((after - right) - grown), 0.0)
+    square = _counted(counts, b, BINS) * (bend * bend)
+    return tl.where(square > 0, tl.exp(0.2 * tl.log(tl.where(square > 0, square, 1.0))), 0.0)
+
+
+@triton.jit
+def _places(
+    shift, counts,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """The edge of every knot; lanes without one have the last."""
+    total = tl.full([], 0.0, tl.float64)
+    for first in range(0, BINS, WIDE):
+        total += tl.sum(_density(shift, counts, first + tl.arange(0, WIDE), BINS), 0)
+    least = 0.05 * (total / BINS) + 1e-12
+    total += least * BINS
+    k = tl.arange(0, LANES)
+    level = total * (k.to(tl.float64) / (KNOTS - 1))
+    at = tl.full([LANES], 1, tl.int32)  # below the first edge is nothing
+    seen = tl.full([], 0.0, tl.float64)
+    for first in range(0, BINS, BLOCK):
+        b = first + tl.arange(0, BLOCK)
+        density = tl.where(b < BINS, _density(shift, counts, b, BINS) + least, 0.0)
+        below = tl.where(b < BINS, seen + tl.cumsum(density, 0), float("inf"))
+        at += tl.sum((below[None, :] < level[:, None]).to(tl.int32), 1)
+        seen += tl.sum(density, 0)
+    at = tl.where(k > 0, tl.where(k < KNOTS - 1, at, BINS), 0)
+    at = tl.associative_scan(at - k, 0, larger) + k  # no two at one place,
+    at = tl.minimum(at, BINS - (KNOTS - 1) + k)  # and none beyond the last
+    return tl.where(k < KNOTS, at, BINS)
+
+
+@triton.jit
+def _fitted(
+    shift, counts, places, knots, at,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
+    ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """The displacements at knots. A knot's hat is 1 at its edge, and 0 at those of its neighbours.
+
+    Of its products with itself, with the hats beside it and with the map's displacement, summed over
+    particles, the equations are made.
+    """
+    k = tl.arange(0, LANES)
+    not_first, not_last = (k > 0) & (k < KNOTS), k < KNOTS - 1
+    here = at.to(tl.float64)
+    before = tl.load(places + k - 1, mask=not_first, other=-1).to(tl.float64)
+    after = tl.load(places + k + 1, mask=not_last, other=BINS + 1).to(tl.float64)
+    rise, fall = 1.0 / (here - before), 1.0 / (after - here)
+    start = tl.load(shift + at)
+    diagonal = tl.full([LANES], 0.5, tl.float64)
+    right = 0.5 * start
+    with_before, with_after = tl.zeros([LANES], tl.float64), tl.zeros([LANES], tl.float64)
+    for first in range(0, BINS, BLOCK):
+        b = first + tl.arange(0, BLOCK)
+        middle = tl.load(shift + b, mask=b < BINS, other=0.0)
+        middle = (tl.load(shift + b + 1, mask=b < BINS, other=0.0) + middle) / 2
+        count, place = _counted(counts, b, BINS)[None, :], (b.to(tl.float64) + 0.5)[None, :]
+        up, down = (place - before[:, None]) * rise[:, None], (after[:, None] - place) * fall[:, None]
+        hat = tl.maximum(tl.minimum(up, down), 0.0)
+        held = count * hat
+        diagonal += tl.sum(held * hat, 1)
+        right += tl.sum(held * middle[None, :], 1)
+        beside, on_left = held * (1.0 - hat), place < here[:, None]
+        with_before += tl.sum(tl.where(on_left, beside, 0.0), 1)
+        with_after += tl.sum(tl.where(on_left, 0.0, beside), 1)
+    value = start
+    for turn in tl.static_range(ROUNDS):  # Jacobi's; in two rows by turns, so that one wait is enough
+        now = knots + (turn % 2) * KNOTS
+        tl.store(now + k, value, mask=k < KNOTS)
+        tl.debug_barrier()
+        others = with_after * tl.load(now + k + 1, mask=not_last, other=0.0)
+        others += with_before * tl.load(now + k - 1, mask=not_first, other=0.0)
+        value = (right - others) / diagonal
+    return value
+
+
+@triton.jit(do_not_specialize=["exponent"])
+def _at_bends_kernel(
+    lo, hi, values, counts, new_lo, new_hi, places, levels, shift, knots, exponent,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, MOST: tl.constexpr, ROUNDS: tl.constexpr,
+    LANES: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    counts += row * BINS
+    shift += row * (BINS + 1)
+    places += row * KNOTS
+    step = _power_of_two(exponent)
+    _store_shift(
+        lo + row, hi + row, values + row * (BINS + 1), counts, new_lo + row, new_hi + row, shift, step,
+        BINS, WIDE,
+    )  # fmt: skip
+    tl.debug_barrier()  # what follows reads what other threads wrote
+    at = _places(shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE)
+    k = tl.arange(0, LANES)
+    tl.store(places + k, at, mask=k < KNOTS)
+    tl.debug_barrier()
+    knots += row * (2 * KNOTS)
+    value = _fitted(shift, counts, places, knots, at, BINS, KNOTS, LANES, BLOCK, ROUNDS)
+    level = tl.minimum(tl.maximum(_whole(value / step), -MOST), MOST)
+    tl.store(levels + row * KNOTS + k, level.to(tl.int32).to(tl.int16), mask=k < KNOTS)
+
+
+def at_bends(
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    h, n_bins, device = len(values), values.shape[1] - 1, values.device
+    new_lo, new_hi = torch.empty((2, h), dtype=torch.float64, device=device)
+    places = torch.empty((h, n_knots), dtype=torch.int32, device=device)
+    levels = torch.empty((h, n_knots), dtype=torch.int16, device=device)
+    shift = torch.empty((h, n_bins + 1), dtype=torch.float64, device=device)
+    knots = torch.empty((h, 2, n_knots), dtype=torch.float64, device=device)
+    lanes, bins = max(triton.next_power_of_2(n_knots), 16), max(triton.next_power_of_2(n_bins), 16)
+    block = min(bins, max(_PAIRS // lanes, 16))
+    grid: Any = (h,)
+    _at_bends_kernel[grid](
+        lo.contiguous(), hi.contiguous(), values.contiguous(), counts.contiguous(),
+        new_lo, new_hi, places, levels, shift, knots, exponent,
+        BINS=n_bins, KNOTS=n_knots, MOST=MOST_LEVEL, ROUNDS=ROUNDS,
+        LANES=lanes, BLOCK=block, WIDE=min(bins, _WIDE),
+        num_warps=4 if lanes * block <= 2048 else 8, enable_fp_fusion=False,
+    )  # fmt: skip
+    return new_lo, new_hi, places, levels
+
+
+@triton.jit(do_not_specialize=["exponent"])
+def _through_knots_kernel(
+    lo, hi, ends, sizes, at, levels, values, exponent,
+    BINS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    values += row * (BINS + 1)
+    end = tl.load(ends + row).to(tl.int64)
+    size = tl.load(sizes + row).to(tl.int32)
+    at += end - size
+    levels += end - size
+    step = _power_of_two(exponent)
+    start = tl.load(lo + row)
+    width = (tl.load(hi + row) - start) / BINS
+    so_far = tl.full([], float("-inf"), values.dtype.element_ty)
+    for first in range(0, BINS + 1, WIDE):
+        e = first + tl.arange(0, WIDE)
+        k, beyond_k = tl.zeros([WIDE], tl.int32), tl.zeros([WIDE], tl.int32) + size
+        for _ in range(STEPS):  # the last knot at or below the edge
+            middle = (k + beyond_k) // 2
+            open_, below = beyond_k - k > 1, tl.load(at + middle) <= e
+            k, beyond_k = tl.where(open_ & below, middle, k), tl.where(open_ & ~below, middle, beyond_k)
+        following = tl.minimum(k + 1, size - 1)  # a map's last knot: its own edge only
+        place, next_place = tl.load(at + k), tl.load(at + following)
+        value = start + width * place.to(tl.float64) + tl.load(levels + k).to(tl.float64) * step
+        next_value = start + width * next_place.to(tl.float64)
+        next_value += tl.load(levels + following).to(tl.float64) * step
+        rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
+        whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
+        whole = tl.where(e <= BINS, whole, float("-inf"))
+        tl.store(values + e, tl.maximum(tl.associative_scan(whole, 0, larger), so_far), mask=e <= BINS)
+        so_far = tl.maximum(so_far, tl.max(whole, 0))
+
+
+def through_knots(
+    lo: Tensor,
+    hi: Tensor,
+    sizes: Tensor,
+    at: Tensor,
+    levels: Tensor,
+    n_bins: int,
+    exponent: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    if lo.dtype != torch.float64 or dtype not in (torch.float32, torch.float64):
+        return reference_bends.through_knots(lo, hi, sizes, at, levels, n_bins, exponent, dtype)
+    h = len(lo)
+    values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
+    wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _WIDE)
+    grid: Any = (h,)
+    _through_knots_kernel[grid](
+        lo.contiguous(), hi.contiguous(), sizes.cumsum(0), sizes.contiguous(),
+        at.contiguous(), levels.contiguous(), values, exponent,
+        BINS=n_bins, STEPS=n_bins.bit_length(), WIDE=wide, enable_fp_fusion=False,
+    )  # fmt: skip
+    return values

@@ -1,0 +1,337 @@
+"""The kernels for NVIDIA GPUs, in Triton; what is not here is `reference`'s.
+
+Float32 projections only. Levels of F_p and F_q are compared as integers (count × the other's total), so
+no rounding can carry mass across a gap. Each function is tested against its namesake in `reference`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sliceflow.caches import cached
+from sliceflow.kernels import reference
+from sliceflow.kernels.reference import (
+    add_below,
+    argsort_rows,
+    box_muller,
+    displace_knots,
+    match,
+    sort_rows,
+)
+from sliceflow.kernels.triton.bends import at_bends, through_knots
+from sliceflow.kernels.triton.tiles import lanes, move_tiles, project_tiles
+from sliceflow.kernels.triton.values import (
+    add_class_offsets,
+    bins_per_unit,
+    displace_grid,
+    displace_runs,
+    larger,
+)
+
+__all__ = [
+    "add_below",
+    "add_class_offsets",
+    "argsort_rows",
+    "at_bends",
+    "box_muller",
+    "compose",
+    "count",
+    "displace_grid",
+    "displace_knots",
+    "displace_runs",
+    "histogram",
+    "histogram_of_runs",
+    "lanes",
+    "laplace",
+    "match",
+    "move_tiles",
+    "philox",
+    "project_tiles",
+    "sort_rows",
+    "through_knots",
+    "value_range",
+]
+
+_BLOCK = 4096  # values of one direction looked at together
+
+
+@triton.jit
+def _words(counter, key0, key1):
+    """The four words of every counter."""
+    mask = 0xFFFFFFFF
+    c0, c1 = counter & mask, (counter >> 32) & mask
+    c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
+    k0, k1 = tl.zeros_like(c0) + key0, tl.zeros_like(c0) + key1
+    for _ in tl.static_range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0 = ((p1 >> 32) & mask) ^ c1 ^ k0
+        c1 = p1 & mask
+        c2 = ((p0 >> 32) & mask) ^ c3 ^ k1
+        c3 = p0 & mask
+        k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
+    return c0, c1, c2, c3
+
+
+@triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
+def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c0, c1, c2, c3 = _words(first + at, key0, key1)
+    here, valid = out + 4 * at, at < n
+    tl.store(here, c0, mask=valid)
+    tl.store(here + 1, c1, mask=valid)
+    tl.store(here + 2, c2, mask=valid)
+    tl.store(here + 3, c3, mask=valid)
+
+
+@triton.jit
+def _laplace_of(word, scale):
+    u = (word.to(tl.float64) + 0.5) / 4294967296.0 - 0.5
+    size = -scale * tl.log(1.0 - 2.0 * tl.abs(u))  # 1 − 2|u| is exact
+    return tl.where(u < 0, -size, size)
+
+
+@triton.jit(do_not_specialize=["n", "key0", "key1"])
+def _laplace_kernel(out, n, columns, quads, key0, key1, scale, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c0, c1, c2, c3 = _words(at, key0, key1)
+    column = at % quads * 4
+    here, left = out + at // quads * columns + column, tl.where(at < n, columns - column, 0)
+    tl.store(here, _laplace_of(c0, scale), mask=left > 0)
+    tl.store(here + 1, _laplace_of(c1, scale), mask=left > 1)
+    tl.store(here + 2, _laplace_of(c2, scale), mask=left > 2)
+    tl.store(here + 3, _laplace_of(c3, scale), mask=left > 3)
+
+
+def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    quads, scale = -(-columns // 4), 1 / math.sqrt(2 * columns)
+    out = torch.empty((rows, columns), dtype=torch.float32, device=device)
+    grid: Any = (triton.cdiv(rows * quads, 256),)
+    _laplace_kernel[grid](out, rows * quads, columns, quads, *key, scale, BLOCK=256)
+    return out
+
+
+def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
+    out = torch.empty((n, 4), dtype=torch.int64, device=device)
+    grid: Any = (triton.cdiv(n, 1024),)
+    _philox_kernel[grid](out, first, n, *key, BLOCK=1024)
+    return out
+
+
+def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
+    lo, hi = torch.aminmax(z, dim=1)
+    return lo, hi
+
+
+@triton.jit
+def _count_kernel(
+    z, lo, hi, counts, starts, n, stride,
+    RANGE: tl.constexpr, RUNS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One direction, or a run of its columns: its range, unless that is given, and its histogram.
+
+    Pass two hits the cache.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    z += row * stride
+    if RUNS:
+        run = tl.program_id(1)
+        first = tl.load(starts + run)
+        n = tl.load(starts + run + 1) - first
+        z += first
+        row += run.to(tl.int64) * tl.num_programs(0)  # of what is stored
+    if RANGE:
+        low = tl.full([BLOCK], float("inf"), tl.float32)
+        high = tl.full([BLOCK], float("-inf"), tl.float32)
+        for at in range(0, n, BLOCK):
+            column = at + tl.arange(0, BLOCK)
+            low = tl.minimum(low, tl.load(z + column, mask=column < n, other=float("inf")))
+            high = tl.maximum(high, tl.load(z + column, mask=column < n, other=float("-inf")))
+        start, end = tl.min(low, 0), tl.max(high, 0)
+        if RUNS:
+            start, end = tl.where(n > 0, start, 0.0), tl.where(n > 0, end, 0.0)
+        tl.store(lo + row, start)
+        tl.store(hi + row, end)
+    else:
+        start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+    rate = bins_per_unit(start, end, BINS)
+    total = tl.zeros([BINS], tl.int32)
+    for at in range(0, n, BLOCK):
+        column = at + tl.arange(0, BLOCK)
+        v = tl.load(z + column, mask=column < n, other=start)
+        b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
+        total += tl.histogram(tl.where(column < n, b, 0), BINS)
+    bins = tl.arange(0, BINS)
+    filling = (BLOCK - n % BLOCK) % BLOCK  # was counted in bin 0
+    tl.store(counts + row * BINS + bins, total - tl.where(bins == 0, filling, 0))
+
+
+@triton.jit
+def _add_counts_kernel(z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    """Many bins: adding up in memory is faster than in registers."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.load(lo + row).to(tl.float32)
+    rate = bins_per_unit(start, tl.load(hi + row).to(tl.float32), BINS)
+    v = tl.load(z + row * stride + column, mask=column < n, other=0.0)
+    b = tl.minimum(tl.maximum((v - start) * rate, 0.0), BINS - 1).to(tl.int32)
+    tl.atomic_add(counts + row * BINS + b, 1, mask=column < n, sem="relaxed")
+
+
+def _counted(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, find_range: bool) -> Tensor:
+    z = z if z.stride(1) == 1 else z.contiguous()
+    h, n = z.shape
+    if n_bins > 512:
+        if find_range:
+            torch.aminmax(z, dim=1, out=(lo, hi))
+        counts = torch.zeros((h, n_bins), dtype=torch.int32, device=z.device)
+        blocks: Any = (h, triton.cdiv(n, 1024))
+        _add_counts_kernel[blocks](z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024)
+        return counts
+    counts = torch.empty((h, n_bins), dtype=torch.int32, device=z.device)
+    grid: Any = (h,)
+    _count_kernel[grid](
+        z, lo, hi, counts, counts, n, z.stride(0),
+        RANGE=find_range, RUNS=False, BINS=n_bins, BLOCK=_BLOCK, num_warps=8,
+    )  # fmt: skip
+    return counts
+
+
+def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
+    return weights is None and z.dtype == torch.float32 and n_bins & (n_bins - 1) == 0 and n_bins >= 32
+
+
+def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
+    if not _countable(z, n_bins, weights):
+        return reference.count(z, lo, hi, n_bins, weights)
+    return _counted(z, lo, hi, n_bins, find_range=False)
+
+
+def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    if not _countable(z, n_bins, weights):
+        return reference.histogram(z, n_bins, weights)
+    lo, hi = torch.empty((2, len(z)), dtype=torch.float32, device=z.device)
+    return _counted(z, lo, hi, n_bins, find_range=True), lo, hi
+
+
+@cached(1 << 24)
+def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(starts, dtype=torch.int32, device=device)
+
+
+def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    countable = _countable(z, n_bins, None)
+    if not countable or n_bins > 512:
+        counts, lo, hi = reference.histogram_of_runs(z, n_bins, starts, histogram)
+        # An empty run's zeros are float64, and so is then all of it.
+        return (counts.int(), lo.float(), hi.float()) if countable else (counts, lo, hi)
+    z = z if z.stride(1) == 1 else z.contiguous()
+    (h, n), runs = z.shape, len(starts) - 1
+    lo, hi = torch.empty((2, runs * h), dtype=torch.float32, device=z.device)
+    counts = torch.empty((runs * h, n_bins), dtype=torch.int32, device=z.device)
+    block = min(max(1 << (n // runs).bit_length() >> 3, 1024), _BLOCK)  # 4 to 8 a run
+    grid: Any = (h, runs)
+    _count_kernel[grid](
+        z, lo, hi, counts, _on_device(tuple(starts), z.device), n, z.stride(0),
+        RANGE=True, RUNS=True, BINS=n_bins, BLOCK=block, num_warps=8,
+    )  # fmt: skip
+    return counts, lo, hi
+
+
+@triton.jit
+def _bracket(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
+    """Bin i with keys[i] <= level < keys[i+1]; LEFT: keys[i] < level <= keys[i+1]."""
+    low = tl.zeros_like(level).to(tl.int32)
+    high = low + n_bins
+    for _ in range(STEPS):
+        middle = (low + high) // 2
+        key = tl.load(keys + middle)
+        below = key < level if LEFT else key <= level
+        open_ = high - low > 1
+        low = tl.where(open_ & below, middle, low)
+        high = tl.where(open_ & ~below, middle, high)
+    return low
+
+
+@triton.jit
+def _quantile(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
+    i = _bracket(keys, level, n_bins, STEPS, LEFT)
+    left = tl.load(keys + i)
+    mass = tl.load(keys + i + 1) - left
+    f = (level - left).to(tl.float32) / tl.maximum(mass, 1).to(tl.float32)
+    return i.to(tl.float32) + tl.where(mass > 0, tl.minimum(tl.maximum(f, 0.0), 1.0), 0.0)
+
+
+@triton.jit
+def _smaller(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def _compose_kernel(
+    counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
+    BINS_P: tl.constexpr, BINS_Q: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    counts_p += row * BINS_P
+    counts_q += row * BINS_Q
+    keys += row * (BINS_Q + 1)
+    values += row * (BINS_P + 1)
+    edge = tl.arange(0, 2 * BINS_P)  # twice as many lanes as bins: edges 0..BINS_P must fit
+    used = edge <= BINS_P
+    edge_q = tl.arange(0, 2 * BINS_Q)
+    before_count = tl.load(counts_p + edge - 1, mask=used & (edge > 0), other=0)
+    after_count = tl.load(counts_p + edge, mask=edge < BINS_P, other=1)
+    count_q = tl.load(counts_q + edge_q - 1, mask=(edge_q > 0) & (edge_q <= BINS_Q), other=0)
+    # In integers, and twice, so that half of all is one too: F_p · total_q against F_q · total_p.
+    total_p, total_q = tl.sum(before_count, 0).to(tl.int64), tl.sum(count_q, 0).to(tl.int64)
+    level = 2 * tl.cumsum(before_count, 0).to(tl.int64) * total_q
+    tl.store(keys + edge_q, 2 * tl.cumsum(count_q, 0).to(tl.int64) * total_p, mask=edge_q <= BINS_Q)
+    tl.debug_barrier()  # the search below reads what other threads wrote
+    empty_left, empty_right = before_count == 0, after_count == 0  # edge 0: empty on its left
+    start_p, end_p = tl.load(lo_p + row).to(tl.float32), tl.load(hi_p + row).to(tl.float32)
+    point = end_p <= start_p
+    level = tl.where(point, total_p * total_q, level)
+    low = _quantile(keys, level, BINS_Q, STEPS, True)
+    high = _quantile(keys, level, BINS_Q, STEPS, False)
+    inside = empty_left & empty_right & (edge > 0) & used
+    before = tl.associative_scan(tl.where(inside, 0, edge), 0, larger)
+    after = tl.associative_scan(tl.where(inside, BINS_P, edge), 0, _smaller, reverse=True)
+    f = (edge - before).to(tl.float32) / tl.maximum(after - before, 1).to(tl.float32)
+    position = tl.where(inside, low + f * (high - low), tl.where(empty_left, high, low))
+    position = tl.where(point, high, position)
+    start = tl.load(lo_q + row).to(tl.float32)
+    value = start + (tl.load(hi_q + row).to(tl.float32) - start) / BINS_Q * position
+    tl.store(values + edge, value, mask=used)
+    tl.debug_barrier()
+    bin_width = (end_p - start_p) / BINS_P
+    left = value - (start_p + bin_width * edge)
+    right = tl.load(values + edge + 1, mask=edge < BINS_P, other=0.0) - (
+        start_p + bin_width * (edge + 1)
+    )
+    moved = tl.where(edge < BINS_P, after_count, 0).to(tl.float32)
+    square = left * left + left * right + right * right
+    tl.store(cost + row, tl.sum(moved * square, 0) / (3.0 * total_p))
+
+
+def compose(
+    counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
+) -> tuple[Tensor, Tensor]:
+    if counts_p.dtype != torch.int32 or counts_q.dtype != torch.int32:
+        doubles = (t.double() for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q))
+        return reference.compose(*doubles)
+    (h, bins_p), bins_q, device = counts_p.shape, counts_q.shape[1], counts_p.device
+    values = torch.empty((h, bins_p + 1), dtype=torch.float32, device=device)
+    keys = torch.empty((h, bins_q + 1), dtype=torch.int64, device=device)
+    cost = torch.empty(h, dtype=torch.float32, device=device)
+    _compose_kernel[(h,)](
+        counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
+        BINS_P=bins_p, BINS_Q=bins_q, STEPS=bins_q.bit_length(),
+    )  # fmt: skip
+    return values, cost

@@ -1,0 +1,238 @@
+"""Tiles on NVIDIA GPUs, in Triton: project, displace and lift without writing what lies between.
+
+A program owns one tile and a block of columns. Pixels are gathered from x (d, n) by the loads
+themselves; the products take operands in the type of the rotation (16 bits: tensor cores) and add in
+float32; x stays float32. Rotations are filled up with zeros to `lanes` rows and columns, so that no
+load of them needs a mask. What each function does is written in `reference`, under the same name. With
+rotations of float32 moves are not fused, and nothing is rounded to 16 bits.
+
+Tiles too large for a chip (`large_tiles`) are written out, and their products left to cuBLAS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sliceflow.caches import cached
+from sliceflow.kernels import reference
+from sliceflow.kernels.reference import Geometry
+from sliceflow.kernels.triton import large_tiles as large
+from sliceflow.kernels.triton.values import block_of, blocks_of, by_word, displace_grid, pack
+
+__all__ = ["lanes", "launch_grid", "move_tiles", "project_tiles"]
+
+_ON_CHIP = 256  # up to so many lanes a tile, a whole step stays on chip
+
+_GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
+
+
+def lanes(k: int) -> int:
+    """Rows and columns of a rotation of k directions as the tensor cores take them."""
+    return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 16) * 16
+
+
+@cached(1 << 24)
+def _pixels_of(shape: tuple[int, int, int], size: tuple[int, int], device: torch.device) -> Tensor:
+    """(lanes, 2) int32: how far each pixel of a tile lies from its first one in x, and row, column.
+
+    Row and column share a number. Lanes beyond the tile have rows that no picture has.
+    """
+    (c, h, w), (s, t) = shape, size
+    pixel = torch.arange(lanes(c * s * t))
+    channel, row, column = pixel // (s * t), pixel % (s * t) // t, pixel % t
+    row = torch.where(channel < c, row, 0x7FFF)
+    far = torch.where(channel < c, (channel * h + row) * w + column, 0)
+    return torch.stack((far, (row << 16) | column), dim=1).int().to(device)
+
+
+@triton.jit
+def _place(pixels, pixel, down, across, height, width, s, t, top, left):
+    """Row of x that holds each pixel of tile (down, across), and whether it is inside the picture."""
+    far = tl.load(pixels + 2 * pixel)
+    where = tl.load(pixels + 2 * pixel + 1)
+    row = down * s - top + (where >> 16)
+    column = across * t - left + (where & 0xFFFF)
+    valid = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    return (far + (down * s - top) * width + across * t - left).to(tl.int64), valid
+
+
+@triton.jit
+def _displaced(z, first, valid, rows, words, n_bins, BM: tl.constexpr, BN: tl.constexpr):
+    """T(z) − z for directions first … first + BM (valid ones) and BN columns."""
+    at = rows + 4 * (first + tl.arange(0, BM))[:, None]
+    position = (z - tl.load(at, mask=valid, other=0.0)) * tl.load(at + 1, mask=valid, other=0.0)
+    position = tl.maximum(position, tl.load(at + 2, mask=valid, other=0.0))
+    position = tl.minimum(position, tl.load(at + 3, mask=valid, other=0.0))
+    # Flat, so that the threads of a warp look into the same row: their reads meet in the cache.
+    position = tl.reshape(position, [BM * BN])
+    b = tl.minimum(tl.maximum(position, 0.0), n_bins - 1).to(tl.int32)
+    direction = first + tl.arange(0, BM * BN) // BN
+    dz = by_word(tl.load(words + direction * n_bins + b), position - b.to(tl.float32))
+    return tl.where(valid, tl.reshape(dz, [BM, BN]), 0.0)
+
+
+@triton.jit(do_not_specialize=_GEOMETRY)
+def _move_kernel(
+    x, theta, rows, words, offsets, codes, blocks, n, stride, size, n_bins, n_classes,
+    pixels, height, width, s, t, top, left, k,
+    LABELS: tl.constexpr, RUNS: tl.constexpr,
+    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """x += size·Θᵀ(T(Θx + ξθ_y) − Θx − ξθ_y) for one tile and BN columns."""
+    tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    if RUNS:
+        run, begin, end = block_of(blocks, tl.program_id(0))
+        skipped = run.to(tl.int64) * (tl.num_programs(1) * tl.num_programs(2) * k)
+        rows += 4 * skipped
+        words += skipped * n_bins
+    else:
+        begin, end = tl.program_id(0) * BN, n
+    column = begin + tl.arange(0, BN)
+    pixel = tl.arange(0, K)
+    row, inside = _place(
+        pixels, pixel, tl.program_id(2), tl.program_id(1), height, width, s, t, top, left
+    )
+    here = x + row[:, None] * stride + column[None, :]
+    use = inside[:, None] & (column < end)[None, :]
+    cut = tl.load(here, mask=use, other=0.0).to(theta.dtype.element_ty)
+    if LABELS:
+        code = tl.load(codes + column, mask=column < end, other=0)
+    dx = tl.zeros([K, BN], tl.float32)
+    for first in range(0, k, BM):
+        i = first + tl.arange(0, BM)
+        rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
+        z = tl.dot(rotation, cut)
+        known = (i < k)[:, None]
+        if LABELS:
+            direction = (tile * k + i)[:, None]
+            z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
+        dz = _displaced(z, tile * k + first, known, rows, words, n_bins, BM, BN)
+        dx = tl.dot(tl.trans(rotation), dz.to(rotation.dtype), dx)
+    tl.store(here, tl.load(here, mask=use, other=0.0) + size * dx, mask=use)
+
+
+@triton.jit(do_not_specialize=_GEOMETRY)
+def _project_kernel(
+    x, theta, columns, out, offsets, codes, n, stride, n_classes,
+    pixels, height, width, s, t, top, left, k, K,
+    CHOSEN: tl.constexpr, LABELS: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """z = Θx + ξθ_y for BM directions of one tile and BN columns."""
+    blocks = tl.cdiv(n, BN)
+    tile = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    column = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
+    at = tl.load(columns + column, mask=column < n, other=0) if CHOSEN else column
+    i = tl.program_id(0) // blocks * BM + tl.arange(0, BM)
+    z = tl.zeros([BM, BN], tl.float32)
+    for begin in range(0, k, BK):
+        pixel = begin + tl.arange(0, BK)
+        row, inside = _place(
+            pixels, pixel, tl.program_id(2), tl.program_id(1), height, width, s, t, top, left
+        )
+        rotation = tl.load(theta + i[:, None] * K + pixel[None, :])
+        use = inside[:, None] & (column < n)[None, :]
+        cut = tl.load(x + row[:, None] * stride + at[None, :], mask=use, other=0.0)
+        z = tl.dot(rotation, cut.to(rotation.dtype), z, input_precision=PRECISION)
+    known = (i < k)[:, None]
+    direction = (tile * k + i)[:, None]
+    if LABELS:
+        code = tl.load(codes + at, mask=column < n, other=0)
+        z += tl.load(offsets + direction * n_classes + code[None, :], mask=known, other=0.0)
+    tl.store(out + direction.to(tl.int64) * n + column[None, :], z, mask=known & (column < n)[None, :])
+
+
+def launch_grid(geometry: Geometry, blocks: int) -> tuple[int, int, int]:
+    """Programs for every tile and so many blocks of its columns and directions.
+
+    CUDA allows 2³¹ − 1 of them along the first axis, but 65,535 along the others: these count tiles
+    across and down. Pictures of 256 × 256 pixels in tiles of one have 65,536 in all.
+    """
+    down, across = geometry.grid
+    return blocks, across, down
+
+
+def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
+    pixels = _pixels_of(geometry.shape, geometry.size, device)
+    return pixels, *geometry.shape[1:], *geometry.size, *geometry.offset, geometry.side
+
+
+def _precision(theta: Tensor) -> str:
+    return "ieee" if theta.dtype == torch.float32 else "tf32"  # 16-bit operands take no notice
+
+
+def _nothing(like: Tensor) -> Tensor:
+    """For arguments that a kernel is compiled not to read."""
+    return like.new_empty(0)
+
+
+def project_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    columns: Tensor | None = None,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+) -> Tensor:
+    if x.dtype != torch.float32 or x.stride(1) != 1:
+        return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
+    n, side, theta = x.shape[1] if columns is None else len(columns), len(theta), theta.contiguous()
+    if side > _ON_CHIP:
+        return large.project(x, theta, geometry, columns, offsets, codes)
+    z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
+    bm, bn, bk = min(128, side), 128, min(64, side)
+    none = _nothing(x)
+    grid: Any = launch_grid(geometry, triton.cdiv(n, bn) * triton.cdiv(side, bm))
+    _project_kernel[grid](
+        x, theta, none if columns is None else columns, z,
+        none if offsets is None else offsets, none if codes is None else codes,
+        n, x.stride(0), 1 if offsets is None else offsets.shape[1],
+        *_of(geometry, x.device), side,
+        CHOSEN=columns is not None, LABELS=offsets is not None,
+        PRECISION=_precision(theta), BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
+    )  # fmt: skip
+    return z
+
+
+def move_tiles(
+    x: Tensor,
+    theta: Tensor,
+    geometry: Geometry,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    size: float,
+    offsets: Tensor | None = None,
+    codes: Tensor | None = None,
+    starts: Sequence[int] | None = None,
+) -> None:
+    step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
+    if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
+        return reference.move_tiles(*step)
+    if theta.dtype == torch.float32:  # nothing is to be rounded to 16 bits, tables neither
+        return reference.move_tiles(*step, project_tiles, displace_grid)
+    n, side, table, theta = x.shape[1], len(theta), pack(lo, hi, values), theta.contiguous()
+    if side > _ON_CHIP:
+        return large.move(x, theta, geometry, table, size, offsets, codes, starts)
+    none = _nothing(x)
+    bm, bn, warps = _MOVE[side]
+    blocks = none if starts is None else blocks_of(tuple(starts), bn, x.device)
+    grid: Any = launch_grid(geometry, triton.cdiv(n, bn) if starts is None else len(blocks))
+    _move_kernel[grid](
+        x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
+        blocks, n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
+        *_of(geometry, x.device),
+        LABELS=offsets is not None, RUNS=starts is not None,
+        K=side, BM=bm, BN=bn, num_warps=warps, num_stages=1,
+    )  # fmt: skip
+    return None
+
+
+# Lanes: (directions at a time, columns at a time, warps).
+_MOVE = {16: (16, 128, 4), 32: (32, 64, 4), 64: (64, 64, 4), 128: (64, 64, 4), 256: (64, 32, 4)}

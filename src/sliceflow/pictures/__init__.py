@@ -1,0 +1,1 @@
+"""Pictures: `ImageFlow`, and what a fit of pictures is made of."""

@@ -1,0 +1,107 @@
+"""Rotations for photographs: a tile's directions are sums of a few cosines, not of all its pixels.
+
+A random direction over all pixels of a tile sees a photograph's coarse light and shade, which have most
+of the variance, and little else: its projections look normal, and normal ones are soon in place. A
+cosine sees one frequency of light, or of colour, whose projections are mostly small and sometimes
+large. So Θ = R·P: the rows of P are the cosines of the tile, and R turns random groups of them, of 2 to
+32. ΘΘᵀ = I as with any rotation.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sliceflow.caches import cached
+from sliceflow.engine.frames import filled, rotation, uniform_rotations
+from sliceflow.engine.random import Seed
+
+__all__ = ["cosine_basis", "cosine_rotation"]
+
+_GROUPS = (2, 4, 8, 16, 32)  # cosines in a group, in turns
+_POOL = 256  # rotations of each size
+_KEPT = 1 << 26  # bytes of each kind that are kept
+_FEW = 8  # values of a tile: below, groups would be all of it
+
+
+def _cosines(n: int) -> Tensor:
+    """The cosine basis of n values (the DCT-II), rows of unit length: (n, n)."""
+    i = torch.arange(n, dtype=torch.float64)
+    rows = torch.cos(math.pi / n * torch.outer(i, i + 0.5)) * math.sqrt(2 / n)
+    rows[0] /= math.sqrt(2)
+    return rows
+
+
+@cached(_KEPT)
+def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
+    """P (k, k), k = C·s·t: products of cosines down, across and, for colours, over the channels.
+
+    Examples
+    --------
+    >>> p = cosine_basis(3, 4, 5)
+    >>> bool(torch.allclose(p @ p.T, torch.eye(60, dtype=p.dtype)))
+    True
+    """
+    basis = torch.kron(_cosines(channels), torch.kron(_cosines(s), _cosines(t)))
+    return basis.to(device)
+
+
+@cached(_KEPT)
+def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
+    """The rotations of groups that all of a seed's tree shares."""
+    normal = Seed(entropy).child("groups", size).normal(_POOL * size, size)
+    return uniform_rotations(normal.view(_POOL, size, size)).to(device)
+
+
+@cached(_KEPT)
+def _block(
+    seed: Seed,
+    first: int,
+    steps: int,
+    tile: tuple[int, int, int],
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The rotations of steps first … first + steps − 1 of a stage, (steps, side, side)."""
+    k = math.prod(tile)
+    numbers = seed.child("cosines").uniform(steps, 2 * k, start=first, device=device)
+    order = numbers[:, :k].argsort(dim=1, stable=True)
+    chosen = (numbers[:, k:] * _POOL).long()
+    rows = cosine_basis(*tile, device)[order]
+    for turn, size in enumerate(_GROUPS):
+        at = slice((turn - first) % len(_GROUPS), None, len(_GROUPS))
+        n = k // size  # what is left over stays as it is
+        some, pool = rows[at], _pool(seed.entropy, size, device)
+        if n == 0 or len(some) == 0:
+            continue
+        groups = some[:, : n * size].reshape(-1, size, k)
+        turned = torch.bmm(pool[chosen[at, :n].reshape(-1)], groups)
+        some[:, : n * size] = turned.view(len(some), n * size, k)
+    return filled(rows.to(dtype), side)
+
+
+def cosine_rotation(
+    seed: Seed,
+    step: int,
+    tile: tuple[int, int, int],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    side: int | None = None,
+) -> Tensor:
+    """The rotation of a step for tiles of (C, s, t), (k, k), or filled up with zeros to (side, side).
+
+    Examples
+    --------
+    >>> theta = cosine_rotation(Seed(0), 3, (3, 5, 5))
+    >>> bool(torch.allclose(theta @ theta.T, torch.eye(75, dtype=theta.dtype)))
+    True
+    """
+    k = math.prod(tile)
+    if k < _FEW:
+        return rotation(seed, step, k, device, dtype, side)
+    steps = max(1, min(32, (1 << 22) // (k * k)))  # some 30 MB at a time
+    first = step // steps * steps
+    return _block(seed, first, steps, tile, side or k, device, dtype)[step - first]

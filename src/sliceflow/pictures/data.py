@@ -1,0 +1,164 @@
+"""The data of a fit of pictures: what was given, read and checked, and what a stage sees of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.devices import resolve_device
+from sliceflow.engine import conditions
+from sliceflow.engine.classes import Runs
+from sliceflow.engine.flow import Cloud
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.clusters import centres, nearest
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.pyramid import Subspace
+from sliceflow.ranks.ranks import Place, Ranks
+from sliceflow.storage.checkpoints import digest
+
+__all__ = ["PictureData"]
+
+_SOME = 20_000  # pictures that clusters are found among
+_COARSE = 14  # pixels across
+
+
+@dataclass(frozen=True)
+class PictureData:
+    """Pictures and their labels. The pictures are this rank's own, the labels those of all ranks.
+
+    Parameters
+    ----------
+    layout : of the pictures
+    raw : (d, n) raw values, on the device
+    device : of the fit
+    place : of the pictures that were given, among those of all ranks
+    condition : what the labels are; None without
+    codes : of the labels, on the CPU; those of mirror images come after all others
+    names : the labels themselves
+    own_codes : codes of the columns of `raw`, on the device
+    mirrored : whether the mirror images are there
+    order : of the columns that a stage sees; None is theirs
+    """
+
+    layout: Layout
+    raw: Tensor
+    device: torch.device
+    place: Place
+    condition: conditions.Labels | None = None
+    codes: Tensor | None = None
+    names: np.ndarray | None = None
+    own_codes: Tensor | None = None
+    mirrored: bool = False
+    order: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        images: Any,
+        labels: Any,
+        *,
+        levels: int,
+        observed: Any,
+        device: str | torch.device,
+        ranks: Ranks,
+    ) -> Self:
+        """What a user gave; a ValueError names what is wrong with it."""
+        layout = Layout.of(images, levels)
+        device = resolve_device(device)
+        raw = layout.read(images, device)
+        place = ranks.place(raw.shape[1], f"{layout}{'' if labels is None else ' and labels'}")
+        data = cls(layout, raw, device, place)
+        if labels is None:
+            return data
+        if observed is not None:
+            raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
+        names = np.atleast_1d(conditions.as_array(labels, "labels"))
+        if len(names) != place.count:
+            raise ValueError(
+                f"there are {place.count} pictures but {len(names)} labels; pass one for each"
+            )
+        if names.ndim != 1:
+            raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
+        names = ranks.gather(names)
+        condition = cast(conditions.Labels, conditions.infer(names, place.total, "labels"))
+        codes = condition.encode(names)
+        own = codes[place.slice].to(device)
+        return replace(data, condition=condition, codes=codes, names=names, own_codes=own)
+
+    @property
+    def n(self) -> int:
+        """N, of all ranks and with mirror images."""
+        return self.place.total * (2 if self.mirrored else 1)
+
+    @property
+    def runs(self) -> list[slice]:
+        """The numbers among all N of the pictures that are here, as runs of neighbours."""
+        first, total = self.place.slice, self.place.total
+        second = slice(total + first.start, total + first.stop)
+        return [first, second] if self.mirrored else [first]
+
+    @property
+    def here(self) -> Tensor:
+        """The numbers of `runs`."""
+        runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
+        return torch.cat(runs)
+
+    def digests(self, ranks: Ranks) -> dict[str, str]:
+        """What was given, for `checkpoints.identity`."""
+        images = digest(self.raw.T.cpu().numpy(), ranks, self.place)
+        return dict(layout=repr(self.layout), images=images, labels=digest(self.names))
+
+    def with_mirror_images(self) -> Self:
+        """The pictures followed by their mirror images, which have the same labels."""
+        return replace(
+            self,
+            raw=self.layout.mirrored(self.raw),
+            codes=None if self.codes is None else self.codes.repeat(2),
+            names=None if self.names is None else np.concatenate((self.names, self.names)),
+            own_codes=None if self.own_codes is None else self.own_codes.repeat(2),
+            mirrored=True,
+        )
+
+    def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
+        """The pictures with k clusters as their labels, which nobody is told of."""
+        c, height, width = self.layout.shape
+        side = max(height, width)
+        h, w = (max(1, min(of, round(of * _COARSE / side))) for of in (height, width))
+        coarse = Subspace(c, height, width, h, w, upsampling)
+
+        def seen(raw: Tensor) -> Tensor:
+            return coarse.down(self.layout.encode(raw, seed, dequantize=False))
+
+        numbers = torch.arange(0, self.n, max(1, self.n // _SOME), device=self.device)
+        means = centres(seen(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        parts = (self.raw[:, first : first + _SOME] for first in range(0, self.raw.shape[1], _SOME))
+        own = torch.cat([nearest(seen(part), means) for part in parts])
+        halves = own.cpu().chunk(2 if self.mirrored else 1)
+        codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
+        condition = conditions.Labels(np.arange(k), hidden=True)
+        return replace(self, condition=condition, codes=codes, own_codes=own)
+
+    def picked(self, numbers: Tensor, ranks: Ranks) -> Tensor:
+        """Columns by their numbers among those of all ranks."""
+        if not self.mirrored or ranks.size == 1:
+            return ranks.pick(self.raw, numbers)
+        n = self.place.total
+        straight, flipped = (ranks.pick(half, numbers % n) for half in self.raw.chunk(2, dim=1))
+        return torch.where(numbers < n, straight, flipped)
+
+    def cloud(self, seed: Seed, dequantize: bool, apart: int = 0) -> Cloud:
+        """Values and codes; `seed` draws the dequantisation noise.
+
+        In the order of their classes, of which there are `apart`, if that is not 0.
+        """
+        x, y = (
+            self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs),
+            self.own_codes,
+        )
+        if self.order is not None:
+            x, y = x[:, self.order], None if y is None else y[self.order]
+        return Cloud(x, y, Runs.of(y, apart) if apart and y is not None else None)

@@ -1,0 +1,218 @@
+"""Pictures as the engine wants them, and back: layout, values, mirror images, masks. No flow here.
+
+Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 0..levels-1 are
+*dequantised*, (v + u)·2/levels − 1 with u uniform in (0, 1); floats in [0, 1] become 2v − 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
+
+__all__ = ["MASKS", "Layout", "as_array", "mask_of"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the user's pictures look like: enough to read more of them and to write samples."""
+
+    height: int
+    width: int
+    channels: int | None  # None: (n, h, w) without a channel axis
+    dtype: str
+    levels: int | None  # None: floats in [0, 1]
+    tensor: bool = False
+
+    @classmethod
+    def of(cls, images: Any, levels: int) -> Layout:
+        """The layout of `images`; a ValueError names what is wrong with them."""
+        array = as_array(images)
+        if array.ndim not in (3, 4):
+            raise ValueError(
+                f"pictures have shape {array.shape}; pass (n, h, w) or (n, h, w, c), all of one size"
+            )
+        if 0 in array.shape:
+            raise ValueError(f"pictures have shape {array.shape}: there is nothing to fit")
+        if array.ndim == 4 and array.shape[3] > 4 and array.shape[1] <= 4:
+            raise ValueError(
+                f"pictures have shape {array.shape}, which looks like (n, c, h, w); "
+                "pass (n, h, w, c): images.transpose(0, 2, 3, 1)"
+            )
+        channels = array.shape[3] if array.ndim == 4 else None
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
+        kind = None
+        if array.dtype.kind != "f":  # a sample beyond its type would wrap around
+            kind = min(levels, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
+        layout = cls(
+            array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
+        )
+        layout.check(array)
+        return layout
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.channels or 1, self.height, self.width
+
+    @property
+    def dimension(self) -> int:
+        c, h, w = self.shape
+        return c * h * w
+
+    def check(self, array: np.ndarray) -> None:
+        """Refuse pictures of another shape or with values out of range."""
+        wanted = (self.height, self.width) + ((self.channels,) if self.channels else ())
+        if array.shape[1:] != wanted:
+            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {wanted}")
+        if len(array) == 0:
+            raise ValueError("there are no pictures; pass at least one")
+        if (array.dtype.kind == "f") != (self.levels is None):
+            kind = "floats in [0, 1]" if self.levels is None else f"integers 0..{self.levels - 1}"
+            raise ValueError(f"pictures are {array.dtype} but the model was fitted on {kind}")
+        low, high = array.min(), array.max()
+        if self.levels is None:
+            if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
+                raise ValueError(
+                    f"float pictures must lie in [0, 1] but reach from {low:.6g} to {high:.6g}; "
+                    "divide by the largest value, or pass integers with levels="
+                )
+        elif low < 0 or high >= self.levels:
+            raise ValueError(
+                f"integer pictures must lie in 0..{self.levels - 1} but reach from {low} to {high}; "
+                "set levels= to one more than the largest possible value"
+            )
+
+    def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
+        """The pictures as stored: columns (C·H·W, n) of raw values, on `device`."""
+        array = as_array(images)
+        self.check(array)
+        tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch warns of others
+        if self.levels is not None and tensor.dtype != torch.uint8:
+            tensor = tensor.to(torch.uint8 if self.levels <= 256 else torch.int32)
+        tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
+        return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
+
+    def encode(
+        self,
+        raw: Tensor,
+        seed: Seed,
+        *,
+        dequantize: bool = True,
+        names: Tensor | None = None,
+        total: int | None = None,
+        runs: Sequence[slice] = (),
+    ) -> Tensor:
+        """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
+
+        A picture's noise depends on its place among the columns, or on its name (n,) if it has one.
+        Where the columns are `runs` of neighbours out of `total`, places are those among all of these.
+        """
+        x = raw.to(torch.float32)
+        if self.levels is None:
+            return 2 * x - 1
+        if dequantize:
+            if names is None:
+                # One row of numbers per pixel: their layout is the pictures' own, no transposition.
+                d, n = len(raw), raw.shape[1] if total is None else total
+                kind: Any = dict(dtype=torch.float32, device=raw.device)
+                parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
+                u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            else:
+                u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
+            x += u.clamp_(max=1 - self.levels * 2.0**-22)  # or v + u would round up to v + 1
+        else:
+            x += 0.5
+        return x.mul_(2 / self.levels).sub_(1)
+
+    def write(self, x: Tensor) -> Any:
+        """Columns of values to pictures in the user's own dtype and layout."""
+        c, h, w = self.shape
+        n = x.shape[1]
+        need_finite(x, "take amplifier and start_noise nearer to their defaults")
+        if self.levels is None:
+            x = ((x + 1) / 2).clamp(0, 1)
+        else:
+            x = ((x + 1) * (self.levels / 2)).floor_().clamp_(0, self.levels - 1)
+            x = x.to(torch.uint8 if self.levels <= 256 else torch.int32)  # a quarter of the way to go
+        array = x.view(c, h, w, n).permute(3, 1, 2, 0).contiguous().cpu().numpy()
+        array = array.astype(self.dtype, copy=False)
+        array = array if self.channels else array[..., 0]
+        return torch.from_numpy(array) if self.tensor else array
+
+    def mirrored(self, raw: Tensor) -> Tensor:
+        """The pictures followed by their mirror images, left for right."""
+        flipped = raw.view(*self.shape, -1).flip(2).reshape(raw.shape)
+        return torch.cat((raw, flipped), dim=1)
+
+
+def _merged(runs: Sequence[slice]) -> list[slice]:
+    """The same columns, in as few runs as possible."""
+    out = [runs[0]]
+    for run in runs[1:]:
+        if run.start == out[-1].stop:
+            out[-1] = slice(out[-1].start, run.stop)
+        else:
+            out.append(run)
+    return out
+
+
+def as_array(images: Any) -> np.ndarray:
+    """Pictures of any kind as an array, in the machine's own order of bytes."""
+    images = unmasked(from_tensor(images), "the pictures")
+    try:
+        array: np.ndarray = np.asarray(images)
+        own = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        return array.astype(own, copy=False)
+    except ValueError as error:
+        raise ValueError("pictures are of mixed sizes; bring them to one size first") from error
+
+
+def _half(h: int, w: int, side: str) -> np.ndarray:
+    mask = np.zeros((h, w), bool)
+    if side in ("top", "bottom"):
+        mask[: h // 2] = True
+    else:
+        mask[:, : w // 2] = True
+    return ~mask if side in ("bottom", "right") else mask
+
+
+def _border(h: int, w: int) -> np.ndarray:
+    mask = np.ones((h, w), bool)
+    mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = False
+    return mask
+
+
+MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
+    "top": lambda h, w: _half(h, w, "top"),
+    "bottom": lambda h, w: _half(h, w, "bottom"),
+    "left": lambda h, w: _half(h, w, "left"),
+    "right": lambda h, w: _half(h, w, "right"),
+    "border": _border,  # the centre is missing
+    "center": lambda h, w: ~_border(h, w),  # the border is missing
+}
+
+
+def mask_of(observed: Any, layout: Layout) -> Tensor:
+    """(C·H·W, 1) booleans, True where a pixel is observed, from a name or an (h, w) mask."""
+    h, w = layout.height, layout.width
+    if isinstance(observed, str):
+        if observed not in MASKS:
+            raise ParameterError("observed", observed, f"is not one of {sorted(MASKS)}, nor a mask")
+        mask = MASKS[observed](h, w)
+    else:
+        mask = np.asarray(unmasked(observed, "observed"))
+        if mask.shape != (h, w) or mask.dtype != bool:
+            raise ValueError(
+                f"observed has shape {mask.shape} and dtype {mask.dtype}; "
+                f"pass an ({h}, {w}) mask of booleans, True where a pixel is known"
+            )
+    return torch.from_numpy(mask.copy()).view(1, h * w).repeat(layout.shape[0], 1).view(-1, 1)

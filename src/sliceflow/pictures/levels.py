@@ -1,0 +1,221 @@
+"""The walk of the particles through the levels of a pyramid: the engine, stage by stage.
+
+Each stage runs `flow` with local frames (`local`) in its level's subspace (`pyramid`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine import events, schedule, transports
+from sliceflow.engine.batches import MiniBatches
+from sliceflow.engine.classes import Runs
+from sliceflow.engine.compact import Step
+from sliceflow.engine.conditions import Offset
+from sliceflow.engine.flow import Cloud, Counted, Flow, Noise, Run, replay, simulate
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Table
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.pyramid import Subspace
+from sliceflow.pictures.schedules import PictureStage
+from sliceflow.pictures.tiles import TileFrame, Tiles
+
+__all__ = ["DIRECTIONS", "Painted", "Walk"]
+
+DIRECTIONS = ("pixels", "cosines")
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The way of the particles through the levels of a pyramid, shared by fitting and sampling.
+
+    A level runs on its coefficients alone and is painted back once, when its stage is done. Where
+    pixels are observed that cannot be: every step is painted, and the observed pixels masked.
+    """
+
+    layout: Layout
+    stages: list[PictureStage]
+    seed: Seed
+    n_conditions: int
+    amplifier: float
+    known: Tensor | None
+    upsampling: str
+    directions: str
+    clip: bool
+    dequantize: bool
+    start_noise: float
+    taper: float
+    budget: int
+    precision: torch.dtype | None
+
+    @property
+    def apart(self) -> int:
+        """How many classes have maps of their own; 0 where all share them."""
+        return self.n_conditions if math.isinf(self.amplifier) else 0
+
+    def engine(self, i: int) -> tuple[Flow, Subspace]:
+        """The flow of stage i, and the subspace it runs in."""
+        level, (c, h, w) = self.stages[i], self.layout.shape
+        subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
+        tiles = Tiles(c, level.h, level.w, level.patch, self.directions == "cosines")
+        last = i == len(self.stages) - 1
+        # Pixels are in [−1, 1], and a tile has its share of them; a little more, for Lanczos' sake.
+        share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
+        stage = schedule.Stage(
+            level.name,
+            tiles if self.known is None else Painted(subspace, tiles, self.known),
+            level.n_steps,
+            taper=self.taper if last else 0.0,
+            reach=2 * math.sqrt(c * h * w * share),
+        )
+        flow = Flow(
+            [stage],
+            self.seed.child("level", i),
+            self.n_conditions,
+            self.amplifier,
+            budget=self.budget,
+            precision=self.precision,
+        )
+        return flow, subspace
+
+    def _levels(self, particles: Cloud, first: int = 0) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
+        """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
+        for i in range(first, len(self.stages)):
+            flow, subspace = self.engine(i)
+            if self.known is not None or subspace.whole:
+                yield i, flow, subspace, particles
+            else:
+                before = subspace.down(particles.x)
+                cloud = replace(particles, x=before.clone())
+                yield i, flow, subspace, cloud
+                particles.x += subspace.up(cloud.x - before)
+            if self.clip and subspace.whole:
+                particles.x.clamp_(-1, 1)
+
+    def simulate(
+        self,
+        particles: Cloud,
+        data: Callable[[int], Cloud | Counted],
+        transport: transports.Transport,
+        noise: Noise,
+        n_knots: int,
+        listeners: list[events.Listener],
+        batches: MiniBatches,
+        run: Run | None = None,
+    ) -> list[list[Step]]:
+        """Move particles onto the data, `data(i)` being what is known of it at stage i.
+
+        Gives the model per stage.
+
+        `run` is where to go on, with particles that stand there.
+        """
+        run = run or Run()
+        run.model += [[] for _ in self.stages[len(run.model) :]]
+        total = sum(level.n_steps for level in self.stages)
+        began = events.now() - run.seconds
+        for i, flow, subspace, cloud in self._levels(particles, run.stage):
+            target = data(i)
+            if self.known is None and isinstance(target, Cloud):
+                target = replace(target, x=subspace.down(target.x))
+            if run.level is not None:
+                cloud.x.copy_(run.level)
+            inside = Run(step=run.step, model=[run.model[i]])
+            before, spared = run.done - run.step, run.spared
+
+            def relay(event: events.Event, i: int = i) -> bool:
+                whole = replace(
+                    event,
+                    stage_index=i,
+                    steps_done=run.done + 1,
+                    steps_total=total - run.spared,
+                    seconds=events.now() - began,
+                )
+                return events.tell(listeners, whole)
+
+            def after(
+                i: int = i, inside: Run = inside, cloud: Cloud = cloud, spared: int = spared
+            ) -> None:
+                run.stage, run.step, run.done = i, inside.step, run.done + 1
+                run.spared, run.seconds = spared + inside.spared, events.now() - began
+                run.level = None if cloud is particles else cloud.x
+                run.after()
+
+            inside.after = after
+            simulate(
+                flow,
+                cloud,
+                target,
+                transport,
+                noise,
+                n_knots=n_knots,
+                listeners=[relay],
+                batches=batches.after(before),
+                run=inside,
+            )
+            inside.after = Run().after  # its own holds the level's particles, and itself: never freed
+            run.stage, run.step, run.level = i + 1, 0, None
+        return run.model
+
+    def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
+        """Move fresh particles by a model."""
+        for i, flow, _, cloud in self._levels(particles):
+            replay(flow, model[i], cloud, noise)
+
+
+@dataclass(frozen=True)
+class Painted:
+    """Tiles of a pyramid level, seen from the pixels, of which those `known` (d, 1) never move."""
+
+    subspace: Subspace
+    tiles: Tiles
+    known: Tensor
+
+    def draw(
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+    ) -> PaintedFrame:
+        inner = self.tiles.draw(seed, step, self.subspace.dimension, n_conditions, device, dtype)
+        return PaintedFrame(self.subspace, inner, self.known)
+
+
+@dataclass(frozen=True)
+class PaintedFrame:
+    """One step's frame of `Painted`: project through `down`, lift through `up`."""
+
+    subspace: Subspace
+    inner: TileFrame
+    known: Tensor
+
+    @property
+    def theta_y(self) -> Tensor | None:
+        return self.inner.theta_y
+
+    @property
+    def n_directions(self) -> int:
+        return self.inner.n_directions
+
+    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
+        x = x if columns is None else x[:, columns]
+        offset = offset if offset is None or columns is None else offset.of(columns)
+        return self.inner.project(self.subspace.down(x), None, offset)
+
+    def lift(self, dz: Tensor) -> Tensor:
+        return self.subspace.up(self.inner.lift(dz)) * ~self.known
+
+    def move(
+        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
+    ) -> None:
+        before = self.subspace.down(x)
+        after = before.clone()
+        self.inner.move(after, table, offset, size, runs)
+        x += self.subspace.up(after.sub_(before)) * ~self.known

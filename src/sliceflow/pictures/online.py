@@ -1,0 +1,219 @@
+"""The pictures of an `ImageFlow` that grows; the noise of a pixel depends on what the picture shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.devices import projection_budget, resolve_device
+from sliceflow.engine import events, transports
+from sliceflow.engine.batches import MiniBatches
+from sliceflow.engine.classes import arranged
+from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.random import Seed
+from sliceflow.online.counts import Ledger, Place
+from sliceflow.online.first import First
+from sliceflow.online.growing import can_go_on, go_on, keep
+from sliceflow.online.rows import Given, Online, histogram_bins, parameters_of
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.plan import (
+    choose_amplifier,
+    choose_knots,
+    choose_operands,
+    choose_particles,
+    directions_for,
+    pixels_between,
+)
+from sliceflow.pictures.start import check_refresh_memory
+
+if TYPE_CHECKING:
+    from sliceflow.pictures.estimator import ImageFlow
+
+__all__ = ["PicturesOnline"]
+
+_FIXED = (
+    "schedule", "quality", "levels", "mirror", "device", "random_state", "observed", "transport",
+    "dequantize", "upsampling", "directions", "taper",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FirstPictures(First):
+    """The first pictures, where they choose the directions.
+
+    Parameters
+    ----------
+    layout : of the pictures
+    between, pixels : how many of their pixels are neither dark nor bright, and how many they have
+    directions : that were chosen
+    """
+
+    layout: Layout
+    between: int
+    pixels: int
+    directions: str
+
+    def without(self, rows: np.ndarray) -> Self:
+        between = self.between - pixels_between(self.layout, torch.from_numpy(rows))
+        return replace(self, between=between, pixels=self.pixels - rows.size)
+
+    def trace(self) -> str:
+        if self.pixels and directions_for(self.between, self.pixels) == self.directions:
+            return ""
+        return f'directions={self.directions!r}, chosen by "auto"'
+
+
+@dataclass
+class PicturesOnline(Online):
+    """What an `ImageFlow` keeps.
+
+    Parameters
+    ----------
+    layout : of the pictures
+    walk : the stages, without conditions; its directions are "auto" while they are not decided
+    """
+
+    layout: Layout = field(kw_only=True)
+    walk: Walk = field(kw_only=True)
+
+    @classmethod
+    def begin(cls, estimator: ImageFlow, images: Any) -> PicturesOnline:
+        """Nothing counted yet; the pictures show their layout."""
+        if estimator.observed is not None:
+            raise ValueError(
+                "observed pixels are taken from the pictures themselves, which partial_fit does not "
+                "keep; use fit, or observed=None"
+            )
+        n_bins = histogram_bins(estimator.transport, 256)
+        layout = Layout.of(images, estimator.levels)
+        device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
+        walk = Walk(
+            layout,
+            estimator.stages(layout.height, layout.width),
+            seed.child("flow"),
+            n_conditions=0,
+            amplifier=0.0,
+            known=None,
+            upsampling=estimator.upsampling,
+            directions=estimator.directions,
+            clip=estimator.clip,
+            dequantize=estimator.dequantize,
+            start_noise=float(estimator.start_noise),
+            taper=estimator.taper,
+            budget=projection_budget(device),
+            precision=None,  # whatever it is for the particles
+        )
+        return cls(
+            Ledger(_places(walk), layout.dimension, n_bins),
+            seed,
+            device,
+            parameters_of(estimator, _FIXED),
+            2 if estimator.mirror else 1,
+            waiting={} if estimator.directions == "auto" else None,
+            layout=layout,
+            walk=walk,
+        )
+
+    def rows(self, estimator: Any, X: Any) -> np.ndarray:
+        return self.layout.read(X).T.contiguous().numpy()
+
+    def decided(self, given: Given) -> Self:
+        names = {label: Counter(given.names[of]) for label, of in given.groups}
+        between, pixels = pixels_between(self.layout, torch.from_numpy(given.rows)), given.rows.size
+        first = FirstPictures(names, self.layout, between, pixels, directions_for(between, pixels))
+        walk = replace(self.walk, directions=first.directions)
+        ledger = replace(self.ledger, places=_places(walk), tallies={}, rows={})
+        return replace(self, waiting=None, first=first, walk=walk, ledger=ledger)
+
+    def columns(self, rows: np.ndarray) -> Tensor:
+        raw = torch.from_numpy(rows).to(self.device).T.contiguous()
+        return self.layout.mirrored(raw) if self.times == 2 else raw
+
+    def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
+        return self.layout.encode(
+            columns, self.seed.child("data", place), dequantize=self.walk.dequantize, names=names
+        )
+
+    def check_memory(self, estimator: Any, m: int | None) -> None:
+        if m is not None:
+            classes = max(1, len(self.ledger.rows))
+            check_refresh_memory(self.walk, int(m), self.ledger.n_bins, classes, self.device)
+
+    def refresh(
+        self,
+        estimator: ImageFlow,
+        last: int | None,
+        heard: list[events.Listener],
+        history: events.History,
+    ) -> None:
+        condition, labels, codes = self.condition()
+        n = self.times * len(codes)
+        m = choose_particles(estimator.n_particles, n, condition)
+        self.check_memory(estimator, m)
+        amplifier = 0.0
+        if condition is not None:
+            amplifier = choose_amplifier(estimator.amplifier, "histogram", m, n, condition.width)
+        walk = replace(
+            self.walk,
+            n_conditions=0 if condition is None else condition.width,
+            amplifier=amplifier,
+            start_noise=float(estimator.start_noise),
+            clip=estimator.clip,
+            precision=choose_operands(estimator.precision, self.device),
+        )
+        d, own = self.layout.dimension, None if condition is None else codes
+        n_knots = choose_knots(estimator.n_knots, m, amplifier, walk.n_conditions)
+        particles, noise = self.particles(
+            d, torch.float32, m, own, amplifier, walk.start_noise, model=n_knots > 0
+        )
+        place = None
+        if walk.apart and particles.y is not None:
+            y, _, place, runs = arranged(particles.y, walk.apart)
+            particles = Cloud(particles.x, y, runs)
+        run = Run()
+        if last is not None:
+            first = max(0, len(walk.stages) - last)
+            can_go_on(estimator, condition, estimator._model[0])
+            if (was := estimator._walk.apart) != walk.apart:
+                raise ValueError(
+                    f"classes {'had' if was else 'had no'} maps of their own at the last refresh, and "
+                    f"amplifier={amplifier} changes that; all steps must be done again: leave last out"
+                )
+            replace(walk, stages=walk.stages[:first]).replay(particles, estimator._model, noise)
+            steps = [step for stage in estimator._model[:first] for step in stage]
+            run = go_on(steps, estimator, history)
+            # Every level of a walk is a flow of a single stage.
+            run.stage, run.step, run.model = first, 0, estimator._model[:first]
+        data = [
+            self.mixture(i, labels, codes, particles, walk.engine(i)[0])
+            for i in range(len(walk.stages))
+        ]
+        transport = transports.Histogram(data[0].n_bins)
+        model = walk.simulate(
+            particles,
+            data.__getitem__,
+            transport,
+            noise,
+            n_knots,
+            heard,
+            MiniBatches(),
+            run,
+        )
+        estimator._walk, estimator._model, estimator._layout = walk, model, self.layout
+        estimator._device, estimator._mask, estimator.schedule_ = self.device, None, walk.stages
+        estimator._n_rows = len(codes)
+        particles = particles.part(slice(m) if place is None else place[:m])
+        keep(estimator, condition, own, particles, history)
+        estimator.particles_ = self.layout.write(particles.x)
+
+
+def _places(walk: Walk) -> list[Place]:
+    """Where the pictures of a walk are counted; every level is a flow of a single stage."""
+    engines = (walk.engine(i) for i in range(len(walk.stages)))
+    return [Place(flow, 0, subspace) for flow, subspace in engines]

@@ -1,0 +1,150 @@
+"""Offline samples of pictures, completed ones among them: fresh particles moved by a fitted model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.devices import need_memory
+from sliceflow.engine import conditions
+from sliceflow.engine.classes import arranged
+from sliceflow.engine.compact import Step
+from sliceflow.engine.flow import Cloud, Noise
+from sliceflow.engine.frames import releasing
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.layout import as_array
+from sliceflow.pictures.levels import Walk
+
+__all__ = ["Offline", "proportional_codes", "sample_codes"]
+
+_CHUNK = 1 << 13  # offline samples per pass
+
+
+@dataclass(frozen=True)
+class Offline:
+    """A fitted model, and fresh particles for it to move.
+
+    Parameters
+    ----------
+    walk : the stages
+    model : the steps of each stage
+    device : of the model
+    """
+
+    walk: Walk
+    model: list[list[Step]]
+    device: torch.device
+
+    @releasing()
+    def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+        """n pictures with these codes."""
+        self.check_memory(n)
+        out, chunk, write = [], self._chunk(), self.walk.layout.write
+        for first in range(0, n, chunk):
+            count = min(chunk, n - first)
+            y = None if codes is None else codes[first : first + count].to(self.device)
+            out.append(write(self.moved(seed, first, count, y)))
+        return _joined(out)
+
+    @releasing()
+    def completions(self, pictures: Any, where: np.ndarray, n_samples: int, seed: Seed) -> Any:
+        """`n_samples` of each picture, of which the pixels `where` (h, w) are kept."""
+        layout = self.walk.layout
+        raw = layout.read(pictures, self.device)
+        n, out, chunk = raw.shape[1] * n_samples, [], self._chunk()
+        self.check_memory(n)
+        for part in (slice(first, min(first + chunk, n)) for first in range(0, n, chunk)):
+            first, columns = part.start, torch.arange(part.start, part.stop, device=raw.device)
+            columns //= n_samples
+            values = layout.encode(
+                raw[:, columns],
+                seed.child("observed", 0),
+                dequantize=self.walk.dequantize,
+                total=n,
+                runs=[part],
+            )
+            out.append(layout.write(self.moved(seed, first, len(columns), None, values)))
+        done = np.asarray(_joined(out))
+        # The values came back through rounding; the given ones are exact.
+        done[:, where] = as_array(pictures).astype(layout.dtype)[:, where].repeat(n_samples, 0)
+        done = done.reshape(raw.shape[1], n_samples, *done.shape[1:])
+        return torch.from_numpy(done) if layout.tensor else done
+
+    def moved(
+        self, seed: Seed, first: int, count: int, y: Tensor | None = None, values: Tensor | None = None
+    ) -> Tensor:
+        """`count` particles from number `first` on, moved by the model: (d, count).
+
+        Parameters
+        ----------
+        y : their codes
+        values : (d, count), of which they take the observed pixels
+        """
+        noise = Noise(seed.child("particles"), first)
+        x = torch.empty(self.walk.layout.dimension, count, dtype=torch.float32, device=self.device)
+        noise.child("start").fill(x).mul_(self.walk.start_noise)
+        if values is not None and self.walk.known is not None:
+            x = torch.where(self.walk.known, values, x)
+        cloud, place = Cloud(x, y), None
+        if self.walk.apart and y is not None and y.dim() == 1:
+            y, order, place, runs = arranged(y, self.walk.apart)
+            cloud = Cloud(x[:, order], y, runs)
+        self.walk.replay(cloud, self.model, noise)
+        return cloud.x if place is None else cloud.x[:, place]
+
+    def check_memory(self, n: int) -> None:
+        """Refuse more pictures than can be had: n of them twice, as they are joined, and codes."""
+        layout, moved = self.walk.layout, min(n, self._chunk())
+        need_memory(
+            n * (2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64)
+            + 4 * 4 * moved * layout.dimension,
+            self.device,
+            f"{n} pictures of {layout.dimension} values need",
+            "draw fewer at a time",
+        )
+
+    def _chunk(self) -> int:
+        """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""
+        if self.device.type == "cpu":
+            return _CHUNK
+        return max(_CHUNK, min(1 << 16, (1 << 26) // self.walk.layout.dimension))
+
+
+def proportional_codes(codes: Tensor, n: int, seed: Seed) -> Tensor:
+    """Codes of n samples of `seed`, in the proportions of the data's codes."""
+    return codes[conditions.proportional(codes, n, seed.child("conditions"))]
+
+
+def sample_codes(
+    condition: conditions.Labels | None, codes: Tensor | None, labels: Any, n: int, seed: Seed
+) -> Tensor | None:
+    """Codes of n samples with the user's labels; None without a condition.
+
+    Parameters
+    ----------
+    condition, codes : of the data
+    labels : one for all, one per sample, class weights, or None for the data's proportions
+    """
+    if condition is None or condition.hidden:
+        if labels is not None:
+            raise ValueError("labels were given but the model was fitted without; leave them out")
+        return None if condition is None or codes is None else proportional_codes(codes, n, seed)
+    if labels is None and codes is not None:
+        return proportional_codes(codes, n, seed)
+    wanted = condition.encode(conditions.repeated(condition, labels, n))
+    if len(wanted) != n:
+        raise ValueError(
+            f"labels have {len(wanted)} rows but n_samples={n}; pass one label, or one per sample"
+        )
+    return wanted
+
+
+def _joined(chunks: list[Any]) -> Any:
+    """Pictures of all chunks, arrays or tensors as they are."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)

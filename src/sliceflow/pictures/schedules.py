@@ -1,0 +1,126 @@
+"""Schedules of pictures: resolutions and patches, in the paper's notation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["PRESETS", "PictureStage", "Steps", "auto", "from_string"]
+
+
+@dataclass(frozen=True)
+class PictureStage:
+    """One stage for pictures: `n_steps` steps with S×S tiles at resolution h×w of the pyramid."""
+
+    h: int
+    w: int
+    patch: int
+    n_steps: int
+
+    @property
+    def name(self) -> str:
+        """What events call it, such as "8×8[5]"."""
+        return f"{self.h}×{self.w}[{self.patch}]"
+
+    def __str__(self) -> str:
+        size = f"{self.h}" if self.h == self.w else f"{self.h}x{self.w}"
+        return f"{size}[{self.patch}]×{self.n_steps}"
+
+
+_SMALL = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
+_FINE = "15,13,11,9,7,5,3"
+_CIFAR = f"{_SMALL} 7[7] 8[8,7,5,3] 12[12,11,9,7,5,3] 16[{_FINE}] 24[{_FINE}] 32[{_FINE}]"
+PRESETS = {  # the paper's Table 2
+    "mnist": f"{_SMALL} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] 21[{_FINE}] 28[{_FINE}]",
+    "cifar10": _CIFAR,
+    "celeba": f"{_CIFAR} 64[{_FINE}]",
+}
+
+Steps = int | Callable[[int, int, int], int]
+
+
+def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[PictureStage]:
+    """The stages that a schedule in the paper's notation describes, for pictures of height × width.
+
+    Parameters
+    ----------
+    text : resolutions, each with its patch sizes in brackets; a resolution is the longer side. ``*3``
+        after a bracket gives its stages three times the steps, ``*0.5`` half of them
+    steps : steps per stage, or a rule (h, w, patch) -> steps
+
+    Examples
+    --------
+    >>> [str(level) for level in from_string("1[1] 4[4,3] 8[5]", 8, 8, steps=20)]
+    ['1[1]×20', '4[4]×20', '4[3]×20', '8[5]×20']
+    >>> str(from_string("4[3]", 8, 6)[0])
+    '4x3[3]×100'
+    >>> [level.n_steps for level in from_string("4[4] 8[3,2]*3", 8, 8, steps=20)]
+    [20, 60, 60]
+    """
+    longer = max(height, width)
+    levels = []
+    for word in text.split():
+        match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?))?", word)
+        if match is None:
+            raise ValueError(
+                f"schedule word {word!r} is not of the form resolution[patch,patch,…], "
+                "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
+            )
+        resolution, patches = int(match[1]), [int(p) for p in match[2].split(",")]
+        if not 1 <= resolution <= longer:
+            raise ValueError(
+                f"schedule asks for resolution {resolution} but the pictures are {height}×{width}; "
+                f"use 1 to {longer}, or schedule='auto'"
+            )
+        h, w = (max(1, round(resolution * side / longer)) for side in (height, width))
+        for patch in patches:
+            if patch < 1:
+                raise ValueError(
+                    f"schedule word {word!r} has a patch of {patch} pixels; use at least 1"
+                )
+            n_steps = steps(h, w, patch) if callable(steps) else steps
+            n_steps = max(1, round(n_steps * float(match[3] or 1)))
+            levels.append(PictureStage(h, w, patch, n_steps))
+    if not levels:
+        raise ValueError("the schedule is empty; give at least one resolution[patch]")
+    return levels
+
+
+def auto(height: int, width: int) -> str:
+    """A schedule for pictures of any size, in the paper's notation.
+
+    In the paper's manner: resolutions 1 to 7, then about 1.4 times as many pixels at a time; patches
+    from 15 (or the whole picture) down to 3, odd sizes after the first. Then, as measured: coarse
+    levels, which cost little and decide what the picture shows, have three times the steps; the small
+    patches of the last level come once more, with twice the steps; and pairs and single pixels end it,
+    which makes every pixel's own distribution right: backgrounds that are always black become black.
+
+    Examples
+    --------
+    >>> auto(8, 8)
+    '1[1]*3 2[2]*3 3[3]*3 4[4]*3 5[5]*3 6[6]*3 8[8,7,5,3] 8[2,1]'
+    >>> auto(28, 28).split()[6:9]
+    ['7[7,5,3]*3', '10[10,9,7,5,3]*3', '14[14,13,11,9,7,5,3]']
+    >>> auto(28, 28).split()[-2:]
+    ['28[7,5,3]*2', '28[2,1]']
+    """
+    longer = max(height, width)
+    resolutions = [longer]
+    while resolutions[-1] > 7:
+        resolutions.append(max(7, round(resolutions[-1] / math.sqrt(2))))
+    if len(resolutions) > 1 and resolutions[-2] <= 8:  # 7 and 8 are one too many
+        resolutions.pop()
+    levels = [*range(1, min(resolutions[-1], 7)), *reversed(resolutions)]
+    words = []
+    for r in levels:
+        first = min(r, 15)
+        rest = [p for p in range(13, 2, -2) if p < first] if r >= 7 else []
+        more = "*3" if r < min(longer, 12) else ""
+        words.append(f"{r}[{','.join(map(str, [first, *rest]))}]{more}")
+    if longer >= 16:
+        words.append(f"{longer}[7,5,3]*2")
+    if longer > 1:
+        words.append(f"{longer}[{'2,1' if longer > 2 else '1'}]")
+    return " ".join(words)

@@ -1,0 +1,1 @@
+"""One flow on many processes or GPUs, by `torch.distributed`."""

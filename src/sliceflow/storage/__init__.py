@@ -1,0 +1,1 @@
+"""Model files and checkpoints: bytes on disk, checked before they are believed."""

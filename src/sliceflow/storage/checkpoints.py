@@ -1,0 +1,382 @@
+"""Checkpoints: a fit that was killed goes on from its last one, and ends with the same bits.
+
+All random numbers are drawn by their place (`rng`), so the state of a fit is what this room writes: the
+particles, where the run stands, the tables so far, and what was heard. The file is `container`'s.
+
+Ranks write a file of particles each, and then the first of them the rest, which names those files:
+until that is written whole, the checkpoint is the one before. Any number of ranks can read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import signal
+import threading
+import warnings
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sliceflow
+from sliceflow.engine.events import HeldOut, History, now
+from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.random import Seed
+from sliceflow.errors import from_tensor, is_int, is_real, need
+from sliceflow.ranks.ranks import LostRank, Place, Ranks
+from sliceflow.storage.file import Fields, ModelFileError, read, write
+from sliceflow.storage.schema import check_tensor, pack_history, restore_seed, unpack_history
+from sliceflow.storage.tables import pack_tables, unpack_tables
+
+__all__ = ["Keeper", "OtherFitError", "digest", "identity", "same_on_all"]
+
+_NAME = "fit.checkpoint"
+
+
+class OtherFitError(ValueError):
+    """A checkpoint is of another fit; `fact` is the message without its advice."""
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}. {advice}" if advice else fact)
+        self.fact = fact
+
+
+class Keeper:
+    """Keeps the checkpoint of one fit in a folder.
+
+    Parameters
+    ----------
+    folder : made where it is not there
+    every : seconds between checkpoints
+    of : what the fit is of, by `identity`; a checkpoint of anything else is refused
+    seed : of the fit; replaced by the checkpoint's where it was drawn at random (``random_state=None``)
+    ranks : that write together, to a folder which all of them see
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every: float,
+        of: dict[str, str],
+        seed: Seed,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ) -> None:
+        need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
+        self._folder, self._every, self._of, self._ranks = Path(folder), every, of, ranks
+        self._path = self._folder / _NAME
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for left in self._folder.glob(f".{_NAME}.*.part"):  # by a fit that was killed while writing
+            left.unlink(missing_ok=True)
+        self._found = self._read() if self._path.exists() else None
+        self.seed = seed if self._found is None else restore_seed(self._found[0])
+
+    def _read(self) -> tuple[Fields, dict[str, Tensor]]:
+        try:
+            text, tensors = read(self._path)
+            header = Fields(text)
+            header.whole("checkpoint", 1, 1)
+            was = header.inner("of").value
+        except ValueError as error:
+            raise ModelFileError(
+                f"{error}. It is the checkpoint of a fit; delete it to start that fit anew"
+            ) from error
+        differs = [
+            f"{name} was {was.get(name)} and is {self._of.get(name)}"
+            for name in sorted({*was, *self._of})
+            if was.get(name) != self._of.get(name)
+        ]
+        if differs:
+            raise OtherFitError(
+                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
+                "Fit the same to go on with it, or give another checkpoint_dir",
+            )
+        return header, tensors
+
+    @contextmanager
+    def running(
+        self,
+        run: Run,
+        particles: Cloud,
+        history: History,
+        rule: HeldOut | None = None,
+        first: int = 0,
+    ) -> Iterator[None]:
+        """Bring everything to where the checkpoint stands, and write new ones while the flow runs.
+
+        Ctrl-C waits for the end of the step, writes a last checkpoint and says how to go on; a second
+        one does not wait. When the flow has ended well the checkpoint is removed. `first` is the number
+        of the first of the particles, which are a rank's.
+        """
+        if self._found is not None:
+            self._restore(*self._found, run, particles, history, rule, first)
+            self._found = None
+        written, asked, ranks = now(), False, self._ranks
+
+        def ask(*_: Any) -> None:
+            nonlocal asked
+            asked = True
+            if ranks.size == 1:  # torchrun hands on the Ctrl-C that the rank has heard itself
+                signal.signal(signal.SIGINT, before)
+
+        def after() -> None:
+            nonlocal written
+            # The clocks of ranks differ: one that wants to stop or to write does so with all others.
+            wish = ranks.largest(2 if asked else int(now() - written >= self._every))
+            if wish == 2:
+                self._write(run, particles, history, rule, first)
+                self._stop(run)
+            if wish == 1:
+                try:
+                    self._write(run, particles, history, rule, first)
+                except OSError as error:  # a full disk is no reason to lose the run
+                    warnings.warn(
+                        f"no checkpoint could be written to {self._path} ({error}); the fit goes on, "
+                        "and the last checkpoint stays",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                written = now()
+
+        run.after = after
+        before: Any = signal.getsignal(signal.SIGINT)
+        # Only the main thread hears Ctrl-C, and only if nobody has turned it off.
+        hears = threading.current_thread() is threading.main_thread() and callable(before)
+        if hears:
+            signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        except LostRank as error:
+            kept = "there is no checkpoint yet: start it again"
+            if self._path.exists():
+                kept = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
+            raise LostRank(f"{error}. The fit ends after {run.done} steps; {kept}") from error
+        finally:
+            if hears:
+                signal.signal(signal.SIGINT, before)
+        if ranks.largest(int(asked)):
+            self._stop(run)
+        if ranks.first:
+            self._path.unlink(missing_ok=True)
+            self._clear()
+
+    def _stop(self, run: Run) -> None:
+        raise KeyboardInterrupt(
+            f"the fit was stopped after {run.done} steps; to go on, fit again with the same data, the "
+            f"same parameters and checkpoint_dir={str(self._folder)!r}"
+        )
+
+    def _write(
+        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
+    ) -> None:
+        tensors = {"particles": particles.x}
+        if run.level is not None:
+            tensors["level"] = run.level
+        if self._ranks.size == 1:
+            self._write_head(run, history, rule, tensors, {})
+            self._clear()
+            return
+        name, failed = f"{_NAME}.{run.done}.{first}", None
+        try:
+            write(self._folder / name, {"part": 1}, tensors)
+        except OSError as error:
+            failed = str(error)
+        answers = self._ranks.told_by_all((name, first, particles.x.shape[1], failed))
+        parts = [list(answer[:3]) for answer in answers]
+        failures = [f"rank {r}: {a[3]}" for r, a in enumerate(answers) if a[3] is not None]
+        if self._ranks.first and not failures:
+            try:
+                self._write_head(run, history, rule, {}, {"parts": parts})
+                self._clear({part[0] for part in parts})
+            except OSError as error:
+                failures = [str(error)]
+        failures = self._ranks.told_by_first(failures)
+        if failures:
+            (self._folder / name).unlink(missing_ok=True)
+            raise OSError(failures[0])
+
+    def _clear(self, kept: Container[str] = ()) -> None:
+        """Remove what ranks have written, but for the files that are `kept`."""
+        for path in self._folder.glob(f"{_NAME}.*.*"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def _write_head(
+        self,
+        run: Run,
+        history: History,
+        rule: HeldOut | None,
+        tensors: dict[str, Tensor],
+        more: dict[str, Any],
+    ) -> None:
+        text = {
+            "checkpoint": 1,
+            "of": self._of,
+            "seed": asdict(self.seed),
+            "stage": run.stage,
+            "step": run.step,
+            "done": run.done,
+            "spared": run.spared,
+            "seconds": run.seconds,
+            "numbers": [steps[0].stage if steps else 0 for steps in run.model],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors, weights=True)],
+            "history": pack_history(history.as_columns()),
+            "held_out": None
+            if rule is None
+            else {"stage": [s for s, _ in rule.heard]} | pack_history({"distance": rule.distances}),
+            **more,
+        }
+        write(self._path, text, tensors)
+
+    def _restore(
+        self,
+        header: Fields,
+        tensors: dict[str, Tensor],
+        run: Run,
+        particles: Cloud,
+        history: History,
+        rule: HeldOut | None,
+        first: int,
+    ) -> None:
+        x, filled = particles.x, 0
+        try:
+            for start, part in self._parts(header, tensors, first, x.shape[1]):
+                own = check_tensor(part, "particles", x.dtype, (x.shape[0], None))
+                end = start + own.shape[1]
+                here = slice(max(start, first) - first, min(end, first + x.shape[1]) - first)
+                there = slice(here.start + first - start, here.stop + first - start)
+                x[:, here] = own[:, there].to(x.device)
+                if "level" in part:
+                    level = check_tensor(part, "level", x.dtype, (None, end - start))
+                    if run.level is None:
+                        run.level = x.new_empty(level.shape[0], x.shape[1])
+                    run.level[:, here] = level[:, there].to(x.device)
+                filled += here.stop - here.start
+            if filled != x.shape[1]:
+                raise ValueError(f"it holds {filled} of {x.shape[1]} particles")
+            run.stage, run.step = header.whole("stage", 0), header.whole("step", 0)
+            run.done, run.spared = header.whole("done", 0), header.whole("spared", 0)
+            run.seconds = header.number("seconds")
+            numbers = header.wholes("numbers", 0)
+            for i, row in enumerate(header.inners("stages")):
+                run.model.append(unpack_tables(row, i, numbers[i], tensors, None, None, x.device))
+            history.before = unpack_history(header)
+            if rule is not None:
+                held = header.inner("held_out")
+                for stage, distance in zip(held.rows("stage"), held.rows("distance"), strict=True):
+                    rule.judge(stage, math.nan if distance is None else distance)
+        except (ValueError, TypeError, IndexError) as error:
+            raise ModelFileError(
+                f"{self._path} is damaged: {error}. Delete it to start the fit anew"
+            ) from error
+
+    def _parts(
+        self, header: Fields, tensors: dict[str, Tensor], first: int, count: int
+    ) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """The tensors of every file that holds some of the `count` particles from `first` on."""
+        if "parts" not in header.value:
+            yield 0, tensors
+            return
+        for name, start, size in header.rows("parts"):
+            if start < first + count and first < start + size:
+                yield start, read(self._folder / Path(name).name)[1]
+
+
+def identity(estimator: Any, device: torch.device, seed: Seed, **data: str) -> dict[str, str]:
+    """What a fit is of: whatever its result depends on, by name.
+
+    Parameters
+    ----------
+    device : which it runs on
+    seed : of its random_state
+    data : the `digest` of everything it is given
+    """
+    out = {
+        "library": sliceflow.__version__,
+        "estimator": type(estimator).__name__,
+        "device": device.type,
+    }
+    for name, value in estimator.get_params(deep=False).items():
+        if name == "random_state" and value is not None:
+            value = seed
+        value = from_tensor(value)
+        if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
+            value = digest(value)
+        elif isinstance(value, np.generic):
+            value = value.item()
+        if name not in ("device", "verbose"):
+            out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return out | data
+
+
+def same_on_all(
+    ranks: Ranks, estimator: Any, device: torch.device, checkpoint_dir: Any, **data: str
+) -> None:
+    """Refuse a fit whose ranks have other parameters; the first rank's seed is that of all.
+
+    Parameters
+    ----------
+    checkpoint_dir : of the fit; whether there is one is all that matters
+    data : the `digest` of what all ranks must be given alike
+    """
+    if ranks.size == 1:
+        return
+    facts = identity(estimator, device, Seed(0), **data)
+    state = getattr(estimator, "random_state", None)
+    facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
+    ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
+
+
+def digest(
+    array: np.ndarray | None,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    place: Place | None = None,
+) -> str:
+    """A short text that is another one for any other array, however its rows are spread over ranks.
+
+    Parameters
+    ----------
+    array : rows; those of this rank
+    place : where they are among those of all `ranks`
+    """
+    if array is None:
+        return "None"
+    place = place or Place(0, len(array), len(array))
+    count = max(1, (1 << 23) // max(1, array[:1].nbytes))  # rows at a time
+    with np.errstate(over="ignore"):  # all modulo 2⁶⁴: sums may be taken in any order
+        total = np.uint64(0)
+        for first in range(0, len(array), count):
+            words = _words(array[first : first + count])
+            column = np.arange(words.shape[1], dtype=np.uint64)
+            rows = _mixed(words + _mixed(column + np.uint64(1))).sum(1, dtype=np.uint64)
+            number = np.arange(len(rows), dtype=np.uint64) + np.uint64(place.first + first)
+            total += _mixed(rows ^ _mixed(~number)).sum(dtype=np.uint64)
+    whole = ranks.sum(torch.from_numpy(np.array([total]).view(np.int64)))
+    shape = (place.total, *array.shape[1:])
+    return f"{array.dtype} {shape} #{_hash(f'{array.dtype} {shape} {int(whole)}').hex()}"
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """Every row as 64-bit words."""
+    if array.dtype.kind == "O":
+        return np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
+    rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _mixed(v: np.ndarray) -> np.ndarray:
+    """Every number sent to another one at random: the end of splitmix64 (Steele et al. 2014)."""
+    v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(v ^ (v >> np.uint64(31)))

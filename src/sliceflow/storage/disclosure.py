@@ -1,0 +1,58 @@
+"""What the maps of a model tell of single rows of the data it was fitted to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sliceflow.engine.compact import CompactTable
+from sliceflow.engine.transports import KnotTable
+
+__all__ = ["holds_data", "knots_and_rows"]
+
+
+def holds_data(flow: Any) -> bool | None:
+    """Whether values of the data can be read from a fitted flow's maps, and so from its file.
+
+    A map with a knot for every row it was fitted to leads to the data's own values: exactly, where
+    there are as many particles as rows, and nearly, where there are more. With fewer knots than rows
+    a knot is what several rows have in common; the outermost may still be single rows. None is not
+    known: an early version saved the model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
+    >>> holds_data(flow.fit(X)), holds_data(flow.set_params(n_knots=50).fit(X))
+    (True, False)
+    """
+    knots, rows = knots_and_rows(flow)
+    return None if rows is None else knots >= rows
+
+
+def knots_and_rows(flow: Any) -> tuple[int, int | None]:
+    """The most knots of a map, and how many rows it was fitted to: of a class, if those have their own.
+
+    None where it is not known how many rows there were.
+    """
+    tables = (step.table for step in _steps(flow._model))
+    rows = getattr(flow, "_n_rows", None)
+    engine = flow._walk if hasattr(flow, "_walk") else flow._flow
+    if flow._codes is not None and engine.apart:
+        counts = torch.bincount(flow._codes)
+        rows = int(counts[counts > 0].min())
+    return max(map(_knots, tables), default=0), rows
+
+
+def _steps(model: list[Any]) -> list[Any]:
+    """The steps of a model, which pictures keep stage by stage."""
+    return [step for part in model for step in (part if isinstance(part, list) else [part])]
+
+
+def _knots(table: Any) -> int:
+    if isinstance(table, CompactTable):
+        return int(table.sizes.amax()) if len(table.sizes) else 0
+    return int(table.values.shape[1] - (0 if isinstance(table, KnotTable) else 1))

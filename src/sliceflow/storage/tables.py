@@ -1,0 +1,217 @@
+"""The tables of a model as JSON and tensors, and back.
+
+What comes back has been checked: whatever a file says, its tensors and its frames fit together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sliceflow
+from sliceflow.engine.compact import CompactTable, Step
+from sliceflow.engine.transports import GridTable, KnotTable, Table
+from sliceflow.storage.compact_bytes import PACKING, from_bytes, to_bytes
+from sliceflow.storage.file import Fields
+from sliceflow.storage.schema import check_tensor
+
+__all__ = ["farthest", "pack_tables", "unpack_tables"]
+
+_KINDS: dict[str, type[Any]] = {"grid": GridTable, "knots": KnotTable, "compact": CompactTable}
+_FIELDS = {"grid": ("lo", "hi", "values"), "knots": ("knots", "values")}
+
+
+def pack_tables(
+    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor], *, weights: bool = False
+) -> list[list[dict[str, Any]]]:
+    """Put the tables of every stage into `tensors`; what `unpack_tables` must be told of them.
+
+    Steps whose tables are alike (kind, number of knots, type) lie one after the other along the
+    directions, of which every step may have another number. The grids' `weights` are left out unless
+    asked for: only who goes on fitting needs them.
+    """
+    out = []
+    for i, steps in enumerate(model):
+        alike: dict[tuple[str, int, torch.dtype], list[Step]] = {}
+        for step in steps:
+            alike.setdefault(_likeness(step.table), []).append(step)
+        groups = []
+        for j, ((kind, _, _), some) in enumerate(alike.items()):
+            tables = [cast(Any, step.table) for step in some]
+            pack = _pack_compact if kind == "compact" else _pack_whole
+            about = pack(f"tables.{i}.{j}", kind, tables, tensors, weights)
+            groups.append({"kind": kind, "steps": [step.step for step in some], **about})
+        out.append(groups)
+    return out
+
+
+def _likeness(table: Table) -> tuple[str, int, torch.dtype]:
+    """Kind, number of values, and type."""
+    if isinstance(table, CompactTable):
+        return "compact", table.n_bins, table.dtype
+    if isinstance(table, (GridTable, KnotTable)):
+        kind = "grid" if isinstance(table, GridTable) else "knots"
+        return kind, table.values.shape[1], table.values.dtype
+    raise ValueError(
+        f"a {type(table).__name__} cannot be saved; transports whose models are saved return GridTable "
+        "or KnotTable"
+    )
+
+
+def _pack_whole(
+    name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor], weights: bool
+) -> dict[str, Any]:
+    """Tensors as they are."""
+    parts = {field: torch.cat([getattr(t, field).cpu() for t in tables]) for field in _FIELDS[kind]}
+    _check_maps(name, parts)
+    if weights and kind == "grid" and all(t.weights is not None for t in tables):
+        parts["weights"] = torch.cat([t.weights.cpu() for t in tables])
+    tensors |= {f"{name}.{field}": t for field, t in parts.items()}
+    return {"directions": [len(t.values) for t in tables]}
+
+
+def _pack_compact(
+    name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor], weights: bool
+) -> dict[str, Any]:
+    """One stream of bytes."""
+    packed = np.frombuffer(bytearray(to_bytes(tables)), np.uint8)
+    tensors[f"{name}.packed"] = torch.from_numpy(packed)
+    return {
+        "directions": [len(t.lo) for t in tables],
+        "exponents": [t.exponent for t in tables],
+        "bins": tables[0].n_bins,
+        "knots": sum(len(t.at) for t in tables),
+        "packing": PACKING,
+        "type": str(tables[0].dtype).removeprefix("torch."),
+    }
+
+
+def unpack_tables(
+    row: Fields,
+    i: int,
+    stage: int,
+    tensors: dict[str, Tensor],
+    n_steps: int | None,
+    maps: Callable[[int], int] | None,
+    device: torch.device,
+) -> list[Step]:
+    """The steps that `pack_tables` wrote for entry i of the schedule, `row`.
+
+    Parameters
+    ----------
+    stage : the number that the steps are to bear
+    n_steps, maps : of the stage, and how many maps a step has; None where the file can only be our own
+    """
+    groups, seen = row.inners("tables"), set[int]()
+    for j, group in enumerate(groups):
+        kind, steps, sizes = group.text("kind"), group.wholes("steps", 0), group.wholes("directions", 1)
+        if kind not in _KINDS:
+            raise ValueError(
+                f"it has tables of kind {kind!r}; sliceflow {sliceflow.__version__} knows "
+                f"{list(_KINDS)}: install a newer one"
+            )
+        if len(steps) != len(sizes) or not steps:
+            raise ValueError(f"tables.{i}.{j} has {len(steps)} steps but {len(sizes)} sizes")
+        for k in steps:
+            if k in seen or (n_steps is not None and k >= n_steps):
+                raise ValueError(
+                    f"tables.{i}.{j} has step {k}, which is twice there or beyond {n_steps}"
+                )
+            seen.add(k)
+    if seen and max(seen) != len(seen) - 1:  # a fit may end early, and leaves nothing out
+        raise ValueError(f"stage {i} has {len(seen)} steps, but step {max(seen)} is one of them")
+    out: list[Step | None] = [None] * len(seen)
+    for j, group in enumerate(groups):
+        kind, steps, sizes = group.text("kind"), group.wholes("steps", 0), group.wholes("directions", 1)
+        for k, h in zip(steps, sizes, strict=True):
+            if maps is not None and h != maps(k):
+                raise ValueError(f"step {k} of stage {i} has {h} maps but its frame needs {maps(k)}")
+        unpack = _unpack_compact if kind == "compact" else _unpack_whole
+        tables = unpack(group, f"tables.{i}.{j}", kind, sizes, tensors, device)
+        for k, table in zip(steps, tables, strict=True):
+            out[k] = Step(stage, k, table)
+    return cast(list[Step], out)
+
+
+def _unpack_whole(
+    group: Fields,
+    name: str,
+    kind: str,
+    sizes: list[int],
+    tensors: dict[str, Tensor],
+    device: torch.device,
+) -> list[Table]:
+    parts = {}
+    for field in _FIELDS[kind]:
+        shape = (sum(sizes),) if field in ("lo", "hi") else (sum(sizes), None)
+        parts[field] = check_tensor(tensors, f"{name}.{field}", None, shape)
+    _check_maps(name, parts)
+    if f"{name}.weights" in tensors and kind == "grid":
+        bins = parts["values"].shape[1] - 1
+        parts["weights"] = check_tensor(tensors, f"{name}.weights", torch.uint8, (sum(sizes), bins))
+    split = {field: torch.split(t.to(device), sizes) for field, t in parts.items()}
+    return [_KINDS[kind](**{f: t[n] for f, t in split.items()}) for n in range(len(sizes))]
+
+
+def _unpack_compact(
+    group: Fields,
+    name: str,
+    kind: str,
+    sizes: list[int],
+    tensors: dict[str, Tensor],
+    device: torch.device,
+) -> list[Table]:
+    if group.text("type") not in ("float32", "float64"):
+        raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
+    return cast(
+        list[Table],
+        from_bytes(
+            check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
+            sizes,
+            group.wholes("exponents", -1000),
+            group.whole("bins", 1),
+            group.whole("knots", 0),
+            getattr(torch, group.text("type")),
+            group.whole("packing", 1, PACKING)
+            if "packing" in group.value
+            else 1,  # not in formats 1 to 3
+            device,
+        ),
+    )
+
+
+def farthest(steps: Sequence[Step]) -> float:
+    """The largest number in the maps of some steps, or more."""
+    most = 0.0
+    for table in (cast(Any, step.table) for step in steps):
+        if isinstance(table, CompactTable):
+            most = max(most, math.ldexp(1.0, table.exponent + 15))
+        names = ("knots", "values") if isinstance(table, KnotTable) else ("lo", "hi")
+        parts = [getattr(table, name) for name in names]
+        if isinstance(table, GridTable):
+            parts.append(table.values)
+        most = max(most, *(float(part.abs().amax()) for part in parts if part.numel()))
+    return most
+
+
+def _check_maps(name: str, parts: dict[str, Tensor]) -> None:
+    """Refuse maps that are not finite or not ascending, and tensors that do not belong together."""
+    exact, pair = {torch.float32, torch.float64}, ("lo", "hi") if "lo" in parts else ("knots", "values")
+    if not {t.dtype for t in parts.values()} <= exact or parts[pair[0]].dtype != parts[pair[1]].dtype:
+        raise ValueError(f"{name} mixes types of numbers, or they are neither float32 nor float64")
+    shape = parts["values"].shape
+    if shape[1] < (1 if "knots" in parts else 2) or parts.get("knots", parts["values"]).shape != shape:
+        raise ValueError(f"{name} has maps of {shape[1]} values, or other numbers of knots")
+    for field, t in parts.items():
+        if not bool(torch.isfinite(t).all()):
+            raise ValueError(f"{name}.{field} holds NaN or infinity: the flow did not stay finite")
+    falls = parts["lo"] - parts["hi"] if "lo" in parts else -parts["knots"].diff(dim=1)
+    # Averages of equal numbers may differ in the last digit.
+    slack = 1e-5 * parts["knots" if "knots" in parts else "hi"].abs().amax() if falls.numel() else 0.0
+    if bool((falls > slack).any()):
+        raise ValueError(f"{name} holds maps whose knots do not ascend")
