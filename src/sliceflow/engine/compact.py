@@ -2,14 +2,12 @@
 
 A map is kept as its displacement D(z) = T(z) − z, piecewise linear through a few knots that stand where
 it bends, rounded to whole steps. `at_bends` makes such a table of a grid at once, with so many knots
-for each map; `compress` takes its time, and as few as an error allows. For moving particles it is made
-a grid again.
+for each map. For moving particles it is made a grid again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.transports import GridTable, KnotTable
-from sliceflow.kernels.reference_bends import MOST_LEVEL, rounded, shift_of
+from sliceflow.kernels.reference_bends import MOST_LEVEL
 
 if TYPE_CHECKING:
     from sliceflow.engine.transports import Table
@@ -29,8 +27,6 @@ __all__ = [
     "CompactTable",
     "Step",
     "at_bends",
-    "compress",
-    "compress_model",
     "map_bytes",
     "thinned",
 ]
@@ -140,77 +136,3 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     return CompactTable(
         lo, hi, sizes, at.view(-1), levels.view(-1), n_bins, exponent, table.values.dtype
     )
-
-
-def compress(table: GridTable, error: float) -> CompactTable:
-    """The maps of a grid with as few knots as an error allows.
-
-    Parameters
-    ----------
-    table : with its weights, as `GridTable.thin` keeps them: what counts is the error of particles
-    error : root mean square of a particle's error, in the units of z. All maps have the same, and not
-        one relative to their displacements: errors of large and small maps add up alike
-
-    Returns
-    -------
-    Table on the same grid, its range rounded to 1/8 of a step, the displacements to whole ones. A step
-    is the largest power of two that is not above `error`, unless displacements are enormous.
-    """
-    if table.weights is None:
-        table = table.thin(table.values.shape[1] - 1)
-    if table.weights is None:
-        raise ValueError(
-            "the tables do not tell where the particles were: compress a flow as it was fitted, "
-            "not one that was saved and loaded"
-        )
-    n_bins, device = table.values.shape[1] - 1, table.lo.device
-    if n_bins > MOST_BINS:
-        raise ValueError(f"maps of {n_bins} bins; at most {MOST_BINS} can be kept: fit with fewer")
-    values = table.values.double().cpu()
-    lo, hi = table.lo.double().cpu(), table.hi.double().cpu()
-    farthest = float(shift_of(lo, hi, values).abs().amax()) if len(lo) else 0.0
-    if not math.isfinite(farthest):
-        raise ValueError("the maps hold NaN or infinity: the flow did not stay finite")
-    fits = math.frexp(farthest / (MOST_LEVEL - 1))[1]  # 16 bits
-    exponent = max(math.frexp(error)[1] - 1, fits, -1000)
-    step = math.ldexp(1.0, exponent)
-    lo, hi, shift = rounded(lo, hi, values, step)
-    share = table.weights.double().cpu().square()  # they are square roots
-    weights = torch.nn.functional.pad(share, (1, 0)) + torch.nn.functional.pad(share, (0, 1))
-    from sliceflow.kernels.cpu_bends import bends  # numba is slow to import
-
-    arrays = bends(shift.numpy(), weights.numpy(), error, step, MOST_KNOTS)
-    sizes, at, levels = (torch.from_numpy(array).to(device) for array in arrays)
-    return CompactTable(
-        lo.to(device),
-        hi.to(device),
-        sizes,
-        at,
-        levels,
-        n_bins,
-        exponent,
-        table.values.dtype,
-    )
-
-
-def compress_model(model: Sequence[Sequence[Step]], error: float) -> list[list[Step]]:
-    """The steps of a model with compact tables in place of grids; other tables stay as they are.
-
-    Steps with few directions, at the coarse levels of pictures, get a smaller part of the error: they
-    have few maps to pay for, and later steps build on them.
-
-    Parameters
-    ----------
-    error : root of the sum of squares of all steps' errors: what they add up to for a particle if they
-        are independent of each other
-    """
-    tables = (step.table for steps in model for step in steps)
-    squares = sum(len(table.lo) ** 0.5 for table in tables if isinstance(table, GridTable))
-
-    def small(step: Step) -> Step:
-        if not isinstance(step.table, GridTable):
-            return step
-        part = math.sqrt(len(step.table.lo) ** 0.5 / squares)
-        return replace(step, table=compress(step.table, error * part))
-
-    return [[small(step) for step in steps] for steps in model]

@@ -27,17 +27,13 @@ from torch import Tensor
 
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import BUDGET, Flow
-from sliceflow.engine.frames import AnyFrame, Axis, Frame, Orthogonal
+from sliceflow.engine.frames import AnyFrame, Axis, Frame, FrameKind, Orthogonal
 from sliceflow.engine.transports import Counts, Fit, Histogram
-from sliceflow.kernels.reference import project_tiles
 from sliceflow.online.tally import Tally, mixed, power
-from sliceflow.pictures.pyramid import Subspace, basis
-from sliceflow.pictures.tiles import TileFrame, Tiles
 
-__all__ = ["Change", "Ledger", "Mixture", "Place"]
+__all__ = ["REACH", "Change", "Ledger", "Mixture", "Place", "whole"]
 
 REACH = 8.0  # how far the first bins reach, in standard deviations of an even spread of directions
-_NARROW = 2.0**7
 _WHOLE = 2.0**18
 
 
@@ -58,11 +54,15 @@ def whole_rows(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Place:
-    """A stage whose data are counted: number `index` of `flow`, in a subspace of x or in x itself."""
+    """A stage whose data are counted: number `index` of `flow`. Pictures have places of their own."""
 
     flow: Flow
     index: int
-    subspace: Subspace | None = None
+
+    @property
+    def kind(self) -> FrameKind:
+        """The frames of the stage."""
+        return self.flow.schedule[self.index].frame
 
     @property
     def n_steps(self) -> int:
@@ -71,27 +71,16 @@ class Place:
     @property
     def independent(self) -> bool:
         """Whether the directions of x are the same with any condition."""
-        return isinstance(self.flow.schedule[self.index].frame, (Tiles, Orthogonal, Axis))
+        return isinstance(self.kind, (Orthogonal, Axis))
 
     @property
     def most_directions(self) -> int:
         """Of any of its steps, if the frame says; else 0."""
-        kind = self.flow.schedule[self.index].frame
-        return kind.most_directions if isinstance(kind, Tiles) else getattr(kind, "n_directions", 0)
+        return getattr(self.kind, "n_directions", 0)
 
     def down(self, x: Tensor) -> Tensor:
         """Data x (d, n) as the stage sees them: whole numbers, whatever comes with them."""
-        space = self.subspace
-        if space is None:
-            return whole_rows(x)
-        x, n = whole(x), x.shape[1]
-        if space.whole:
-            return x
-        rows = whole(basis(space.height, space.h, space.upsampling)).to(x.device)
-        columns = whole(basis(space.width, space.w, space.upsampling)).to(x.device)
-        image = x.reshape(space.channels, space.height, space.width * n)
-        image = whole(torch.matmul(rows.T, image)).view(-1, space.width, n)
-        return whole(torch.matmul(columns.T, image)).view(-1, n)
+        return whole_rows(x)
 
     def frame(self, k: int, x: Tensor) -> AnyFrame:
         """The frame of step k, its directions of x being those of any condition."""
@@ -99,34 +88,22 @@ class Place:
 
     def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
         """Θx of what `down` gave, (h, n): the same numbers on every occasion."""
-        if isinstance(frame, TileFrame):
-            return project_tiles(x, whole(frame.theta), frame.geometry)
         assert isinstance(frame, Frame)
         return x if frame.theta is None else torch.mm(whole(frame.theta), x)
 
-    def tally(self, frame: AnyFrame, x: Tensor, n_bins: int) -> Tally:
-        """Nothing counted yet, for x (d, n).
+    def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
+        """How far the first bins reach on either side of 0, for x (d, n): (h,).
 
-        Standardised rows are of length √d and pixels in [−1, 1] of length √d at most, so that a random
-        direction of unit length sees them at 0 ± 1: bins to ±8 are hardly ever left. Pictures can also
-        not be further out than the sum of a direction's coefficients. Cosines see some frequencies
-        far out and others hardly at all: their bins begin narrow and become as wide as they have to.
+        Standardised rows are of length √d, so that a random direction of unit length sees them at
+        0 ± 1: bins to ±8 are hardly ever left.
         """
         h = frame.n_directions or x.shape[0]
-        half = torch.full((h,), REACH, dtype=torch.float64, device=x.device)
-        if self.subspace is not None and isinstance(frame, TileFrame):
-            space, k = self.subspace, frame.geometry.side
-            sums = whole(frame.theta[:k, :k]).abs().sum(1).repeat(h // k)
-            largest = math.prod(
-                float(basis(full, small, space.upsampling).abs().sum(0).max())
-                for full, small in ((space.height, space.h), (space.width, space.w))
-            )
-            kind = self.flow.schedule[self.index].frame
-            if isinstance(kind, Tiles) and kind.cosines:
-                half = half / _NARROW
-            # A little more: the largest pixel must not lie on the last edge.
-            half = torch.minimum(half * space.scale(), sums * (largest * 1.01))
-        counts = torch.zeros((h, n_bins), dtype=torch.int32, device=x.device)
+        return torch.full((h,), REACH, dtype=torch.float64, device=x.device)
+
+    def tally(self, frame: AnyFrame, x: Tensor, n_bins: int) -> Tally:
+        """Nothing counted yet, for x (d, n)."""
+        half = self.reach(frame, x)
+        counts = torch.zeros((len(half), n_bins), dtype=torch.int32, device=x.device)
         return Tally(counts, half * (2 / n_bins))
 
 

@@ -15,23 +15,32 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import events, transports
+from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.compact import Step
 from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
-from sliceflow.pictures import schedules
+from sliceflow.pictures import saved, schedules
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.online import PicturesOnline
-from sliceflow.pictures.plan import check_parameters, choose_clusters, choose_particles, steps_per_stage
+from sliceflow.pictures.plan import (
+    check_parameters,
+    choose_clusters,
+    choose_operands,
+    choose_particles,
+    steps_per_stage,
+)
 from sliceflow.pictures.samples import Offline, proportional_codes, sample_codes
 from sliceflow.pictures.start import PictureStart, begin
 from sliceflow.ranks.ranks import Ranks
 from sliceflow.storage.checkpoints import Keeper, identity, same_on_all
+from sliceflow.storage.file import Fields
+from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved
 
 __all__ = ["ImageFlow"]
@@ -102,6 +111,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     >>> flow.fit(digits.images.astype("uint8"), digits.target).sample(5, labels=3).shape
     (5, 8, 8)
     """
+
+    _condition: conditions.Labels | None
 
     def __init__(
         self,
@@ -325,6 +336,19 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "history_")
         if not self._model[0]:
             raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
+
+    def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        return saved.packed(self, tensors)
+
+    @classmethod
+    def _unpacked(
+        cls, header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
+    ) -> Self:
+        return saved.unpacked(cls, header, tensors, device, allowed)
+
+    def _use_precision(self, precision: str, device: torch.device) -> None:
+        self.set_params(precision=precision)._check_parameters()
+        self._walk = replace(self._walk, precision=choose_operands(precision, device))
 
     def _check_parameters(self) -> None:
         check_parameters(self)

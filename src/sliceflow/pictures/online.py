@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -15,8 +16,10 @@ from sliceflow.engine import events, transports
 from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.classes import arranged
 from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
-from sliceflow.online.counts import Ledger, Place
+from sliceflow.kernels import reference
+from sliceflow.online.counts import REACH, Ledger, Place, whole
 from sliceflow.online.first import First
 from sliceflow.online.growing import can_go_on, go_on, keep
 from sliceflow.online.rows import Given, Online, histogram_bins, parameters_of
@@ -30,17 +33,76 @@ from sliceflow.pictures.plan import (
     directions_for,
     pixels_between,
 )
+from sliceflow.pictures.pyramid import Subspace, basis
 from sliceflow.pictures.start import check_refresh_memory
+from sliceflow.pictures.tiles import TileFrame, Tiles
 
 if TYPE_CHECKING:
     from sliceflow.pictures.estimator import ImageFlow
 
 __all__ = ["PicturesOnline"]
 
+_NARROW = 2.0**7  # by which the first bins of cosines are narrower
+
 _FIXED = (
     "schedule", "quality", "levels", "mirror", "device", "random_state", "observed", "transport",
     "dequantize", "upsampling", "directions", "taper",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LevelPlace(Place):
+    """A stage whose pictures are counted, in its subspace."""
+
+    subspace: Subspace
+
+    @property
+    def independent(self) -> bool:
+        return True
+
+    @property
+    def most_directions(self) -> int:
+        return self._tiles.most_directions
+
+    @property
+    def _tiles(self) -> Tiles:
+        kind = self.kind
+        assert isinstance(kind, Tiles)
+        return kind
+
+    def down(self, x: Tensor) -> Tensor:
+        space, x, n = self.subspace, whole(x), x.shape[1]
+        if space.whole:
+            return x
+        rows = whole(basis(space.height, space.h, space.upsampling)).to(x.device)
+        columns = whole(basis(space.width, space.w, space.upsampling)).to(x.device)
+        image = x.reshape(space.channels, space.height, space.width * n)
+        image = whole(torch.matmul(rows.T, image)).view(-1, space.width, n)
+        return whole(torch.matmul(columns.T, image)).view(-1, n)
+
+    def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
+        assert isinstance(frame, TileFrame)
+        return reference.project_tiles(x, whole(frame.theta), frame.geometry)
+
+    def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
+        """How far the first bins reach on either side of 0, for x (d, n): (h,).
+
+        Pixels in [−1, 1] are of length √d at most, as standardised rows are. They cannot be further out
+        than the sum of a direction's coefficients. Cosines see some frequencies far out and others
+        hardly at all: their bins begin narrow and become as wide as they have to.
+        """
+        assert isinstance(frame, TileFrame)
+        space, k, h = self.subspace, frame.geometry.side, frame.n_directions
+        half = torch.full((h,), REACH, dtype=torch.float64, device=x.device)
+        sums = whole(frame.theta[:k, :k]).abs().sum(1).repeat(h // k)
+        largest = math.prod(
+            float(basis(full, small, space.upsampling).abs().sum(0).max())
+            for full, small in ((space.height, space.h), (space.width, space.w))
+        )
+        if self._tiles.cosines:
+            half = half / _NARROW
+        # A little more: the largest pixel must not lie on the last edge.
+        return torch.minimum(half * space.scale(), sums * (largest * 1.01))
 
 
 @dataclass(frozen=True)
@@ -216,4 +278,4 @@ class PicturesOnline(Online):
 def _places(walk: Walk) -> list[Place]:
     """Where the pictures of a walk are counted; every level is a flow of a single stage."""
     engines = (walk.engine(i) for i in range(len(walk.stages)))
-    return [Place(flow, 0, subspace) for flow, subspace in engines]
+    return [LevelPlace(flow, 0, subspace) for flow, subspace in engines]

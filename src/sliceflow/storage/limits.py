@@ -11,31 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.engine.compact import Step
-from sliceflow.engine.frames import Axis, Random
-from sliceflow.engine.schedule import Stage
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.schedules import PictureStage
-from sliceflow.pictures.tiles import Tiles
 from sliceflow.storage.file import Fields
 from sliceflow.storage.tables import farthest
 
 if TYPE_CHECKING:
-    from sliceflow.pictures.estimator import ImageFlow
-    from sliceflow.vectors.estimator import SlicedWassersteinFlow
+    pass
 
-__all__ = [
-    "Allowance",
-    "check_pictures",
-    "check_vectors",
-    "frame_bytes",
-    "model_bytes",
-    "tile_bytes",
-]
+__all__ = ["Allowance", "check_reach", "grid_bytes", "model_bytes", "offset_of", "rotation_bytes"]
 
 _SMALL = 10_000_000  # bytes of a file that must not take long, whatever is in it
 _UNPACKED = 100 << 20  # bytes of maps that a small file may have,
@@ -99,64 +85,7 @@ def model_bytes(header: Fields, allowed: Allowance) -> int:
     return total
 
 
-def frame_bytes(d: int, width: int, stages: Sequence[Stage], rows: Sequence[Fields]) -> int:
-    """What drawing one vector takes: its frames, the condition's directions, maps made grids again."""
-    most = 0
-    for stage, row in zip(stages, rows, strict=True):
-        if not row.rows("tables") or isinstance(stage.frame, Axis):
-            frame = 0
-        elif isinstance(stage.frame, Random):
-            frame = 32 * stage.frame.n_directions * (d + width)
-        else:
-            frame = _rotation_bytes(d) + 24 * d * width
-        most = max(most, frame + _grid_bytes(row))
-    return most + 48 * d
-
-
-def tile_bytes(
-    layout: Layout, stages: Sequence[PictureStage], width: int, rows: Sequence[Fields]
-) -> int:
-    """What drawing one picture takes, `width` being that of a condition that shifts projections."""
-    (c, height, width_of_all), most, sides = layout.shape, 0, set()
-    for stage, row in zip(stages, rows, strict=True):
-        if not row.rows("tables"):
-            continue
-        tiles = Tiles(c, stage.h, stage.w, stage.patch)
-        side = c * min(stage.patch, stage.h) * min(stage.patch, stage.w)
-        painted = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
-        tables = tiles.most_directions * (24 * width + 32)
-        most = max(most, painted + tables + _grid_bytes(row))
-        sides.add(side)
-    return most + sum(map(_rotation_bytes, sides)) + 64 * layout.dimension
-
-
-def check_vectors(flow: SlicedWassersteinFlow) -> None:
-    """Refuse a model whose samples may not be finite."""
-    engine, dtype = flow._flow, flow._type
-    stages: list[tuple[float, list[Step]]] = [(stage.step_size, []) for stage in engine.schedule]
-    for step in flow._model:
-        stages[step.stage][1].append(step)
-    units, offset = flow._units, _offset(engine.amplifier, flow._codes)
-    d, straight = len(units.shift), ~units.bent  # of a bent column every number is finite
-    reach = _reach(stages, d, dtype, entropy=engine.entropy, offset=offset)
-    end = reach * float(units.scale[straight].max(initial=0.0))
-    end += float(np.abs(units.shift[straight]).max(initial=0.0))
-    if not end < torch.finfo(dtype).max:
-        raise ValueError(
-            f"its samples may not stay finite: scale and shift bring them to {end:.1e}, and "
-            f"{str(dtype).removeprefix('torch.')} ends at {torch.finfo(dtype).max:.1e}; "
-            "fit with rescaled columns, or in float64"
-        )
-
-
-def check_pictures(flow: ImageFlow) -> None:
-    """Refuse a model whose samples may not be finite."""
-    walk, stages = flow._walk, [(1.0, steps) for steps in flow._model]
-    offset = _offset(walk.amplifier, flow._codes)
-    _reach(stages, walk.layout.dimension, torch.float32, start=walk.start_noise, offset=offset)
-
-
-def _reach(
+def check_reach(
     stages: Sequence[tuple[float, Sequence[Step]]],
     d: int,
     dtype: torch.dtype,
@@ -190,20 +119,20 @@ def _reach(
     return reach
 
 
-def _offset(amplifier: float, codes: Tensor | None) -> float:
+def offset_of(amplifier: float, codes: Tensor | None) -> float:
     """The largest that a condition of these codes adds to a projection."""
     if codes is None or math.isinf(amplifier):
         return 0.0
     return amplifier * _STEEPEST * (float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0)
 
 
-def _rotation_bytes(d: int) -> int:
+def rotation_bytes(d: int) -> int:
     """The pool of rotations, what it is made from, and a block of those made from it (`frames`)."""
     steps = max(1, min(32, (1 << 22) // (d * d)))
     return 8 * d * d * (24 + 4 * steps)
 
 
-def _grid_bytes(row: Fields) -> int:
+def grid_bytes(row: Fields) -> int:
     """The largest step of compact maps as a grid."""
     return max(
         (

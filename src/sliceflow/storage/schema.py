@@ -1,6 +1,6 @@
 """The small pieces of a model as JSON and tensors, and back: parameters, seeds, conditions, and so on.
 
-What comes back has been checked. Tables, which are most of a model, are `table_packing`'s.
+What comes back has been checked. Tables, which are most of a model, are in `tables`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.layout import Layout
 from sliceflow.storage.file import Fields
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "pack_particle_conditions",
     "parameters_of",
     "restore",
-    "restore_layout",
     "restore_parameters",
     "restore_seed",
     "unpack_condition",
@@ -40,7 +38,7 @@ __all__ = [
 
 FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
 TRANSPORTS = (transports.Sorted, transports.Histogram, transports.Auto)
-_MOST = 1 << 28  # bytes of class labels, and values of a picture
+_MOST = 1 << 28  # bytes of class labels
 _PATH = 100  # names in the path of a seed, and letters of a name
 
 
@@ -151,28 +149,6 @@ def restore_seed(header: Fields) -> Seed:
     if type(entropy) is not int or not short or not all(type(name) in (int, str) for name in path):
         raise ValueError("seed must be an integer entropy and a short path of names and integers")
     return Seed(entropy, tuple(path))
-
-
-def restore_layout(row: Fields) -> Layout:
-    """The pictures' layout."""
-    channels = None if row.raw("channels") is None else row.whole("channels", 1)
-    levels = None if row.raw("levels") is None else row.whole("levels", 2)
-    layout = Layout(
-        row.whole("height", 1),
-        row.whole("width", 1),
-        channels,
-        row.text("dtype"),
-        levels,
-        row.flag("tensor"),
-    )
-    if layout.dimension > _MOST:
-        raise ValueError(f"pictures has {layout.dimension} values; at most {_MOST} are possible")
-    kind = re.fullmatch(
-        r"float(16|32|64)" if levels is None else r"bool|u?int(8|16|32|64)", layout.dtype
-    )
-    if kind is None:
-        raise ValueError(f"pictures.dtype is {layout.dtype!r}, which does not go with its levels")
-    return layout
 
 
 def check_tensor(

@@ -26,7 +26,10 @@ from sliceflow.errors import is_int, need, need_finite
 from sliceflow.online.growing import Growing
 from sliceflow.ranks.ranks import Ranks
 from sliceflow.storage.checkpoints import Keeper, digest, identity, same_on_all
+from sliceflow.storage.file import Fields
+from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved
+from sliceflow.vectors import saved
 from sliceflow.vectors.data import HeldRows, hold_out, read
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.memory import check_sample_memory
@@ -346,6 +349,15 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
     def _begin_online(self, X: Any) -> VectorsOnline:
         return VectorsOnline.begin(self, X)
+
+    def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        return saved.packed(self, tensors)
+
+    @classmethod
+    def _unpacked(
+        cls, header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
+    ) -> Self:
+        return saved.unpacked(cls, header, tensors, device, allowed)
 
     def _check_parameters(self) -> None:
         check_parameters(self)

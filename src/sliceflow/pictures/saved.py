@@ -1,0 +1,190 @@
+"""The model file of an `ImageFlow`: what of it is written, and how it is read again."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from sliceflow.devices import projection_budget
+from sliceflow.engine import conditions
+from sliceflow.engine.random import Seed
+from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.levels import DIRECTIONS, Walk
+from sliceflow.pictures.plan import choose_operands
+from sliceflow.pictures.pyramid import UPSAMPLINGS
+from sliceflow.pictures.schedules import PictureStage
+from sliceflow.pictures.tiles import Tiles
+from sliceflow.storage.file import Fields
+from sliceflow.storage.limits import (
+    Allowance,
+    check_reach,
+    grid_bytes,
+    model_bytes,
+    offset_of,
+    rotation_bytes,
+)
+from sliceflow.storage.models import restore_rest
+from sliceflow.storage.schema import check_tensor, restore_parameters, restore_seed, unpack_condition
+from sliceflow.storage.tables import pack_tables, unpack_tables
+
+if TYPE_CHECKING:
+    from sliceflow.pictures.estimator import ImageFlow
+
+__all__ = ["packed", "unpacked"]
+
+F = TypeVar("F", bound="ImageFlow")
+
+_MOST = 1 << 28  # values of a picture
+
+
+def packed(flow: ImageFlow, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The fitted model as JSON, its arrays in `tensors`."""
+    flow._check_model()
+    walk = flow._walk
+    tables = pack_tables(flow._model, tensors)
+    _check(flow)  # what cannot be read must not be written
+    if flow._mask is not None:
+        tensors["observed"] = flow._mask.view(walk.layout.shape)[0]
+    return {
+        "pictures": asdict(walk.layout),
+        "seed": asdict(walk.seed),
+        "amplifier": None if walk.apart else walk.amplifier,  # JSON has no infinity
+        "upsampling": walk.upsampling,
+        "directions": walk.directions,
+        "clip": walk.clip,
+        "dequantize": walk.dequantize,
+        "start_noise": walk.start_noise,
+        "taper": walk.taper,
+        "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(walk.stages)],
+    }
+
+
+def unpacked(
+    kind_of: type[F],
+    header: Fields,
+    tensors: dict[str, Tensor],
+    device: torch.device,
+    allowed: Allowance,
+) -> F:
+    """The model that `packed` described, checked: a ValueError names what is wrong with it."""
+    size_of_maps, layout = model_bytes(header, allowed), _layout(header.inner("pictures"))
+    c, h, w = layout.shape
+    allowed.check(size_of_maps + layout.dimension)
+    mask = None
+    if "observed" in tensors:
+        seen = check_tensor(tensors, "observed", torch.bool, (h, w))
+        mask = seen.reshape(1, h * w).repeat(c, 1).view(-1, 1)
+    parameters = restore_parameters(header, kind_of)
+    if mask is not None and parameters.get("observed") == {"kind": "mask"}:
+        parameters["observed"] = tensors["observed"].numpy()
+    elif mask is None and parameters.get("observed") is not None:
+        raise ValueError("the tensor observed is missing")
+    flow = kind_of(**parameters)
+    flow._check_parameters()
+    condition, flow._codes = unpack_condition(header, tensors)
+    flow._condition = condition
+    if isinstance(condition, conditions.Columns):
+        raise ValueError("condition.kind is 'columns'; pictures have labels or none")
+    seed, upsampling = restore_seed(header), header.text("upsampling")
+    if upsampling not in UPSAMPLINGS:
+        raise ValueError(f"upsampling is {upsampling!r}, not one of {sorted(UPSAMPLINGS)}")
+    directions = header.text("directions")
+    if directions not in DIRECTIONS:
+        raise ValueError(f"directions is {directions!r}, not one of {DIRECTIONS}")
+    rows = header.inners("schedule")
+    stages = [
+        PictureStage(
+            row.whole("h", 1, h), row.whole("w", 1, w), row.whole("patch", 1), row.whole("n_steps", 1)
+        )
+        for row in rows
+    ]
+    width = 0 if condition is None else condition.width
+    apart = header.raw("amplifier") is None
+    allowed.check(size_of_maps, _tile_bytes(layout, stages, 0 if apart else width, rows))
+    flow._walk = Walk(
+        layout,
+        stages,
+        seed,
+        n_conditions=width,
+        amplifier=math.inf if apart else header.number("amplifier", 0),
+        known=None if mask is None or not bool(mask.any()) else mask.to(device),
+        upsampling=upsampling,
+        directions=directions,
+        clip=header.flag("clip"),
+        dequantize=header.flag("dequantize"),
+        start_noise=header.number("start_noise", 0),
+        taper=header.number("taper", 0, 1),
+        budget=projection_budget(device),
+        precision=choose_operands(flow.precision, device),
+    )
+    flow._model = []
+    for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
+        tiles, place = Tiles(c, stage.h, stage.w, stage.patch), seed.child("level", i, "frame", 0)
+
+        def n_maps(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
+            return tiles.geometry(place, k).n_directions * max(1, flow._walk.apart)
+
+        # Every level of a walk is a flow of a single stage.
+        flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
+    if not any(flow._model):
+        raise ValueError("there are no tables; the model is empty")
+    _check(flow)
+    flow._layout, flow._mask, flow._device = layout, mask, device
+    flow.schedule_ = stages
+    shape = (h, w, c) if layout.channels else (h, w)
+    restore_rest(flow, header, tensors, shape, layout.dtype)
+    if layout.tensor and "particles_" in vars(flow):
+        flow.particles_ = torch.from_numpy(flow.particles_)
+    return flow
+
+
+def _layout(row: Fields) -> Layout:
+    """The pictures' layout."""
+    channels = None if row.raw("channels") is None else row.whole("channels", 1)
+    levels = None if row.raw("levels") is None else row.whole("levels", 2)
+    layout = Layout(
+        row.whole("height", 1),
+        row.whole("width", 1),
+        channels,
+        row.text("dtype"),
+        levels,
+        row.flag("tensor"),
+    )
+    if layout.dimension > _MOST:
+        raise ValueError(f"pictures has {layout.dimension} values; at most {_MOST} are possible")
+    kind = re.fullmatch(
+        r"float(16|32|64)" if levels is None else r"bool|u?int(8|16|32|64)", layout.dtype
+    )
+    if kind is None:
+        raise ValueError(f"pictures.dtype is {layout.dtype!r}, which does not go with its levels")
+    return layout
+
+
+def _tile_bytes(
+    layout: Layout, stages: Sequence[PictureStage], width: int, rows: Sequence[Fields]
+) -> int:
+    """What drawing one picture takes, `width` being that of a condition that shifts projections."""
+    (c, height, width_of_all), most, sides = layout.shape, 0, set()
+    for stage, row in zip(stages, rows, strict=True):
+        if not row.rows("tables"):
+            continue
+        tiles = Tiles(c, stage.h, stage.w, stage.patch)
+        side = c * min(stage.patch, stage.h) * min(stage.patch, stage.w)
+        painted = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
+        tables = tiles.most_directions * (24 * width + 32)
+        most = max(most, painted + tables + grid_bytes(row))
+        sides.add(side)
+    return most + sum(map(rotation_bytes, sides)) + 64 * layout.dimension
+
+
+def _check(flow: ImageFlow) -> None:
+    """Refuse a model whose samples may not be finite."""
+    walk, stages = flow._walk, [(1.0, steps) for steps in flow._model]
+    offset = offset_of(walk.amplifier, flow._codes)
+    check_reach(stages, walk.layout.dimension, torch.float32, start=walk.start_noise, offset=offset)
