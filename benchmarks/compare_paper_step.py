@@ -205,7 +205,7 @@ def paper_flow(
     directions, encoding the data and painting levels are not timed; particles start at 0.1 instead of
     1, which is what the authors ran. η is the level's number of coefficients.
     """
-    layout, seed = Layout.of(data.images, data.levels), Seed(0)
+    layout, seed = Layout.of(data.images, data.n_pixel_values), Seed(0)
     raw = layout.read(data.images, device)
     generator = torch.Generator(device).manual_seed(0)
     x = start_noise * torch.randn((layout.dimension, m), generator=generator, device=device)
@@ -252,9 +252,9 @@ def equal_quality(
     device: torch.device,
 ) -> tuple[dict, str]:
     """Part 2: both distances against seconds, Algorithm 1 and ours, and the ratio at equal distance."""
-    judge = Judge.of(train.images, test.images, levels=train.levels)
+    judge = Judge.of(train.images, test.images, n_pixel_values=train.n_pixel_values)
     floor = judge.score(train.images)
-    few = datasets.Pictures(train.images[:1000], None, train.levels, train.name)
+    few = datasets.Pictures(train.images[:1000], None, train.n_pixel_values, train.name)
     paper_flow(few, text, 1000, 64, 1, chunk, device)  # whatever is set up on first use
     theirs, ours = [], []
     for n in steps:

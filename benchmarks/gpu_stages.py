@@ -45,7 +45,7 @@ def measured_stages(
             device=device,
             random_state=SEED.entropy,
             transport=transports.Histogram(bins),
-            clusters=1,
+            n_clusters=1,
             n_knots=0,
         ).fit(images, classes, listeners=listeners)
 

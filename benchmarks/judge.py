@@ -13,14 +13,14 @@ __all__ = ["Judge", "NetworkJudge"]
 class Judge:
     """Scores samples against `test` rows: sliced distance, and FD in the training rows' leading axes.
 
-    All rows are pixels as 2v/levels - 1. `Judge.of` finds the axes once; the numbers are those of
+    All rows are pixels as 2v/n_pixel_values - 1. `Judge.of` finds the axes once; the numbers are of
     `metrics.frechet_distance_pca`.
     """
 
     test: np.ndarray
     mean: np.ndarray
     axes: np.ndarray
-    levels: int
+    n_pixel_values: int
     n_directions: int
 
     @classmethod
@@ -29,20 +29,22 @@ class Judge:
         train: np.ndarray,
         test: np.ndarray,
         *,
-        levels: int = 256,
+        n_pixel_values: int = 256,
         most: int = 5000,
         n_components: int = 32,
         n_directions: int = 500,
     ) -> "Judge":
         """The judge of pictures (n, h, w[, c]); no more than `most` test pictures are used."""
-        rows = _rows(train, levels)
+        rows = _rows(train, n_pixel_values)
         covariance = np.cov(rows.T, dtype=np.float64)
         axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :n_components].T
-        return cls(_rows(test[:most], levels), rows.mean(axis=0), axes, levels, n_directions)
+        return cls(
+            _rows(test[:most], n_pixel_values), rows.mean(axis=0), axes, n_pixel_values, n_directions
+        )
 
     def score(self, samples: np.ndarray) -> dict[str, float]:
         """Both distances of as many samples as there are test rows."""
-        rows = _rows(samples[: len(self.test)], self.levels)
+        rows = _rows(samples[: len(self.test)], self.n_pixel_values)
         return {
             "sliced distance": metrics.sliced_wasserstein(
                 rows, self.test, n_directions=self.n_directions
@@ -66,11 +68,11 @@ class NetworkJudge:
         train: np.ndarray,
         labels: np.ndarray | None,
         *,
-        levels: int = 256,
+        n_pixel_values: int = 256,
         device: str = "auto",
     ) -> "NetworkJudge":
         """Train the network; without labels it learns which way up pictures are."""
-        network = metrics.train_classifier(train, labels, levels=levels, device=device)
+        network = metrics.train_classifier(train, labels, n_pixel_values=n_pixel_values, device=device)
         return cls(network, network.features(train))
 
     def score(self, samples: np.ndarray) -> dict[str, float]:
@@ -78,5 +80,5 @@ class NetworkJudge:
         return {"FD": metrics.frechet_distance(self.network.features(samples), self.features)}
 
 
-def _rows(images: np.ndarray, levels: int) -> np.ndarray:
-    return images.reshape(len(images), -1).astype(np.float32) * np.float32(2 / levels) - 1
+def _rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
+    return images.reshape(len(images), -1).astype(np.float32) * np.float32(2 / n_pixel_values) - 1

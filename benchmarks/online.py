@@ -50,7 +50,7 @@ class World:
     images: np.ndarray
     labels: np.ndarray
     names: Sequence[str]
-    levels: int
+    n_pixel_values: int
     schedule: str
     n_first: int  # classes that a conditional flow begins with
 
@@ -91,9 +91,9 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def rows_of(images: np.ndarray, levels: int, most: int = 5000) -> np.ndarray:
+def rows_of(images: np.ndarray, n_pixel_values: int, most: int = 5000) -> np.ndarray:
     """Some pictures as rows in [-1, 1]."""
-    return images[:most].reshape(len(images[:most]), -1) * np.float32(2 / levels) - 1
+    return images[:most].reshape(len(images[:most]), -1) * np.float32(2 / n_pixel_values) - 1
 
 
 def kept(shares: np.ndarray, real: np.ndarray, classes: Sequence[int]) -> float:
@@ -117,7 +117,7 @@ class Watcher:
         test = test[np.random.default_rng(0).permutation(len(test))]
         out = {
             "distance": metrics.sliced_wasserstein(
-                rows_of(samples, self.world.levels), rows_of(test, self.world.levels)
+                rows_of(samples, self.world.n_pixel_values), rows_of(test, self.world.n_pixel_values)
             )
         }
         if labels is None:
@@ -133,7 +133,10 @@ class Watcher:
 
 def picture(flow: ImageFlow, world: World, caption: str) -> Image.Image:
     """The first samples: a row for each class that is there, or any of them."""
-    samples, labels = as_bytes(np.asarray(flow.particles_), world.levels), flow.particle_conditions_
+    samples, labels = (
+        as_bytes(np.asarray(flow.particles_), world.n_pixel_values),
+        flow.particle_conditions_,
+    )
     if labels is None:
         shown = grid(samples[: ROWS * COLUMNS].reshape(ROWS, COLUMNS, *samples.shape[1:]), 28)
     else:
@@ -219,7 +222,7 @@ def refreshes(
         "alike": np.arange(len(order)) < len(order) // 2,
         "new classes": ~new,
     }
-    real = rows_of(test.images[rng.permutation(len(test.images))], world.levels)
+    real = rows_of(test.images[rng.permutation(len(test.images))], world.n_pixel_values)
     out = []
     for name, first in halves.items():
         begin = make().partial_fit(world.images[order[first]])
@@ -234,7 +237,7 @@ def refreshes(
                 again = partial(begin.refresh, last if last < whole else None)
                 seconds = timed(again)
             far = {
-                kind: metrics.sliced_wasserstein(rows_of(samples, world.levels), real)
+                kind: metrics.sliced_wasserstein(rows_of(samples, world.n_pixel_values), real)
                 for kind, samples in (
                     ("batched", np.asarray(begin.particles_)),
                     ("offline", begin.sample(5000, random_state=0)),
@@ -288,7 +291,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     world = world if args.per_class is None else world.some(args.per_class)
     args.out.mkdir(parents=True, exist_ok=True)
     recogniser = metrics.train_classifier(
-        world.images, world.labels, levels=world.levels, device=args.device, mirror=False
+        world.images,
+        world.labels,
+        n_pixel_values=world.n_pixel_values,
+        device=args.device,
+        mirror=False,
     )
     right = recogniser.score(test.images, test.labels)
     print(f"the recogniser is right on {right:.2%} of the test pictures", flush=True)
@@ -298,10 +305,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             schedule=args.schedule or world.schedule,
             quality=args.steps or (5 if small else 30),
             n_particles=args.particles or (1500 if small else 60_000),
-            levels=world.levels,
+            n_pixel_values=world.n_pixel_values,
             device=device,
-            directions="pixels",  # the fits from scratch would choose by what is there
-            clusters=1,  # partial_fit knows of none
+            patch_basis="pixels",  # the fits from scratch would choose by what is there
+            n_clusters=1,  # partial_fit knows of none
             random_state=0,
         )
 

@@ -65,7 +65,7 @@ def main() -> None:
         "schedule": args.schedule,
         "amplifier": "auto" if args.amplifier is None else args.amplifier,
         "clusters": args.clusters or "auto",
-        "levels": data.levels,
+        "n_pixel_values": data.n_pixel_values,
         "mirror": args.mirror,
         "observed": args.observed,
         "device": args.device,
@@ -123,9 +123,9 @@ def main() -> None:
         np.save(args.out / "offline.npy", offline)
     from PIL import Image
 
-    Image.fromarray(picture if data.levels == 256 else picture * (255 // (data.levels - 1))).save(
-        args.out / "grid.png"
-    )
+    Image.fromarray(
+        picture if data.n_pixel_values == 256 else picture * (255 // (data.n_pixel_values - 1))
+    ).save(args.out / "grid.png")
     settings |= {"n_particles": args.particles, "quality": args.steps}
     settings = {k: str(v) for k, v in settings.items()}
     (args.out / "run.json").write_text(json.dumps(settings | out, indent=1))

@@ -49,8 +49,8 @@ def candidates(paper: str, text: str, labels: bool, steps: tuple[int, ...]) -> l
     n, side = steps[1], text.split()[-1].split("[")[0]
     changed: dict[str, dict] = {
         "the paper's schedule": {"schedule": paper},
-        "low levels × 1": {"schedule": text.replace("*3", "")},
-        "low levels × 10": {"schedule": text.replace("*3", "*10")},
+        "low n_pixel_values × 1": {"schedule": text.replace("*3", "")},
+        "low n_pixel_values × 10": {"schedule": text.replace("*3", "*10")},
         "small patches once": {"schedule": text.replace(f" {side}[7,5,3]*2", "")},
         "small patches again × 4": {"schedule": text.replace(f"{side}[7,5,3]*2", f"{side}[7,5,3]*4")},
         "no pairs, no single pixels": {"schedule": text.replace(f" {side}[2,1]", "")},
@@ -86,7 +86,9 @@ class Judge:
 
     def __init__(self, train: Pictures, test: Pictures, device: str, weights: Path | None) -> None:
         given = (train.images, train.labels, test.images, test.labels)
-        self.network = metrics.train_classifier(*given, levels=train.levels, device=device)
+        self.network = metrics.train_classifier(
+            *given, n_pixel_values=train.n_pixel_values, device=device
+        )
         self.train, self.test, self.weights, self.device = train, test, weights, device
         self.wanted = self.network.features(test.images)
 
@@ -110,7 +112,12 @@ def fitted(
 ) -> tuple[ImageFlow, float]:
     """A flow and its seconds, compiling aside."""
     mirror = train.images.ndim == 4
-    settings = {"levels": train.levels, "mirror": mirror, "device": device, "n_knots": 0}
+    settings = {
+        "n_pixel_values": train.n_pixel_values,
+        "mirror": mirror,
+        "device": device,
+        "n_knots": 0,
+    }
     settings |= {"random_state": seed, **candidate.settings}
     return timed_fit(train.images, labels, m, candidate.quality, **settings)
 

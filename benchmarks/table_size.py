@@ -58,7 +58,7 @@ class Problem:
     images: np.ndarray
     labels: np.ndarray | None
     held_out: np.ndarray
-    levels: int
+    n_pixel_values: int
     mirror: bool = False
 
     @classmethod
@@ -74,11 +74,13 @@ class Problem:
             return cls(name, halved[:10_000], data.labels[:10_000], halved[10_000:], 256)
         data, test = datasets.load(name, root=root), datasets.load(name, "test", root=root)
         colour = name == "cifar10"
-        return cls(name, data.images, None if colour else data.labels, test.images, data.levels, colour)
+        return cls(
+            name, data.images, None if colour else data.labels, test.images, data.n_pixel_values, colour
+        )
 
     def fitted(self, n_knots: int | None, **settings: Any) -> ImageFlow:
         """A flow that keeps so many knots of its maps; None keeps every edge."""
-        settings |= {"levels": self.levels, "mirror": self.mirror, "random_state": 0}
+        settings |= {"n_pixel_values": self.n_pixel_values, "mirror": self.mirror, "random_state": 0}
         flow = ImageFlow(n_knots=ALL if n_knots is None else n_knots, **settings)
         return flow.fit(self.images, self.labels)
 
@@ -161,7 +163,7 @@ def _apart(flow: ImageFlow, file: Path, n: int, y: np.ndarray | None) -> Row:
         f.sample(n, y, random_state=0).astype(float) for f in (flow, exact, load(file, device="cpu"))
     )
     return {
-        name: float(np.abs(pixels - there).mean() * 2 / flow.levels)
+        name: float(np.abs(pixels - there).mean() * 2 / flow.n_pixel_values)
         for name, pixels in zip(APART, (here, in_float32), strict=True)
     }
 
@@ -233,14 +235,16 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def named(judge: str, problem: Problem, most: int, device: str) -> AnyJudge:
-    """What ``--judge`` says; a function is called with pictures, held-out ones and levels."""
-    images, held_out, levels = problem.images, problem.held_out, problem.levels
+    """What ``--judge`` says; a function is called with pictures, held-out ones and n_pixel_values."""
+    images, held_out, n_pixel_values = problem.images, problem.held_out, problem.n_pixel_values
     if judge == "pixels":
-        return Judge.of(images, held_out, levels=levels, most=most)
+        return Judge.of(images, held_out, n_pixel_values=n_pixel_values, most=most)
     if judge == "network":
-        return NetworkJudge.of(images, problem.labels, levels=levels, device=device)
+        return NetworkJudge.of(images, problem.labels, n_pixel_values=n_pixel_values, device=device)
     module, _, function = judge.partition(":")
-    made: AnyJudge = getattr(importlib.import_module(module), function)(images, held_out, levels)
+    made: AnyJudge = getattr(importlib.import_module(module), function)(
+        images, held_out, n_pixel_values
+    )
     return made
 
 

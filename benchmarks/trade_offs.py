@@ -21,7 +21,9 @@ def fitted(
     data: Pictures, labels: np.ndarray | None, m: int, n_steps: int, schedule: str, **settings: object
 ) -> tuple[ImageFlow, float]:
     """A flow and the seconds of its `fit`, everything compiled before by a short one."""
-    common = dict(schedule=schedule, levels=data.levels, n_knots=0, random_state=0, **settings)
+    common = dict(
+        schedule=schedule, n_pixel_values=data.n_pixel_values, n_knots=0, random_state=0, **settings
+    )
     return timed_fit(data.images, labels, m, n_steps, **common)
 
 
@@ -46,7 +48,7 @@ def tables(
     sizes: Sequence[int | None] = MOST,
 ) -> Iterator[tuple[str, dict, str]]:
     """The tables asked for, each as (title, numbers, text)."""
-    judge = Judge.of(train.images, test.images, levels=train.levels)
+    judge = Judge.of(train.images, test.images, n_pixel_values=train.n_pixel_values)
     floor = judge.score(train.images)
     about = (
         f"`ImageFlow(schedule={schedule!r}, quality={n_steps})` on {len(train.images):,} pictures of "

@@ -22,8 +22,8 @@ AMPLIFIERS = (0, 2, 5, 10)
 
 def machine(train: Pictures) -> Callable[[np.ndarray], np.ndarray]:
     """A support vector machine that knows real pictures: it makes classes of images."""
-    judge = SVC().fit(rows(train.images[:10_000], train.levels), train.labels[:10_000])
-    return lambda images: judge.predict(rows(images, train.levels))
+    judge = SVC().fit(rows(train.images[:10_000], train.n_pixel_values), train.labels[:10_000])
+    return lambda images: judge.predict(rows(images, train.n_pixel_values))
 
 
 def draw(
@@ -52,7 +52,7 @@ def draw(
     title = (
         f"{name(train)} by class: {costs[-1]} each. Of real test pictures, {real:.1%} are recognised"
     )
-    sheet(path, panels, train.levels, title)
+    sheet(path, panels, train.n_pixel_values, title)
     return {"fits": costs, "recognised": shares, "real ones recognised": real}
 
 

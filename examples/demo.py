@@ -68,7 +68,12 @@ def moons(out: Path) -> Path:
 
 def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     """Fit digits by class; draw real ones beside samples, and measure how good the samples are."""
-    shared = {"levels": train.levels, "quality": 20, "random_state": 0, "verbose": VERBOSE}
+    shared = {
+        "n_pixel_values": train.n_pixel_values,
+        "quality": 20,
+        "random_state": 0,
+        "verbose": VERBOSE,
+    }
     began = time.perf_counter()
     flow = ImageFlow(n_particles=2000, transport="histogram", **shared)
     flow.fit(train.images, train.labels)
@@ -76,13 +81,13 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     # Offline samples want many particles, for smooth maps: leave n_particles to its default.
     model = ImageFlow(**shared).fit(train.images, train.labels)
     y_offline = np.resize(train.labels, 2000)
-    offline = model.sample(2000, labels=y_offline, random_state=1)
+    offline = model.sample(2000, y=y_offline, random_state=1)
     after_offline = time.perf_counter()
     # The same digits as vectors of 64 numbers, to compare with: no patches, no pyramid.
     vectors = SlicedWassersteinFlow(
         n_particles=2000, n_steps=400, random_state=0, transport="histogram", verbose=VERBOSE
     )
-    vectors.fit(rows(train.images, train.levels).astype(np.float32), train.labels)
+    vectors.fit(rows(train.images, train.n_pixel_values).astype(np.float32), train.labels)
     seconds = np.diff((began, after_batched, after_offline, time.perf_counter()))
 
     groups = [
@@ -95,11 +100,11 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
         Panel(by_class(images, labels, 7), title, colour, row_names=names)
         for title, colour, images, labels in groups
     ]
-    picture = sheet(out / "digits.png", drawn, train.levels, "Digits by class")
-    real, unseen = ((rows(part.images, part.levels), part.labels) for part in (train, test))
+    picture = sheet(out / "digits.png", drawn, train.n_pixel_values, "Digits by class")
+    real, unseen = ((rows(part.images, part.n_pixel_values), part.labels) for part in (train, test))
     measured = [
-        (rows(flow.particles_, train.levels), flow.particle_conditions_),
-        (rows(offline, train.levels), y_offline),
+        (rows(flow.particles_, train.n_pixel_values), flow.particle_conditions_),
+        (rows(offline, train.n_pixel_values), y_offline),
         (vectors.particles_, vectors.particle_conditions_),
         real,
     ]
@@ -111,7 +116,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
 def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
     """Complete the lower halves of test digits, six times each."""
     flow = ImageFlow(
-        levels=train.levels,
+        n_pixel_values=train.n_pixel_values,
         observed="top",
         quality=15,
         n_particles=2000,
@@ -123,7 +128,7 @@ def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
     known = MASKS["top"](8, 8)
     drawn = completions(given, completed, known, [str(label) for label in range(10)])
     title = "Test digits: the top half is given, the checked half is hidden"
-    return sheet(out / "digits_inpainting.png", drawn, train.levels, title)
+    return sheet(out / "digits_inpainting.png", drawn, train.n_pixel_values, title)
 
 
 def quality(scores: list, n_train: int, n_test: int, seconds: np.ndarray) -> str:

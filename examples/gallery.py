@@ -44,7 +44,7 @@ def unconditional(
     """Samples without labels."""
     images, cost = samples(train, **settings)
     grid = images[: shape[0] * shape[1]].reshape(*shape, *images.shape[1:])
-    sheet(path, [Panel(grid)], train.levels, f"{name(train)}, no labels: {cost}")
+    sheet(path, [Panel(grid)], train.n_pixel_values, f"{name(train)}, no labels: {cost}")
     return {"fits": [cost]}
 
 
@@ -59,7 +59,7 @@ def conditional(
     flow, cost = fit(train, train.labels, n_knots=0, **settings)
     grid = by_class(flow.particles_, flow.particle_conditions_, 12)
     panel = Panel(grid, row_names=class_names(train))
-    sheet(path, [panel], train.levels, f"{name(train)} by class: {cost}")
+    sheet(path, [panel], train.n_pixel_values, f"{name(train)} by class: {cost}")
     numbers = measure(flow.particles_, flow.particle_conditions_) if measure else {}
     return {"fits": [cost], **numbers}
 
@@ -80,7 +80,7 @@ def inpainting(
     known = MASKS[given](*pictures.shape[1:3])
     names = [] if test.labels is None else class_names(test)
     title = f"{name(train)}, test pictures of which {GIVEN[given]} is given: {cost}"
-    sheet(path, completions(pictures, completed, known, names), train.levels, title)
+    sheet(path, completions(pictures, completed, known, names), train.n_pixel_values, title)
     return {"fits": [cost], **(measure(flow) if measure else {})}
 
 
@@ -123,7 +123,7 @@ def stored(dataset: str, split: str, root: Path) -> Pictures:
 def part(pictures: Pictures, first: int, last: int | None) -> Pictures:
     """Some of the pictures."""
     labels = None if pictures.labels is None else pictures.labels[first:last]
-    return Pictures(pictures.images[first:last], labels, pictures.levels, pictures.name)
+    return Pictures(pictures.images[first:last], labels, pictures.n_pixel_values, pictures.name)
 
 
 def machine(device: torch.device) -> dict:

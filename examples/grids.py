@@ -45,9 +45,9 @@ def completions(
     ]
 
 
-def sheet(path: Path, panels: Sequence[Panel], levels: int, title: str) -> Path:
+def sheet(path: Path, panels: Sequence[Panel], n_pixel_values: int, title: str) -> Path:
     """Write panels side by side under a title: .jpg for photographs, else .png."""
-    grids = [_grid(panel, levels) for panel in panels]
+    grids = [_grid(panel, n_pixel_values) for panel in panels]
     # Wide sheets are shown smaller: their letters are larger.
     size = max(16, sum(grid.width for grid in grids) // 64)
     plain, bold = _font(size), _font(size, "bold")
@@ -89,11 +89,11 @@ def sheet(path: Path, panels: Sequence[Panel], levels: int, title: str) -> Path:
     return path
 
 
-def _grid(panel: Panel, levels: int) -> Image.Image:
+def _grid(panel: Panel, n_pixel_values: int) -> Image.Image:
     """The pictures of a panel as one; grey ones are drawn as ink on paper."""
     images = panel.images
     grey = images.ndim == 4
-    values = images / (levels - 1)
+    values = images / (n_pixel_values - 1)
     values = np.repeat(1 - values[..., None], 3, axis=-1) if grey else values
     n_rows, n_columns, h, w = values.shape[:4]
     if panel.hidden is not None:

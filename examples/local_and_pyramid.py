@@ -49,14 +49,14 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
         if "schedule" in changed:
             changed["quality"] = max(1, round(total / len(from_string(changed["schedule"], h, w))))
         images, cost = samples(train, **settings | changed)
-        distance = frechet_distance_pca(rows(images, train.levels), unseen, seen)
+        distance = frechet_distance_pca(rows(images, train.n_pixel_values), unseen, seen)
         ratio = nn_ratio(images, train, test, settings["device"])
         costs.append(cost)
         scores[way] = {"FD-PCA32": distance, "NN ratio": ratio}
         note = f"FD-PCA32 {distance:.2f}, NN ratio {ratio:.2f}"
         panels.append(Panel(grid(images), f"{way}: {cost.time}", BLUE, note=note))
     title = f"{name(train)}, no labels: equally many steps, {costs[0].particles:,} particles"
-    sheet(path, panels, train.levels, title)
+    sheet(path, panels, train.n_pixel_values, title)
     return {"fits": costs, "scores": scores}
 
 

@@ -36,7 +36,7 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
         found, distances = metrics.nearest_pictures(
             group, train.images, N_NEAREST, mirror=mirrored(train), device=device
         )
-        unit = (train.levels - 1) / 2  # pixels in [-1, 1], as in the metrics
+        unit = (train.n_pixel_values - 1) / 2  # pixels in [-1, 1], as in the metrics
         numbers = [f"{d / unit:.1f}" for d in distances[:, 0]]
         panels += [
             Panel(group[:, None], what, colour, row_names=numbers),
@@ -44,7 +44,7 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
         ]
     title = f"{name(train)}, no labels: {cost}. Numbers are distances to the nearest training picture. "
     title += f"NN ratio {ratio:.2f} (1 is ideal, near 0 is copying)."
-    sheet(path, panels, train.levels, title)
+    sheet(path, panels, train.n_pixel_values, title)
     return {"fits": [cost], "NN ratio": ratio}
 
 

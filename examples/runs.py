@@ -63,9 +63,9 @@ def class_names(pictures: Pictures) -> list[str]:
     return words.split() if words else [str(label) for label in np.unique(pictures.labels)]
 
 
-def rows(images: np.ndarray, levels: int) -> np.ndarray:
+def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
     """Pictures as rows of numbers in [-1, 1], as the metrics want them."""
-    return images.reshape(len(images), -1) / ((levels - 1) / 2) - 1
+    return images.reshape(len(images), -1) / ((n_pixel_values - 1) / 2) - 1
 
 
 def mirrored(pictures: Pictures) -> bool:
@@ -95,7 +95,9 @@ def fit(
     train: Pictures, labels: np.ndarray | None = None, **settings: object
 ) -> tuple[ImageFlow, Cost]:
     """A fitted flow and what it cost, compiling aside."""
-    flow = ImageFlow(levels=train.levels, mirror=mirrored(train), random_state=0, **settings)
+    flow = ImageFlow(
+        n_pixel_values=train.n_pixel_values, mirror=mirrored(train), random_state=0, **settings
+    )
     if resolve_device(flow.device).type == "cuda":
         # Compile all kernels, and find the memory, before the clock starts.
         clone(flow).set_params(quality=1).fit(train.images, labels)

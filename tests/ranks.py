@@ -32,7 +32,12 @@ FEW = RNG.normal(size=(80, 3))
 
 vectors = dict(n_particles=4001, n_steps=12, random_state=3, device="cpu", n_knots=32)
 pictures = dict(
-    schedule="1[1] 3[2] 8[5,3]", n_particles=5003, quality=4, levels=17, random_state=3, device="cpu"
+    schedule="1[1] 3[2] 8[5,3]",
+    n_particles=5003,
+    quality=4,
+    n_pixel_values=17,
+    random_state=3,
+    device="cpu",
 )
 
 
@@ -76,7 +81,7 @@ CASES = {
         (PICTURES[ORDER], LABELS[ORDER]),
         {},
     ),
-    "clusters": (lambda: ImageFlow(**pictures, clusters=3), (PICTURES,), {}),
+    "clusters": (lambda: ImageFlow(**pictures, n_clusters=3), (PICTURES,), {}),
     "mirror images": (lambda: ImageFlow(**pictures, mirror=True), (PICTURES, LABELS), {}),
     "some drawings, some not": (lambda: ImageFlow(**pictures), (MIXED,), {}),
     "inpainting": (lambda: ImageFlow(**pictures, observed="top"), (PICTURES,), {}),

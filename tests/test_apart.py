@@ -36,7 +36,7 @@ apart = dict(
     schedule="1[1] 3[3] 8[5,2]",
     n_particles=700,
     quality=4,
-    levels=17,
+    n_pixel_values=17,
     random_state=0,
     device="cpu",
     amplifier=math.inf,
@@ -82,7 +82,7 @@ def test_runs_are_what_a_loop_finds(labels, n_classes, data):
 def test_it_is_one_flow_per_class():
     images, seed = (IMAGES / 16).astype(np.float32), Seed.of(0)
     flow = ImageFlow(**apart | {"n_knots": 128}).fit(images, LABELS)  # whole maps, to compare them
-    options = dict(levels=17, observed=None, device="cpu", ranks=Ranks())
+    options = dict(n_pixel_values=17, observed=None, device="cpu", ranks=Ranks())
     data = PictureData.of(images, LABELS, **options)
     start = begin(flow, data, seed, None)
     walk, runs = replace(start.walk, n_conditions=0, amplifier=0.0), start.particles.runs
@@ -225,7 +225,7 @@ def test_large_clouds_are_counted_though_a_step_sees_few():
 
 def test_samples_show_their_label(digits):
     wanted = np.arange(500) % 10
-    samples = digits.sample(500, labels=wanted, random_state=1)
+    samples = digits.sample(500, y=wanted, random_state=1)
     assert SVC().fit(IMAGES.reshape(900, -1), LABELS).score(samples.reshape(500, -1), wanted) > 0.9
     assert np.array_equal(
         digits.sample(3, 7, random_state=1), digits.sample(3, [7] * 3, random_state=1)
@@ -234,13 +234,13 @@ def test_samples_show_their_label(digits):
 
 def test_one_hot_rows_are_labels_whatever_else_is_drawn(digits):
     wanted = np.random.default_rng(0).integers(0, 10, 60)
-    ours = digits.sample(60, labels=wanted, random_state=1).astype(int)
-    assert np.abs(digits.sample(60, labels=np.eye(10)[wanted], random_state=1) - ours).max() <= 1
+    ours = digits.sample(60, y=wanted, random_state=1).astype(int)
+    assert np.abs(digits.sample(60, y=np.eye(10)[wanted], random_state=1) - ours).max() <= 1
     other = np.where(np.arange(60) % 3 == 0, wanted, 9 - wanted)
-    theirs = digits.sample(60, labels=other, random_state=1).astype(int)
+    theirs = digits.sample(60, y=other, random_state=1).astype(int)
     assert np.abs(theirs - ours)[other == wanted].max() <= 1
     assert np.abs(theirs - ours)[other != wanted].mean() > 1
-    few = digits.sample(5, labels=wanted[:5], random_state=1).astype(int)
+    few = digits.sample(5, y=wanted[:5], random_state=1).astype(int)
     assert np.abs(few - ours[:5]).max() <= 1
 
 
@@ -265,7 +265,7 @@ def test_a_mixture_of_classes_moves_by_the_mean_of_their_maps():
 def test_a_mixed_picture_is_between_its_classes():
     flow = ImageFlow(**few).fit(*shades())
     grey = [
-        float(flow.sample(50, labels=np.tile(row, (50, 1)), random_state=0).mean())
+        float(flow.sample(50, y=np.tile(row, (50, 1)), random_state=0).mean())
         for row in ([1.0, 0.0], [0.5, 0.5], [0.0, 1.0])
     ]
     assert grey[0] < 60 < 90 < grey[1] < 160 < 190 < grey[2]
@@ -296,14 +296,14 @@ def test_files_give_the_same_bits_again(name, compressed, tmp_path):
     assert np.array_equal(loaded.sample(60, random_state=1), flow.sample(60, random_state=1))
     assert np.array_equal(loaded.particles_, flow.particles_)
     if name == "classes":
-        ours, theirs = (f.sample(9, labels="light", random_state=1) for f in (flow, loaded))
+        ours, theirs = (f.sample(9, y="light", random_state=1) for f in (flow, loaded))
         assert np.array_equal(ours, theirs)
         assert loaded.classes_.tolist() == ["dark", "light"]
     else:
         assert loaded.particle_conditions_ is None
         assert not hasattr(loaded, "classes_")
         with pytest.raises(ValueError, match=r"^labels were given but the model was fitted without"):
-            loaded.sample(3, labels=1)
+            loaded.sample(3, y=1)
     loaded.save(tmp_path / "b", particles=True)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
@@ -398,7 +398,7 @@ def test_the_film_of_coloured_pictures_shows_all_classes_too(tmp_path):
     shade = 25 * np.arange(10, dtype=np.uint8)
     pictures = np.zeros((64, 2, 2, 3), np.uint8) + shade[np.arange(64) * 10 // 64, None, None, None]
     film = SimpleNamespace(pictures=lambda: [np.zeros_like(pictures), pictures])
-    write(film, SimpleNamespace(x=pictures, levels=256), tmp_path)
+    write(film, SimpleNamespace(x=pictures, n_pixel_values=256), tmp_path)
     with pytest.importorskip("PIL.Image").open(tmp_path / "evolution.gif") as frames:
         frames.seek(frames.n_frames - 1)
         assert set(shade.tolist()) <= set(np.unique(np.asarray(frames.convert("L"))).tolist())

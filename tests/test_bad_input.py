@@ -299,7 +299,7 @@ def test_labels_in_messages_are_plain():
 
 
 PICTURES = np.random.default_rng(0).integers(0, 17, (20, 4, 4)).astype(np.uint8)
-small = dict(levels=17, quality=1, n_particles=30, random_state=0)
+small = dict(n_pixel_values=17, quality=1, n_particles=30, random_state=0)
 
 
 def test_masks_of_pictures_and_missing_labels_are_not_ignored():

@@ -216,7 +216,7 @@ def test_made_up_pictures_look_like_pictures():
 
 def test_the_judge_agrees_with_the_metrics():
     train, test = datasets.load("digits"), datasets.load("digits", split="test")
-    judge = Judge.of(train.images, test.images, levels=17)
+    judge = Judge.of(train.images, test.images, n_pixel_values=17)
     score = judge.score(train.images)
     rows = [images.reshape(len(images), -1) * (2 / 17) - 1 for images in (train.images, test.images)]
     same = metrics.frechet_distance_pca(rows[0][:500], rows[1], rows[0])
@@ -364,7 +364,7 @@ def test_another_judge_can_be_named(tmp_path):
 
 def test_the_network_judges_real_pictures_best():
     digits = datasets.load("digits")
-    judge = NetworkJudge.of(digits.images[:800], digits.labels[:800], levels=17, device="cpu")
+    judge = NetworkJudge.of(digits.images[:800], digits.labels[:800], n_pixel_values=17, device="cpu")
     real, noise = digits.images[800:], np.random.default_rng(0).integers(0, 17, (400, 8, 8))
     assert 2 * judge.score(real)["FD"] < judge.score(noise)["FD"]
 

@@ -26,7 +26,12 @@ Y = np.arange(90) % 3
 PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
 quick = dict(n_particles=100, n_steps=6, random_state=3, device="cpu", n_knots=16)
 small = dict(
-    schedule="1[1] 3[2] 5[3]", n_particles=60, quality=3, levels=17, random_state=3, device="cpu"
+    schedule="1[1] 3[2] 5[3]",
+    n_particles=60,
+    quality=3,
+    n_pixel_values=17,
+    random_state=3,
+    device="cpu",
 )
 
 apart = dict(amplifier=math.inf, transport="histogram")
@@ -61,7 +66,7 @@ FITS = {
         (PICTURES, np.arange(50) % 3),
         {},
     ),
-    "clusters": (lambda: ImageFlow(**small, transport="histogram", clusters=3), (PICTURES,), {}),
+    "clusters": (lambda: ImageFlow(**small, transport="histogram", n_clusters=3), (PICTURES,), {}),
     "inpainting": (lambda: ImageFlow(**small, observed="top"), (PICTURES,), {}),
     "a stage ended": (lambda: ImageFlow(**small), (PICTURES,), dict(listeners=(stops,))),
     "no model": (lambda: ImageFlow(**{**small, "n_knots": 0}), (PICTURES,), {}),
@@ -330,7 +335,7 @@ if kind == "vectors":
     flow = SlicedWassersteinFlow(2000, 150, random_state=0, device="cpu", n_knots=32)
     data = rng.normal(size=(1000, 4)) ** 3, np.arange(1000) % 3
 else:
-    flow = ImageFlow("1[1] 3[3] 8[8,3]", 1000, 40, levels=17, random_state=0, device="cpu", n_knots=32)
+    flow = ImageFlow("1[1] 3[3] 8[8,3]", 1000, 40, n_pixel_values=17, n_knots=32, **ON_CPU)
     data = rng.integers(0, 17, (500, 8, 8)).astype(np.uint8), np.arange(500) % 2
 
 def start(name, **options):

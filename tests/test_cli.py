@@ -166,7 +166,7 @@ def test_a_run_is_measured_against_other_pictures_whatever_their_levels(digits_r
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])
 def test_pictures_are_brought_to_the_levels_of_others(kind):
-    digits = data.Data("digits", load("digits").images[:5], levels=17)
+    digits = data.Data("digits", load("digits").images[:5], n_pixel_values=17)
     x = digits.x / 16 if kind is np.float32 else (digits.x * (255 / 16)).round()
     other = data.Data("other", x.astype(kind))
     assert np.array_equal(other.like(digits).x, digits.x)
@@ -324,7 +324,7 @@ def test_a_dry_run_counts_the_maps_of_every_class():
     data = Data("noise", images.astype(np.uint8), labels)
     options = dict(schedule="1[1] 4[2]", n_particles=9000, quality=100, device="cpu", random_state=0)
     shared, own = (plan(ImageFlow(**options, amplifier=xi), data, labels) for xi in (10.0, np.inf))
-    clusters, one = (plan(ImageFlow(**options, clusters=k), data, None) for k in (3, 1))
+    clusters, one = (plan(ImageFlow(**options, n_clusters=k), data, None) for k in (3, 1))
     n_maps = 100 * (1 + 36)  # of 2×2 tiles there are at most 9
     assert own.bytes - one.bytes == 2 * n_maps * (6 * 16 + 18)
     assert shared.bytes - one.bytes == n_maps * 6 * 7 * 16

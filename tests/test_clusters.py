@@ -18,7 +18,7 @@ quick = dict(
     schedule="1[1] 6[5,2]",
     n_particles=300,
     quality=4,
-    levels=17,
+    n_pixel_values=17,
     random_state=0,
     device="cpu",
     transport="histogram",
@@ -61,7 +61,7 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
     means = centres(x, 4, Seed(0))
     assert bool(torch.isfinite(means).all())
     assert len(nearest(x, means).unique()) == 1
-    flow = ImageFlow(**quick, clusters=4).fit(np.full((50, 6, 6), 9, np.uint8))
+    flow = ImageFlow(**quick, n_clusters=4).fit(np.full((50, 6, 6), 9, np.uint8))
     assert np.abs(flow.particles_.astype(int) - 9).max() <= 1
 
 
@@ -71,7 +71,7 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
 @pytest.mark.parametrize("colour", [False, True])
 def test_two_kinds_of_pictures_are_found(colour):
     images, right = bars(colour=colour)
-    flow = ImageFlow(**quick, clusters=2).fit(images)
+    flow = ImageFlow(**quick, n_clusters=2).fit(images)
     codes = flow._codes.numpy()
     assert np.array_equal(codes == codes[0], right == right[0])
     for pictures in (flow.particles_, flow.sample(300, random_state=0)):
@@ -82,28 +82,30 @@ def test_two_kinds_of_pictures_are_found(colour):
 
 def test_nobody_is_told_of_clusters():
     images, right = bars()
-    flow = ImageFlow(**quick, clusters=2).fit(images, right).fit(images)
+    flow = ImageFlow(**quick, n_clusters=2).fit(images, right).fit(images)
     assert flow.particle_conditions_ is None
     assert not hasattr(flow, "classes_")
     assert flow.sampled_labels(5, 0) is None
     with pytest.raises(ValueError, match=r"^labels were given but the model was fitted without; leave"):
-        flow.sample(3, labels=1)
+        flow.sample(3, y=1)
     by_kind = lean(flow.particles_) > 0
     assert 0.15 < by_kind[:100].mean() < 0.35  # in random order
 
 
 def test_labels_and_observed_pixels_leave_no_room_for_clusters():
     images, right = bars()
-    flow = ImageFlow(**quick, clusters=2).fit(images, right)
+    flow = ImageFlow(**quick, n_clusters=2).fit(images, right)
     assert flow.classes_.tolist() == [False, True]
     assert not flow._condition.hidden
-    flow = ImageFlow(**quick, clusters=2, observed="left").fit(images)
+    flow = ImageFlow(**quick, n_clusters=2, observed="left").fit(images)
     assert flow._condition is None
 
 
 def test_the_same_seed_finds_the_same_clusters():
     images, _ = bars()
-    a, b, other = (ImageFlow(**quick | {"random_state": s}, clusters=3).fit(images) for s in (0, 0, 1))
+    a, b, other = (
+        ImageFlow(**quick | {"random_state": s}, n_clusters=3).fit(images) for s in (0, 0, 1)
+    )
     assert torch.equal(a._codes, b._codes)
     assert np.array_equal(a.particles_, b.particles_)
     assert np.array_equal(a.sample(9, random_state=0), b.sample(9, random_state=0))
@@ -112,18 +114,18 @@ def test_the_same_seed_finds_the_same_clusters():
 
 def test_one_cluster_is_none():
     images, right = bars()
-    one, few = (ImageFlow(**quick, clusters=k).fit(images) for k in (1, "auto"))
+    one, few = (ImageFlow(**quick, n_clusters=k).fit(images) for k in (1, "auto"))
     blind = ImageFlow(**quick, amplifier=0).fit(images, right)
     assert one._condition is None
     assert np.array_equal(one.particles_, few.particles_)
     assert np.array_equal(one.particles_, blind.particles_)
-    two = ImageFlow(**quick, clusters=2).fit(images)
+    two = ImageFlow(**quick, n_clusters=2).fit(images)
     assert not np.array_equal(one.particles_, two.particles_)
 
 
 def test_mirror_images_have_clusters_of_their_own():
     images, right = bars()
-    flow = ImageFlow(**quick, clusters=2, mirror=True).fit(images[~right])  # all lean to the left
+    flow = ImageFlow(**quick, n_clusters=2, mirror=True).fit(images[~right])  # all lean to the left
     codes = flow._codes.numpy()
     assert len(codes) == 2 * (~right).sum()
     assert len(set(codes[: len(codes) // 2])) == len(set(codes[len(codes) // 2 :])) == 1
@@ -132,9 +134,9 @@ def test_mirror_images_have_clusters_of_their_own():
 
 def test_many_pictures_are_divided_by_default():
     images = bars(6000)[0].repeat(4, 1).repeat(4, 2)  # fewer values would be one cluster
-    flow = ImageFlow("1[1]", 2000, 1, levels=17, random_state=0).fit(images)
+    flow = ImageFlow("1[1]", 2000, 1, n_pixel_values=17, random_state=0).fit(images)
     assert flow._walk.apart == 6
-    flow = ImageFlow("1[1]", 1, 1, levels=17, random_state=0).fit(images)  # more than particles
+    flow = ImageFlow("1[1]", 1, 1, n_pixel_values=17, random_state=0).fit(images)  # more than particles
     assert flow._walk.apart == 0
 
 
@@ -165,32 +167,32 @@ def test_there_are_as_many_as_pictures_allow():
         return choose_clusters(ImageFlow(transport=transport, quality=quality, **more), *of)
 
     assert {of: chosen(*of) for of in choices} == choices
-    assert chosen("histogram", 50, 10, 10, photograph, clusters=7) == 7
-    assert chosen("sorted", 50, 10, 10, photograph, clusters=1) == 1
+    assert chosen("histogram", 50, 10, 10, photograph, n_clusters=7) == 7
+    assert chosen("sorted", 50, 10, 10, photograph, n_clusters=1) == 1
 
 
 @pytest.mark.parametrize(
     ("clusters", "options", "message"),
     [
-        (0, {}, "clusters=0 must be 'auto' or an int of at least 1, which is none"),
+        (0, {}, "n_clusters=0 must be 'auto' or an int of at least 1, which is none"),
         ("many", {}, "clusters='many' must be 'auto' or an int of at least 1, which is none"),
-        (2.0, {}, "clusters=2.0 must be 'auto' or an int of at least 1, which is none"),
+        (2.0, {}, "n_clusters=2.0 must be 'auto' or an int of at least 1, which is none"),
         (True, {}, "clusters=True must be 'auto' or an int of at least 1, which is none"),
         (None, {}, "clusters=None must be 'auto' or an int of at least 1, which is none"),
-        (201, {}, "clusters=201 must be at most 200: each needs a particle and a picture"),
+        (201, {}, "n_clusters=201 must be at most 200: each needs a particle and a picture"),
         (
             5,
             dict(n_particles=4),
-            "clusters=5 must be at most 4: each needs a particle and a picture",
+            "n_clusters=5 must be at most 4: each needs a particle and a picture",
         ),
         (
             2,
             dict(transport="auto"),
-            "clusters=2 are counted one by one, but 300 particles and 200 pictures are sorted, being "
-            "so few; use clusters=1, or transport='histogram'",
+            "n_clusters=2 are counted one by one, but 300 particles and 200 pictures are sorted, being "
+            "so few; use n_clusters=1, or transport='histogram'",
         ),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(clusters, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        ImageFlow(**quick | options, clusters=clusters).fit(bars()[0])
+        ImageFlow(**quick | options, n_clusters=clusters).fit(bars()[0])

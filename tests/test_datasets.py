@@ -75,7 +75,7 @@ def test_digits_are_split_once_and_for_all():
     train, test = load("digits"), load("digits", "test")
     assert train.images.shape == (1297, 8, 8)
     assert test.images.shape == (500, 8, 8)
-    assert (train.levels, train.name, train.images.dtype) == (17, "digits", np.uint8)
+    assert (train.n_pixel_values, train.name, train.images.dtype) == (17, "digits", np.uint8)
     assert max(train.images.max(), test.images.max()) == 16
     assert np.array_equal(load("digits", "test").images, test.images)
     assert np.bincount(train.labels).sum() + np.bincount(test.labels).sum() == 1797
@@ -275,7 +275,7 @@ def test_cifar_batches_are_read_however_they_were_written(case, tmp_path):
     assert np.array_equal(train.images, np.concatenate([COLOUR] * 5))
     assert np.array_equal(train.labels, [3, 7] * 5)
     assert np.array_equal(test.images, COLOUR)
-    assert (test.levels, test.name, test.labels.dtype) == (256, "cifar10", np.int64)
+    assert (test.n_pixel_values, test.name, test.labels.dtype) == (256, "cifar10", np.int64)
     test.images[0] = 0
 
 

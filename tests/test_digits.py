@@ -45,7 +45,7 @@ def digits_as_pictures(n_particles, seed, quality=30):
     """Samples as rows, and their labels."""
     train = load("digits", "train")
     flow = ImageFlow(
-        levels=17, quality=quality, n_particles=n_particles, random_state=seed, device="cpu"
+        n_pixel_values=17, quality=quality, n_particles=n_particles, random_state=seed, device="cpu"
     )
     flow.fit(train.images, train.labels)
     return rows(flow.particles_), flow.particle_conditions_

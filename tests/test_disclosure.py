@@ -25,7 +25,7 @@ def fitted(n_particles=200, **options):
 
 
 def pictures(**options):
-    return ImageFlow(quality=1, levels=17, random_state=0, device="cpu", **options)
+    return ImageFlow(quality=1, n_pixel_values=17, random_state=0, device="cpu", **options)
 
 
 def found(path):

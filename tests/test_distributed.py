@@ -426,7 +426,7 @@ def test_small_clouds_are_sorted_and_large_ones_counted_by_what_all_ranks_have()
     ("flow", "data"),
     [
         (SlicedWassersteinFlow(n_particles=2, n_steps=1), fits.FEW),
-        (ImageFlow(n_particles=2, quality=1, levels=17), fits.PICTURES),
+        (ImageFlow(n_particles=2, quality=1, n_pixel_values=17), fits.PICTURES),
     ],
 )
 def test_every_rank_needs_a_particle(flow, data, monkeypatch):

@@ -38,7 +38,7 @@ def test_one_listener_several_or_none_may_be_given(data):
     def flow():
         if data is X:
             return SlicedWassersteinFlow(40, 1, random_state=0)
-        return ImageFlow(quality=1, n_particles=40, levels=17, random_state=0)
+        return ImageFlow(quality=1, n_particles=40, n_pixel_values=17, random_state=0)
 
     grown, heard = flow().partial_fit(data), []
     add = heard.append

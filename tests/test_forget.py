@@ -29,7 +29,7 @@ def vectors(**changes):
 
 
 def pictures(**changes):
-    settings = dict(schedule="1[1] 8[4]", quality=1, n_particles=50, levels=17, random_state=0)
+    settings = dict(schedule="1[1] 8[4]", quality=1, n_particles=50, n_pixel_values=17, random_state=0)
     return ImageFlow(**(settings | changes))
 
 
@@ -236,11 +236,11 @@ def test_forget_says_which_directions_stay():
     with pytest.warns(UserWarning, match="leave this behind: directions='cosines', chosen by \"auto\""):
         model.forget(grey)
     waited = pictures().partial_fit(grey, refresh=False).partial_fit(black)
-    assert waited._walk.directions == "cosines"
+    assert waited._walk.patch_basis == "cosines"
     with pytest.warns(UserWarning, match="directions='cosines'"):
         waited.forget(grey)
     other = pictures().partial_fit(grey[:2], refresh=False).partial_fit(black)
-    assert other._walk.directions == "pixels"
+    assert other._walk.patch_basis == "pixels"
     with no_warning():
         other.forget(grey[:2])
 
@@ -490,7 +490,7 @@ def test_results_are_finite_or_an_error():
     with pytest.raises(ValueError, match="came out infinite"):
         model.set_params(entropy=10.0, n_axis_steps=0).fit(X)
     assert vars(model) == before | {"entropy": 10.0, "n_axis_steps": 0}
-    picture = ImageFlow(schedule="1[1]", quality=1, n_particles=20, levels=17, start_noise=1e38)
+    picture = ImageFlow(schedule="1[1]", quality=1, n_particles=20, n_pixel_values=17, start_noise=1e38)
     with pytest.raises(ValueError, match="came out infinite or as NaN"):
         picture.set_params(random_state=0, start_noise=3e38).fit(IMAGES[:50])
     assert not hasattr(picture, "particles_")
@@ -509,7 +509,7 @@ def test_sums_of_long_rows_are_exact_in_any_order():
 
 
 def test_an_interrupted_refresh_counts_mirror_images_back_too():
-    model = pictures(mirror=True, directions="pixels").partial_fit(IMAGES[:30], LABELS[:30])
+    model = pictures(mirror=True, patch_basis="pixels").partial_fit(IMAGES[:30], LABELS[:30])
     before = pickle.loads(pickle.dumps(model))
     for change, of in (("partial_fit", slice(20, 50)), ("forget", slice(5, 15))):
         with pytest.raises(KeyboardInterrupt):

@@ -21,7 +21,7 @@ from sliceflow.metrics import nn_ratio
 from sliceflow.pictures.layout import MASKS, Layout
 from sliceflow.pictures.plan import choose_transport
 
-quick = dict(levels=17, quality=2, n_particles=300, random_state=0, device="cpu")
+quick = dict(n_pixel_values=17, quality=2, n_particles=300, random_state=0, device="cpu")
 SHORT = "1[1] 3[3] 8[8,3]"
 
 
@@ -216,8 +216,8 @@ def test_labels_can_be_strings(digits):
     flow = ImageFlow(**quick, schedule=SHORT).fit(images, names[target])
     assert flow.classes_.tolist() == sorted(names)
     assert set(flow.particle_conditions_) == set(names)
-    assert flow.sample(4, labels="three").shape == (4, 8, 8)
-    assert flow.sample(2, labels=["one", "two"]).shape == (2, 8, 8)
+    assert flow.sample(4, y="three").shape == (4, 8, 8)
+    assert flow.sample(2, y=["one", "two"]).shape == (2, 8, 8)
 
 
 def test_particles_carry_the_labels_in_the_datas_proportions(digits):
@@ -230,9 +230,9 @@ def test_particles_carry_the_labels_in_the_datas_proportions(digits):
 
 
 def test_labels_of_samples_are_one_or_many_or_weights_or_the_datas_own(labelled):
-    assert labelled.sample(5, labels=3).shape == (5, 8, 8)
-    assert labelled.sample(3, labels=[1, 2, 3]).shape == (3, 8, 8)
-    assert labelled.sample(3, labels=np.full((3, 10), 0.1)).shape == (3, 8, 8)
+    assert labelled.sample(5, y=3).shape == (5, 8, 8)
+    assert labelled.sample(3, y=[1, 2, 3]).shape == (3, 8, 8)
+    assert labelled.sample(3, y=np.full((3, 10), 0.1)).shape == (3, 8, 8)
     assert labelled.sample(3).shape == (3, 8, 8)
     one, many = labelled.sample(3, 7, random_state=0), labelled.sample(3, [7] * 3, random_state=0)
     assert np.array_equal(one, many)
@@ -243,21 +243,21 @@ def test_labels_of_samples_are_one_or_many_or_weights_or_the_datas_own(labelled)
 def test_unknown_labels_are_refused_with_the_known_ones(labelled):
     known = "the model knows 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     with refused(f"unknown label 11; {known}"):
-        labelled.sample(2, labels=11)
+        labelled.sample(2, y=11)
     with refused(f"unknown labels 'x', 12; {known}"):
-        labelled.sample(3, labels=["x", 12, 3])
+        labelled.sample(3, y=["x", 12, 3])
 
 
 def test_as_many_labels_as_samples_are_needed(labelled):
     message = "labels have 2 rows but n_samples=3; pass one label, or one per sample"
     with refused(message):
-        labelled.sample(3, labels=[1, 2])
+        labelled.sample(3, y=[1, 2])
 
 
 def test_labels_of_a_model_without_are_refused(digits):
     flow = ImageFlow(**quick, schedule="1[1]").fit(digits[0])
     with refused("labels were given but the model was fitted without; leave them out"):
-        flow.sample(3, labels=1)
+        flow.sample(3, y=1)
 
 
 def test_labels_of_another_length_are_refused(digits):
@@ -305,7 +305,7 @@ def test_every_transport_fits_labelled_digits(digits, transport):
 def test_drawings_in_booleans_need_no_levels(digits):
     images = digits[0] > 7
     options = dict(quality=10, n_particles=2000, random_state=0)
-    flow, told = (ImageFlow(levels=levels, **options).fit(images) for levels in (256, 2))
+    flow, told = (ImageFlow(n_pixel_values=levels, **options).fit(images) for levels in (256, 2))
     assert np.array_equal(flow.sample(100, random_state=0), told.sample(100, random_state=0))
 
 
@@ -391,7 +391,7 @@ def test_the_observed_half_tells_about_the_other():
     """Pictures whose right half repeats the left: completions follow what is observed."""
     left = np.random.default_rng(0).integers(0, 2, (400, 1, 1)) * 15
     images = np.broadcast_to(left, (400, 4, 4)).astype(np.uint8)
-    flow = ImageFlow(levels=16, quality=20, n_particles=1000, random_state=0, observed="left")
+    flow = ImageFlow(n_pixel_values=16, quality=20, n_particles=1000, random_state=0, observed="left")
     done = flow.fit(images[:300]).inpaint(images[300:], random_state=0)[:, 0]
     same = (done[:, :, 2:].mean((1, 2)) > 7.5) == (images[300:, 0, 0] > 7)
     assert same.mean() > 0.9
@@ -490,8 +490,8 @@ def test_no_knots_keep_no_model(digits):
         ("n_particles", 2.5, "None or an int of at least 1"),
         ("quality", "good", "one of ['draft', 'standard', 'best'] or a number of steps per stage"),
         ("quality", 0, "one of ['draft', 'standard', 'best'] or a number of steps per stage"),
-        ("levels", 1, "an int of at least 2"),
-        ("levels", 17.0, "an int of at least 2"),
+        ("n_pixel_values", 1, "an int of at least 2"),
+        ("n_pixel_values", 17.0, "an int of at least 2"),
         ("upsampling", "cubic", "one of ['bilinear', 'lanczos', 'nearest']"),
         ("amplifier", -1, "'auto', or a number of at least 0; math.inf is one"),
         ("amplifier", float("nan"), "'auto', or a number of at least 0; math.inf is one"),
@@ -553,7 +553,7 @@ def test_digits_are_recognised_and_not_copied(n_particles, accuracy):
         images, target, test_size=500, stratify=target, random_state=0
     )
     flow = ImageFlow(
-        levels=17,
+        n_pixel_values=17,
         quality=30,
         n_particles=n_particles,
         random_state=0,
@@ -617,7 +617,7 @@ def test_a_stage_that_is_ended_early_is_counted_as_it_was_run(digits):
         heard.append((event.steps_done, event.steps_total))
         return event.stage_index == 0
 
-    ImageFlow("1[1] 2[2]", 50, 3, levels=17, random_state=0).fit(
+    ImageFlow("1[1] 2[2]", 50, 3, n_pixel_values=17, random_state=0).fit(
         digits[0], listeners=(first_step_only,)
     )
     assert heard == [(1, 6), (2, 4), (3, 4), (4, 4)]
@@ -653,7 +653,7 @@ def test_a_level_s_particles_are_freed_when_it_is_done(digits):
     gc.collect()
     gc.disable()
     try:
-        ImageFlow("1[1] 4[4,3] 8[3]", 100, 2, levels=17, random_state=0).fit(
+        ImageFlow("1[1] 4[4,3] 8[3]", 100, 2, n_pixel_values=17, random_state=0).fit(
             images[:50], listeners=(listener,)
         )
         assert [ref() is None for ref in levels.values()] == [True] * 4

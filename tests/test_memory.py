@@ -13,7 +13,9 @@ from sliceflow.vectors.units import Units
 X = np.random.default_rng(0).normal(size=(20, 3))
 PICTURES = np.random.default_rng(0).integers(0, 17, (30, 8, 8)).astype(np.uint8)
 VECTORS = dict(n_particles=40, n_steps=2, random_state=0, device="cpu")
-QUICK = dict(n_particles=40, schedule="1[1] 8[3]", quality=1, levels=17, random_state=0, device="cpu")
+QUICK = dict(
+    n_particles=40, schedule="1[1] 8[3]", quality=1, n_pixel_values=17, random_state=0, device="cpu"
+)
 
 
 @pytest.fixture(autouse=True)

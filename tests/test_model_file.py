@@ -38,7 +38,7 @@ small = dict(
     schedule="1[1] 3[2] 5[3]",
     n_particles=60,
     quality=2,
-    levels=17,
+    n_pixel_values=17,
     random_state=3,
     device="cpu",
     n_knots=16,
@@ -124,7 +124,7 @@ def test_vectors_sample_the_same_bits_after_saving(
 
 @pytest.mark.filterwarnings("error")
 def test_parameters_may_be_numbers_of_numpy(tmp_path):
-    numbers = dict(n_particles=np.int64(60), levels=PICTURES.max() + 1, n_knots=np.int64(16))
+    numbers = dict(n_particles=np.int64(60), n_pixel_values=PICTURES.max() + 1, n_knots=np.int64(16))
     more = dict(quality=np.int32(2), taper=np.float32(0.5), mirror=np.bool_(True), clusters=np.int64(1))
     pictures = ImageFlow(**numbers, **more, transport=Histogram(np.int64(8))).fit(PICTURES)
     frame = Random(np.int64(5))
@@ -351,7 +351,7 @@ def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, dire
     """Rotations out of the pool and not, filled up and not (4[4]), maps for each class, few knots."""
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target
-    options = dict(levels=17, amplifier=math.inf, transport="histogram", random_state=0)
+    options = dict(n_pixel_values=17, amplifier=math.inf, transport="histogram", random_state=0)
     options["directions"] = directions
     flow = ImageFlow("2[2] 4[4] 5[5] 8[8,7,5,4]", 6000, 8, **options, device="cuda")
     flow.fit(images, labels).save(tmp_path / "m")
@@ -402,7 +402,9 @@ sys.stdout.write(flow.sample(20, 7, random_state=0).tobytes().hex())
 def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path, compressed):
     """As the wheel has it: the package's folder alone, away from this repository."""
     digits = load_digits()
-    flow = ImageFlow(quality=2, n_particles=1000, levels=17, random_state=0, transport="histogram")
+    flow = ImageFlow(
+        quality=2, n_particles=1000, n_pixel_values=17, random_state=0, transport="histogram"
+    )
     flow.set_params(device="cpu").fit(digits.images.astype(np.uint8), digits.target)
     if compressed:
         flow.compress()

@@ -52,9 +52,9 @@ def pictures(**changes):
         schedule="1[1] 4[4,3] 8[5,1]",
         quality=2,
         n_particles=600,
-        levels=17,
+        n_pixel_values=17,
         random_state=0,
-        directions="pixels",
+        patch_basis="pixels",
     )
     return ImageFlow(**(settings | changes))
 
@@ -334,8 +334,8 @@ def test_forgotten_pictures_were_never_there():
 
 def test_cosines_forget_too():
     X, y = IMAGES[:300], LABELS[:300]
-    flow = pictures(directions="cosines").partial_fit(X, y).forget(X[200:], y[200:])
-    assert_same(flow, pictures(directions="cosines").partial_fit(X[:200], y[:200]))
+    flow = pictures(patch_basis="cosines").partial_fit(X, y).forget(X[200:], y[200:])
+    assert_same(flow, pictures(patch_basis="cosines").partial_fit(X[:200], y[:200]))
 
 
 def test_mirror_images_are_forgotten_with_the_pictures():
@@ -363,15 +363,15 @@ def test_a_forgotten_class_is_gone_from_the_samples():
 def test_a_forgotten_class_of_pictures_leaves_the_others_as_they_were():
     X, y = IMAGES[:300], LABELS[:300]
     flow = pictures(amplifier=math.inf).partial_fit(X, y)
-    before, own = flow.sample(20, labels=8, random_state=0), y == 3
+    before, own = flow.sample(20, y=8, random_state=0), y == 3
     flow.forget(X[own], y[own])
     assert flow.classes_.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert_same(flow, pictures(amplifier=math.inf).partial_fit(X[~own], y[~own]))
     assert flow._walk.apart == 9
     with pytest.raises(ValueError, match="unknown label 3"):
-        flow.sample(2, labels=3)
+        flow.sample(2, y=3)
     # Only the number of its particles has changed for another class.
-    assert np.abs(flow.sample(20, labels=8, random_state=0).astype(int) - before).mean() < 1
+    assert np.abs(flow.sample(20, y=8, random_state=0).astype(int) - before).mean() < 1
 
 
 @given(st.data())

@@ -93,7 +93,7 @@ def test_fid_is_added_where_weights_are_given(tmp_path, monkeypatch):
     given = ["--fid-weights", "some.pth", "--fid-layer", "768", "--out", str(tmp_path)]
     kept = import_module("paper.figure4").main([*TINY, *given])
     assert kept["rows"]["digits"]["FID"]["value"] == 1.5
-    assert (seen["layer"], seen["weights"].name, seen["levels"], seen["real"]) == (
+    assert (seen["layer"], seen["weights"].name, seen["n_pixel_values"], seen["real"]) == (
         768,
         "some.pth",
         17,

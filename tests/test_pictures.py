@@ -14,8 +14,8 @@ def refused(message):
     return pytest.raises(ValueError, match=f"^{re.escape(message)}$")
 
 
-def there_and_back(images, levels=256, dequantize=True):
-    layout = Layout.of(images, levels)
+def there_and_back(images, n_pixel_values=256, dequantize=True):
+    layout = Layout.of(images, n_pixel_values)
     x = layout.encode(layout.read(images), Seed(0), dequantize=dequantize)
     assert x.shape == (layout.dimension, len(images))
     assert x.dtype == torch.float32
@@ -206,7 +206,7 @@ def test_pictures_must_be_numbers(images, dtype):
 def test_integers_outside_the_levels_are_refused(low, high, levels):
     message = (
         f"integer pictures must lie in 0..{levels - 1} but reach from {low} to {high}; "
-        "set levels= to one more than the largest possible value"
+        "set n_pixel_values= to one more than the largest possible value"
     )
     with refused(message):
         Layout.of(np.array([low, high, 1, 1]).reshape(1, 2, 2), levels)
@@ -224,7 +224,7 @@ def test_integers_outside_the_levels_are_refused(low, high, levels):
 def test_floats_outside_the_unit_interval_are_refused(low, high, text):
     message = (
         f"float pictures must lie in [0, 1] but reach from {text}; "
-        "divide by the largest value, or pass integers with levels="
+        "divide by the largest value, or pass integers with n_pixel_values="
     )
     with refused(message):
         Layout.of(np.array([low, high, 0.5, 0.5]).reshape(1, 2, 2), 256)

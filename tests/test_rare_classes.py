@@ -59,8 +59,8 @@ def test_a_rare_class_of_pictures_is_sampled_as_itself(n_rare, amplifier):
     flow = ImageFlow(
         n_particles=1000, quality=10, amplifier=amplifier, transport=transport, random_state=0
     ).fit(images, labels)
-    assert (flow.sample(200, labels="light", random_state=1).mean(axis=(1, 2)) > 128).mean() > 0.98
-    assert (flow.sample(200, labels="dark", random_state=1).mean(axis=(1, 2)) < 128).mean() > 0.98
+    assert (flow.sample(200, y="light", random_state=1).mean(axis=(1, 2)) > 128).mean() > 0.98
+    assert (flow.sample(200, y="dark", random_state=1).mean(axis=(1, 2)) < 128).mean() > 0.98
     assert len(flow.particles_) == len(flow.particle_conditions_) == 1000
 
 
@@ -68,11 +68,11 @@ def test_few_particles_are_kept_and_offline_samples_are_as_good():
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target
     svc = SVC(gamma=0.001).fit(images.reshape(-1, 64), labels)
-    flow = ImageFlow(levels=17, n_particles=250, quality=15, random_state=0).fit(images, labels)
+    flow = ImageFlow(n_pixel_values=17, n_particles=250, quality=15, random_state=0).fit(images, labels)
     assert flow.particles_.shape == (250, 8, 8)
     assert np.abs(np.bincount(flow.particle_conditions_) - 25).max() <= 2
     asked = np.arange(500) % 10
-    samples = flow.sample(500, labels=asked, random_state=1)
+    samples = flow.sample(500, y=asked, random_state=1)
     assert (svc.predict(samples.reshape(-1, 64)) == asked).mean() > 0.9
     batched = svc.predict(flow.particles_.reshape(-1, 64))
     assert (batched == flow.particle_conditions_).mean() > 0.9
@@ -126,4 +126,4 @@ def test_few_particles_of_pictures_that_come_one_after_the_other(model):
     assert flow.particles_.shape == (20, 4, 4)
     assert sorted(flow.particle_conditions_) == ["dark"] * 19 + ["light"]
     if model:
-        assert (flow.sample(50, labels="light", random_state=1).mean(axis=(1, 2)) > 128).all()
+        assert (flow.sample(50, y="light", random_state=1).mean(axis=(1, 2)) > 128).all()

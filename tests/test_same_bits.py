@@ -56,12 +56,12 @@ def stopped_early() -> list[np.ndarray]:
 
 def pictures() -> list[np.ndarray]:
     images, y = (load_digits().images[:500].astype(np.uint8), load_digits().target[:500])
-    options = dict(schedule="1[1] 4[3] 8[5,3]", quality=3, n_particles=400, levels=17, **ON)
+    options = dict(schedule="1[1] 4[3] 8[5,3]", quality=3, n_particles=400, n_pixel_values=17, **ON)
     shared = ImageFlow(**options, amplifier=10).fit(images, y)
     apart = ImageFlow(**options, amplifier=math.inf, transport="histogram").fit(images, y % 2)
-    clusters = ImageFlow(**options, clusters=3, transport="histogram", mirror=True).fit(images)
+    clusters = ImageFlow(**options, n_clusters=3, transport="histogram", mirror=True).fit(images)
     top = ImageFlow(**options, observed="top").fit(images)
-    cosines = ImageFlow(**options, directions="cosines").fit(images)
+    cosines = ImageFlow(**options, patch_basis="cosines").fit(images)
     online = ImageFlow(**options).partial_fit(images[:300], y[:300]).partial_fit(images[300:], y[300:])
     return [
         shared.particles_,

@@ -189,7 +189,10 @@ class Scorer:
         """Train the network, or read it from the folder of an earlier run."""
         network = metrics.train_classifier(
             train.images, train.labels, test.images, test.labels,
-            levels=train.levels, device=args.device, cache=args.out / "classifiers", **scale.classifier,
+            n_pixel_values=train.n_pixel_values,
+            device=args.device,
+            cache=args.out / "classifiers",
+            **scale.classifier,
         )  # fmt: skip
         return cls(train, test, network, network.features(train.images), args)
 
@@ -241,7 +244,7 @@ class Scorer:
         return {
             "layer": self.args.fid_layer,
             "weights": self.args.fid_weights,
-            "levels": self.train.levels,
+            "n_pixel_values": self.train.n_pixel_values,
             "device": self.args.device,
         }
 

@@ -33,7 +33,7 @@ def measured(run: Command, dataset: str, shape: tuple[int, int] = (8, 10)) -> di
         Panel(grid(flow.particles_), "batched: the particles", BLUE),
         Panel(grid(offline), "offline: new noise through the kept maps", ORANGE),
     ]
-    sheet(run.path(dataset, train), panels, train.levels, f"{name(train)}, no labels: {cost}")
+    sheet(run.path(dataset, train), panels, train.n_pixel_values, f"{name(train)}, no labels: {cost}")
     kinds = {"batched": flow.particles_[:n], "offline": offline}
     scores = {
         kind: {**scorer.score(images), "NN ratio": scorer.nn_ratio(images)}

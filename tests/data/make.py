@@ -26,7 +26,9 @@ def main() -> None:
     keep("vectors", vectors, {"y": [None], "samples": [vectors.sample(4, random_state=0).tolist()]})
 
     images = RNG.integers(0, 17, (150, 6, 6)).astype(np.uint8)
-    options |= dict(schedule="1[1] 3[3] 6[3,1]", quality=3, levels=17, n_particles=300, n_knots=16)
+    options |= dict(
+        schedule="1[1] 3[3] 6[3,1]", quality=3, n_pixel_values=17, n_particles=300, n_knots=16
+    )
     labels = np.array(["a", "b"])[np.arange(150) % 2]
     pictures = ImageFlow(**options, transport=Histogram(16)).fit(images, labels)  # so few stay grids
     ys = [None, "b"]

@@ -20,7 +20,7 @@ TOP = np.zeros((4, 4), dtype=bool)
 TOP[:2] = True
 # Tiles whose rotations are filled up for the kernels, and of 16 values, which are not.
 OPTIONS = dict(
-    schedule="3[3] 4[4]", quality=1, n_particles=400, levels=17, directions="pixels", random_state=0
+    schedule="3[3] 4[4]", quality=1, n_particles=400, levels=17, patch_basis="pixels", random_state=0
 )
 
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from sliceflow.datasets import load
 from sliceflow.metrics import frechet_distance, train_classifier
 
-QUICK = {"levels": 17, "epochs": 4, "width": 4, "device": "cpu"}
+QUICK = {"n_pixel_values": 17, "epochs": 4, "width": 4, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")

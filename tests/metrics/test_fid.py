@@ -71,7 +71,7 @@ def test_fid_is_the_distance_of_the_networks_features(weights, layer):
 def test_grey_pictures_of_few_levels_are_shown_in_grey(weights):
     grey = rng.integers(0, 17, (2, 8, 8)).astype(np.uint8)
     rgb = np.repeat((grey * (255 / 16)).round().astype(np.uint8)[..., None], 3, axis=3)
-    ours = inception_features(grey, 64, weights=weights, levels=17, device="cpu")
+    ours = inception_features(grey, 64, weights=weights, n_pixel_values=17, device="cpu")
     assert np.array_equal(ours, inception_features(rgb, 64, weights=weights, device="cpu"))
 
 

@@ -83,17 +83,20 @@ def _other(settings: Settings, against: str, root: Path | None, train: Data) -> 
             f"--against {against} has {test.what}, the run {train.what}",
             "pass data like those that were fitted",
         )
-    if _in_levels_of(test, train, folder):
-        note = f"its pixels, 0 to {int(test.x.max())}, are taken as the run's, 0 to {train.levels - 1}"
-        return replace(test, x=test.x.astype(train.x.dtype), levels=train.levels, notes=(note,))
+    if _has_pixel_values_of(test, train, folder):
+        most = train.n_pixel_values - 1
+        note = f"its pixels, 0 to {int(test.x.max())}, are taken as the run's, 0 to {most}"
+        return replace(
+            test, x=test.x.astype(train.x.dtype), n_pixel_values=train.n_pixel_values, notes=(note,)
+        )
     return test.like(train)
 
 
-def _in_levels_of(test: Data, train: Data, path: Path) -> bool:
+def _has_pixel_values_of(test: Data, train: Data, path: Path) -> bool:
     """Whether whole pixels of an array file, which does not say its levels, have the run's own."""
     whole = test.x.dtype.kind in "iu" and train.x.dtype.kind in "iu"
-    fewer = train.levels < test.levels and path.suffix.lower() in (".npy", ".npz")
-    return train.pictures and whole and fewer and bool(test.x.max() < train.levels)
+    fewer = train.n_pixel_values < test.n_pixel_values and path.suffix.lower() in (".npy", ".npz")
+    return train.pictures and whole and fewer and bool(test.x.max() < train.n_pixel_values)
 
 
 def _fitted(test: Data, train: Data) -> list[str]:

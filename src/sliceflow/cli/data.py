@@ -38,7 +38,7 @@ class Data:
     name: str
     x: np.ndarray
     labels: np.ndarray | None = None
-    levels: int = 256
+    n_pixel_values: int = 256
     columns: list[str] | None = None
     notes: tuple[str, ...] = ()
 
@@ -58,7 +58,7 @@ class Data:
     @property
     def brightest(self) -> float:
         """What a white pixel is: 1 of real numbers, else the highest level."""
-        return 1.0 if self.x.dtype.kind == "f" else self.levels - 1.0
+        return 1.0 if self.x.dtype.kind == "f" else self.n_pixel_values - 1.0
 
     def rows(self, x: np.ndarray | None = None) -> np.ndarray:
         """These data, or `x` like them, as the metrics want them: rows of numbers near 1.
@@ -73,12 +73,12 @@ class Data:
         return np.asarray((x - self.x.mean(axis=0)) / np.where(spread > 0, spread, 1))
 
     def like(self, other: Data) -> Data:
-        """The same pictures in the other's kind of pixels: as many levels, or real numbers."""
+        """The same pictures in the other's kind of pixels: as many values, or real numbers."""
         if not self.pictures or (self.brightest, self.x.dtype) == (other.brightest, other.x.dtype):
             return self
         x = self.x * (other.brightest / self.brightest)
         x = x if other.x.dtype.kind == "f" else x.round()
-        return replace(self, x=x.astype(other.x.dtype), levels=other.levels)
+        return replace(self, x=x.astype(other.x.dtype), n_pixel_values=other.n_pixel_values)
 
     def part(self, rows: np.ndarray) -> Data:
         """Some of the rows."""
@@ -151,7 +151,7 @@ def _pictures(source: str, split: str, root: Path | None, size: int | None, skip
         cure = "pass a folder of pictures, or a .npy, .npz or .csv file"
         raise Failed(error.fact, cure) from error
     notes = tuple(str(warning.message) for warning in heard)
-    return Data(found.name, found.images, found.labels, found.levels, notes=notes)
+    return Data(found.name, found.images, found.labels, found.n_pixel_values, notes=notes)
 
 
 def _held_out(data: Data, share: float) -> tuple[Data, Data | None]:

@@ -151,7 +151,9 @@ def _recogniser(train: Data, test: Data, device: str) -> tuple[Any, str]:
     if train.pictures and device.startswith("cuda") and train.x.dtype.kind in "iu":
         cache = sets.root_folder(None) / "classifiers"
         given = (train.x, train.labels, test.x, test.labels)
-        network = metrics.train_classifier(*given, levels=train.levels, device=device, cache=cache)
+        network = metrics.train_classifier(
+            *given, n_pixel_values=train.n_pixel_values, device=device, cache=cache
+        )
 
         def predict(rows: np.ndarray) -> np.ndarray:  # back from `Data.rows`
             pixels = ((rows + 1) * (train.brightest / 2)).round().astype(train.x.dtype)
@@ -180,8 +182,8 @@ def draw_neighbours(
 
     first = samples[:n]
     found, _ = metrics.nearest_pictures(first, train.x, min(k, len(train.x)), mirror=mirror)
-    ours = grid(as_bytes(first[:, None], train.levels), ground=None)
-    theirs = grid(as_bytes(found, train.levels), ground=None)
+    ours = grid(as_bytes(first[:, None], train.n_pixel_values), ground=None)
+    theirs = grid(as_bytes(found, train.n_pixel_values), ground=None)
     page = Image.new(ours.mode, (ours.width * 3 // 2 + theirs.width, ours.height))
     page.paste(ours, (0, 0))
     page.paste(theirs, (ours.width * 3 // 2, 0))

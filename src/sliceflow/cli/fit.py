@@ -341,7 +341,7 @@ def _config(settings: Settings, train: Data, test: Data | None) -> dict[str, Any
             "kind": "pictures" if train.pictures else "table",
             "shape": list(train.x.shape),
             "dtype": str(train.x.dtype),
-            "levels": train.levels,
+            "n_pixel_values": train.n_pixel_values,
             "columns": train.columns,
             "held_out": 0 if test is None else len(test.x),
             "notes": list(train.notes),
@@ -356,7 +356,7 @@ def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
     from sliceflow.cli.evolution import Evolution
     from sliceflow.pictures.layout import Layout
 
-    layout = Layout.of(train.x, flow.levels)
+    layout = Layout.of(train.x, flow.n_pixel_values)
     return Evolution(
         layout,
         [(stage.h, stage.w) for stage in flow.stages(layout.height, layout.width)],
@@ -374,7 +374,7 @@ def _write_samples(flow: Any, train: Data, target: str, folder: RunFolder) -> No
         from sliceflow.cli.grid import as_bytes, by_class, grid
 
         np.savez_compressed(folder / "samples.npz", images=x, **given)
-        shown, _ = by_class(as_bytes(x, train.levels), labels)
+        shown, _ = by_class(as_bytes(x, train.n_pixel_values), labels)
         grid(shown).save(folder / "samples.png", optimize=True)
         return
     names, some = np.array(train.columns), few(train.x, _SHOWN)
@@ -393,6 +393,6 @@ def _write_evolution(evolution: Evolution, train: Data, folder: RunFolder) -> No
     taken = [taken[i] for i in np.unique(np.linspace(0, len(taken) - 1, _FRAMES).round().astype(int))]
     side, n = 8 if train.x.ndim == 3 else 6, len(taken[-1])
     some = np.arange(min(n, side**2)) * n // min(n, side**2)  # spread: they may come class by class
-    shown = (by_class(as_bytes(p[some], train.levels), None, side)[0] for p in taken)
+    shown = (by_class(as_bytes(p[some], train.n_pixel_values), None, side)[0] for p in taken)
     frames = [grid(p, 32, ground=128) for p in shown]  # a .gif has no page's colour: grey
     animation(folder / "evolution.gif", frames)

@@ -14,9 +14,9 @@ __all__ = ["animation", "as_bytes", "by_class", "grid", "png", "single"]
 _SHOWN = 56  # pixels: a picture of fewer is shown larger
 
 
-def as_bytes(images: np.ndarray, levels: int) -> np.ndarray:
+def as_bytes(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
     """Pictures (…, h, w[, c]) of any kind as 0 to 255."""
-    top = 1.0 if images.dtype.kind == "f" else levels - 1.0
+    top = 1.0 if images.dtype.kind == "f" else n_pixel_values - 1.0
     return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
 
 

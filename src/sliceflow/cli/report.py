@@ -98,7 +98,7 @@ def _samples(folder: RunFolder, config: dict[str, Any]) -> str:
         return _rows(arrays)
     from sliceflow.cli.grid import as_bytes, by_class, grid, png
 
-    images, labels = as_bytes(arrays["images"], config["data"]["levels"]), arrays.get("labels")
+    images, labels = as_bytes(arrays["images"], config["data"]["n_pixel_values"]), arrays.get("labels")
     shown, names = by_class(images, labels)
     note = "Batched samples: the particles at the end of the fit. The first ones, not the best."
     if not names:

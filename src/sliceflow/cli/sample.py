@@ -31,8 +31,8 @@ def sample(
     _check_memory(flow, n)
     labels = flow.sampled_labels(n, seed) if y is None else np.full(n, y)
     if pictures:
-        x = from_tensor(flow.sample(n, labels=labels, random_state=seed))
-        _write_pictures(path, x, flow.levels, labels)
+        x = from_tensor(flow.sample(n, y=labels, random_state=seed))
+        _write_pictures(path, x, flow.n_pixel_values, labels)
     else:
         x = np.asarray(from_tensor(flow.sample(n, y=labels, random_state=seed)))
         _write_rows(path, x, *_columns(run, x.shape[1]), labels)
@@ -67,12 +67,12 @@ def inpaint(
         from sliceflow.cli.grid import as_bytes, grid
 
         hidden = pictures.astype(done.dtype)  # a copy
-        levels = flow.layout_.levels
-        hidden[:, ~flow.observed_] = 0.5 if levels is None else levels // 2
+        n_pixel_values = flow.layout_.n_pixel_values
+        hidden[:, ~flow.observed_] = 0.5 if n_pixel_values is None else n_pixel_values // 2
         shown = np.concatenate((hidden[:, None], done), axis=1)
-        grid(as_bytes(shown, flow.levels)).save(path, optimize=True)
+        grid(as_bytes(shown, flow.n_pixel_values)).save(path, optimize=True)
     else:
-        _write_pictures(path, done.reshape(-1, *done.shape[2:]), flow.levels, None)
+        _write_pictures(path, done.reshape(-1, *done.shape[2:]), flow.n_pixel_values, None)
     return {"out": str(path), "pictures": len(pictures), "n": n, "seed": seed}
 
 
@@ -112,13 +112,13 @@ def _target(out: Path, pictures: bool, force: bool) -> Path:
     return new_file(out, force=force)
 
 
-def _write_pictures(path: Path, x: np.ndarray, levels: int, labels: np.ndarray | None) -> None:
+def _write_pictures(path: Path, x: np.ndarray, n_pixel_values: int, labels: np.ndarray | None) -> None:
     from sliceflow.cli.grid import as_bytes, grid, single
 
     if path.suffix.lower() == ".npz":
         _write_arrays(path, {"images": x} | ({} if labels is None else {"labels": labels}))
         return
-    shown = as_bytes(x, levels)
+    shown = as_bytes(x, n_pixel_values)
     if path.suffix.lower() == ".png":
         columns = int(np.ceil(np.sqrt(len(x))))
         blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
@@ -200,9 +200,9 @@ def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
         out.append(np.asarray(picture))
     values = np.stack(out) / 255.0
     values = values[..., None] if layout.channels == 1 else values
-    if layout.levels is None:
+    if layout.n_pixel_values is None:
         return np.asarray(values.astype(layout.dtype))
-    return np.asarray((values * (layout.levels - 1)).round().astype(layout.dtype))
+    return np.asarray((values * (layout.n_pixel_values - 1)).round().astype(layout.dtype))
 
 
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")

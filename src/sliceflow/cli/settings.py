@@ -133,7 +133,7 @@ class Settings:
             from sliceflow.pictures.layout import Layout
 
             try:
-                Layout.of(data.x, data.levels)
+                Layout.of(data.x, data.n_pixel_values)
             except ValueError as error:
                 cure = (
                     "pass pictures (n, h, w) or (n, h, w, c), whole numbers 0 to 255 or floats 0 to 1"
@@ -165,8 +165,8 @@ class Settings:
             n_particles=self.particles,
             quality=self.quality if self.quality in QUALITY else self.n_steps(data),
             amplifier="auto" if self.amplifier is None else self.amplifier,
-            clusters="auto" if self.clusters is None else self.clusters,
-            levels=data.levels,
+            n_clusters="auto" if self.clusters is None else self.clusters,
+            n_pixel_values=data.n_pixel_values,
             mirror=self.mirror,
             device=self.device,
             random_state=self.seed,

@@ -36,13 +36,14 @@ class Pictures:
     ----------
     images : (n, h, w) or (n, h, w, c) array of uint8, or of the type in a .npy or .npz file
     labels : (n,) array: class numbers, or names of folders; None where there are none
-    levels : a whole pixel is one of 0..levels-1: 17 for digits, else 256 (an array file does not say)
+    n_pixel_values : a whole pixel is one of 0..n_pixel_values-1: 17 for digits, else 256 (an array
+        file does not say)
     name : of the set, the folder or the file
     """
 
     images: np.ndarray
     labels: np.ndarray | None
-    levels: int
+    n_pixel_values: int
     name: str
 
 
@@ -74,7 +75,7 @@ def load(
     --------
     >>> from sliceflow.datasets import load
     >>> digits = load("digits")
-    >>> digits.images.shape, digits.images.dtype, digits.levels
+    >>> digits.images.shape, digits.images.dtype, digits.n_pixel_values
     ((1297, 8, 8), dtype('uint8'), 17)
     >>> load("digits", split="test").labels.shape
     (500,)

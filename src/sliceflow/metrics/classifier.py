@@ -35,7 +35,7 @@ class PictureClassifier:
 
     network: nn.Module
     classes: np.ndarray
-    levels: int
+    n_pixel_values: int
     accuracy: float | None
     about: dict[str, Any]
 
@@ -59,7 +59,7 @@ class PictureClassifier:
         with torch.inference_mode():
             for first in range(0, len(images), 1024):
                 part = _tensor(images[first : first + 1024]).to(device)
-                x = body(_encoded(part, self.levels))
+                x = body(_encoded(part, self.n_pixel_values))
                 out.append((x if features else head(x)).float().cpu().numpy())
         return np.concatenate(out)
 
@@ -70,7 +70,7 @@ def train_classifier(
     test_images: np.ndarray | None = None,
     test_labels: np.ndarray | None = None,
     *,
-    levels: int = 256,
+    n_pixel_values: int = 256,
     epochs: int | None = None,
     width: int | None = None,
     mirror: bool | None = None,
@@ -85,7 +85,7 @@ def train_classifier(
     images, labels : pictures (n, h, w) or (n, h, w, c) and their classes (n,). Without labels the
         network learns which way up a picture is, of four: features of sets that have no classes
     test_images, test_labels : not trained on; they give `accuracy`
-    levels : pixels are 0..levels-1
+    n_pixel_values : pixels are 0..n_pixel_values-1
     epochs : passes over the pictures; None takes 10, 20 for colour, more for less than 1500 pictures
     width : of the first layer; there are 8 times as many features. None takes 16, 64 for colour
     mirror : also show mirror images; None does so for colour
@@ -97,7 +97,8 @@ def train_classifier(
     --------
     >>> from sliceflow.datasets import load
     >>> train, test = load("digits"), load("digits", split="test")
-    >>> judge = train_classifier(train.images, train.labels, test.images, test.labels, levels=17,
+    >>> given = train.images, train.labels, test.images, test.labels
+    >>> judge = train_classifier(*given, n_pixel_values=17,
     ...     epochs=4, width=4, device="cpu")
     >>> judge.accuracy > 0.8, judge.features(test.images).shape
     (True, (500, 32))
@@ -119,7 +120,12 @@ def train_classifier(
     width = width or (64 if colour else 16)
     mirror = colour if mirror is None else mirror
     settings: dict[str, Any] = dict(
-        version=_VERSION, levels=levels, epochs=epochs, width=width, mirror=mirror, seed=seed
+        version=_VERSION,
+        n_pixel_values=n_pixel_values,
+        epochs=epochs,
+        width=width,
+        mirror=mirror,
+        seed=seed,
     )
     path = None
     if cache is not None:
@@ -136,9 +142,9 @@ def train_classifier(
         torch.manual_seed(seed)
         network = _network(channels, min(images.shape[1:3]), width, len(classes)).to(where)
     if path is not None and path.is_file():
-        return _read(path, network, classes, levels)
+        return _read(path, network, classes, n_pixel_values)
     began = time.perf_counter()
-    _train(network, images, codes, levels, epochs, mirror, seed)
+    _train(network, images, codes, n_pixel_values, epochs, mirror, seed)
     network.eval()
     about = {
         **settings,
@@ -147,10 +153,10 @@ def train_classifier(
         "seconds": time.perf_counter() - began,
         "device": str(where),
     }
-    made = PictureClassifier(network, classes, levels, None, about)
+    made = PictureClassifier(network, classes, n_pixel_values, None, about)
     if test_images is not None and test_labels is not None:
         accuracy = made.score(test_images, test_labels)
-        made = PictureClassifier(network, classes, levels, accuracy, about)
+        made = PictureClassifier(network, classes, n_pixel_values, accuracy, about)
     if path is not None:
         _write(path, made)
     return made
@@ -191,7 +197,7 @@ def _train(
     network: nn.Module,
     images: np.ndarray,
     codes: np.ndarray,
-    levels: int,
+    n_pixel_values: int,
     epochs: int,
     mirror: bool,
     seed: int,
@@ -214,7 +220,7 @@ def _train(
     for _ in range(epochs):
         for chosen in np.array_split(order.permutation(len(images)), per_epoch):
             numbers = torch.from_numpy(chosen).to(device)
-            x = _encoded(_moved(pictures[numbers], mirror, order), levels)
+            x = _encoded(_moved(pictures[numbers], mirror, order), n_pixel_values)
             optimiser.zero_grad(set_to_none=True)
             with half:
                 value = loss(network(x), labels[numbers])
@@ -246,9 +252,9 @@ def _tensor(images: np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(images, kind, ["C", "W"]))  # torch warns of others
 
 
-def _encoded(images: Tensor, levels: int) -> Tensor:
+def _encoded(images: Tensor, n_pixel_values: int) -> Tensor:
     """(n, c, h, w) numbers in [-1, 1]."""
-    x = images.float().mul(2 / (levels - 1)).sub_(1)
+    x = images.float().mul(2 / (n_pixel_values - 1)).sub_(1)
     return x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
 
 
@@ -285,7 +291,9 @@ def _write(path: Path, made: PictureClassifier) -> None:
     write_whole(path, lambda file: file.write(words))
 
 
-def _read(path: Path, network: nn.Module, classes: np.ndarray, levels: int) -> PictureClassifier:
+def _read(
+    path: Path, network: nn.Module, classes: np.ndarray, n_pixel_values: int
+) -> PictureClassifier:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -296,4 +304,4 @@ def _read(path: Path, network: nn.Module, classes: np.ndarray, levels: int) -> P
         raise ValueError(f"{path} is no classifier, or damaged ({error}); remove the file") from error
     network.eval()
     about = kept["about"] | {"read from": str(path)}
-    return PictureClassifier(network, classes, levels, kept["accuracy"], about)
+    return PictureClassifier(network, classes, n_pixel_values, kept["accuracy"], about)

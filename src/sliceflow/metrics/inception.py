@@ -59,7 +59,7 @@ def fid(
     layer: int = 2048,
     weights: str | os.PathLike[str] | None = None,
     split: str = "train",
-    levels: int = 256,
+    n_pixel_values: int = 256,
     device: str = "auto",
     seed: int = 0,
 ) -> FID:
@@ -76,7 +76,7 @@ def fid(
     layer : 64, 192, 768 or 2048 features
     weights : the network's file; None takes the one that torch-fidelity downloads, once
     split : what `real` is, for the record
-    levels : pixels are 0..levels-1
+    n_pixel_values : pixels are 0..n_pixel_values-1
     device : "cpu", "cuda", or "auto", a GPU where there is one
     seed : of the pictures of the floor
 
@@ -96,7 +96,7 @@ def fid(
     def features(images: np.ndarray) -> np.ndarray:
         if images.dtype.kind == "f" and images.shape[1:] == (layer,):
             return images
-        return inception_features(images, network=network, levels=levels, device=device)
+        return inception_features(images, network=network, n_pixel_values=n_pixel_values, device=device)
 
     made, true = features(samples), features(real)
     n = min(len(samples), len(real) // 2)
@@ -122,7 +122,7 @@ def inception_features(
     *,
     weights: str | os.PathLike[str] | None = None,
     network: Any = None,
-    levels: int = 256,
+    n_pixel_values: int = 256,
     device: str = "auto",
     batch: int = 128,
 ) -> np.ndarray:
@@ -145,7 +145,7 @@ def inception_features(
         part = images[first : first + batch]
         part = part[..., None] if part.ndim == 3 else part
         part = np.broadcast_to(part, (*part.shape[:3], 3)).transpose(0, 3, 1, 2)
-        pixels = (part * (255 / (levels - 1))).round().astype(np.uint8)
+        pixels = (part * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
         with torch.inference_mode():
             out.append(network(torch.from_numpy(pixels).to(where))[0].cpu().numpy())
     return np.concatenate(out)

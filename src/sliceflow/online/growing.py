@@ -44,7 +44,7 @@ class Growing:
 
         Whatever the batches and their order, the model is the same, bit for bit. The first rows, which
         are those there at the first refresh or once there are 1000, also set the units of vectors
-        (`standardize`) and choose the directions of pictures (`directions="auto"`). If anything fails
+        (`standardize`) and choose the directions of pictures (`patch_basis="auto"`). If anything fails
         or is interrupted, the refresh too, no rows are absorbed and nothing is changed.
 
         Parameters

@@ -61,13 +61,13 @@ class PictureData:
         images: Any,
         labels: Any,
         *,
-        levels: int,
+        n_pixel_values: int,
         observed: Any,
         device: str | torch.device,
         ranks: Ranks,
     ) -> Self:
         """What a user gave; a ValueError names what is wrong with it."""
-        layout = Layout.of(images, levels)
+        layout = Layout.of(images, n_pixel_values)
         device = resolve_device(device)
         raw = layout.read(images, device)
         place = ranks.place(raw.shape[1], f"{layout}{'' if labels is None else ' and labels'}")

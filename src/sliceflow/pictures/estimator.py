@@ -62,7 +62,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
         own. "auto" is ∞ for classes of a thousand pictures or more on average, if they are counted and
         not sorted, else 10
-    levels : integer pixels are 0..levels-1, or as many of these as their type holds; booleans are two
+    n_pixel_values : integer pixels are 0..n_pixel_values-1, or as many of these as their type holds;
+        booleans are two
     mirror : also fit the pictures' mirror images
     device : "auto" takes a GPU where there is one
     random_state : int, RandomState, Generator or None
@@ -74,10 +75,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     clip : keep particles in the range of pixels at the full resolution
     dequantize : spread integer pixels over their step, anew at every stage
     upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
-    directions : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a time
-        (`pictures.cosines`); or "auto": cosines, unless the pictures are drawings, of whose
+    patch_basis : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a
+        time; or "auto": cosines, unless the pictures are drawings, of whose
         pixels less than a fifth are neither dark nor light
-    clusters : pictures without labels are divided into so many clusters, each with maps of its own
+    n_clusters : pictures without labels are divided into so many clusters, each with maps of its own
         (`pictures.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
         where each would have less than a thousand pictures, or 470,000·√steps values together: they
         would be copied. Pictures that are sorted, or observed, are not divided
@@ -107,8 +108,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     >>> from sklearn.datasets import load_digits
     >>> from sliceflow import ImageFlow
     >>> digits = load_digits()
-    >>> flow = ImageFlow(quality=3, n_particles=500, levels=17, random_state=0)
-    >>> flow.fit(digits.images.astype("uint8"), digits.target).sample(5, labels=3).shape
+    >>> flow = ImageFlow(quality=3, n_particles=500, n_pixel_values=17, random_state=0)
+    >>> flow.fit(digits.images.astype("uint8"), digits.target).sample(5, y=3).shape
     (5, 8, 8)
     """
 
@@ -120,7 +121,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         n_particles: int | None = None,
         quality: str | int = "standard",
         amplifier: str | float = "auto",
-        levels: int = 256,
+        n_pixel_values: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
         random_state: Any = None,
@@ -131,9 +132,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         clip: bool = True,
         dequantize: bool = True,
         upsampling: str = "lanczos",
-        directions: str = "auto",
+        patch_basis: str = "auto",
         taper: float = 0.5,
-        clusters: str | int = "auto",
+        n_clusters: str | int = "auto",
         n_knots: str | int = "auto",
         precision: str = "auto",
         verbose: int = 0,
@@ -142,7 +143,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self.n_particles = n_particles
         self.quality = quality
         self.amplifier = amplifier
-        self.levels = levels
+        self.n_pixel_values = n_pixel_values
         self.mirror = mirror
         self.device = device
         self.random_state = random_state
@@ -152,17 +153,17 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self.clip = clip
         self.dequantize = dequantize
         self.upsampling = upsampling
-        self.directions = directions
+        self.patch_basis = patch_basis
         self.taper = taper
-        self.clusters = clusters
+        self.n_clusters = n_clusters
         self.n_knots = n_knots
         self.precision = precision
         self.verbose = verbose
 
     def fit(
         self,
-        images: Any,
-        labels: Any = None,
+        X: Any,
+        y: Any = None,
         *,
         listeners: events.Listeners = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
@@ -173,8 +174,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        images : (n, h, w) or (n, h, w, c), integers 0..levels-1 or floats in [0, 1]
-        labels : None, or class labels (n,) of any hashable kind
+        X : pictures (n, h, w) or (n, h, w, c), integers 0..n_pixel_values-1 or floats in [0, 1]
+        y : None, or class labels (n,) of any hashable kind
         listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
             them; one that returns True ends the stage
         checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
@@ -190,9 +191,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         together = ranks or Ranks()
         same_on_all(together, self, resolve_device(self.device), checkpoint_dir)
         data = PictureData.of(
-            images,
-            labels,
-            levels=self.levels,
+            X,
+            y,
+            n_pixel_values=self.n_pixel_values,
             observed=self.observed,
             device=self.device,
             ranks=together,
@@ -258,13 +259,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         elif hasattr(self, "classes_"):
             del self.classes_
 
-    def sample(self, n_samples: int = 1, labels: Any = None, random_state: Any = None) -> Any:
+    def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
         """Offline samples: fresh noise moved by the fitted maps.
 
         Parameters
         ----------
         n_samples : int
-        labels : one label for all, one per sample, an (n_samples, C) array of class weights, or None
+        y : one label for all, one per sample, an (n_samples, C) array of class weights, or None
             for labels in the data's proportions
         random_state : int, RandomState, Generator or None (anew on every call)
         """
@@ -274,15 +275,15 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         seed, offline = Seed.of(random_state), self._offline()
         offline.check_memory(n_samples)  # before so many codes are made
-        codes = sample_codes(self._condition, self._codes, labels, n_samples, seed)
+        codes = sample_codes(self._condition, self._codes, y, n_samples, seed)
         return offline.samples(n_samples, codes, seed)
 
-    def inpaint(self, pictures: Any, n_samples: int = 1, random_state: Any = None) -> Any:
+    def inpaint(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """Complete pictures of which only the `observed` pixels are known.
 
         Parameters
         ----------
-        pictures : as fitted; their unobserved pixels are ignored, and may be masked (`numpy.ma`)
+        X : pictures as fitted; their unobserved pixels are ignored, and may be masked (`numpy.ma`)
         n_samples : completions of each
 
         Returns
@@ -294,11 +295,11 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if where is None:
             raise ValueError("the model was fitted without observed=; nothing tells what to complete")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        if isinstance(pictures, np.ma.MaskedArray) and pictures.shape[1:3] == where.shape:
-            hidden = np.ma.getmaskarray(pictures)
+        if isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == where.shape:
+            hidden = np.ma.getmaskarray(X)
             if not hidden[:, where].any():
-                pictures = pictures.filled(0)
-        return self._offline().completions(pictures, where, n_samples, Seed.of(random_state))
+                X = X.filled(0)
+        return self._offline().completions(X, where, n_samples, Seed.of(random_state))
 
     def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
         """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""

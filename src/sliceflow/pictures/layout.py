@@ -1,7 +1,7 @@
 """Pictures as the engine wants them, and back: layout, values, mirror images, masks. No flow here.
 
-Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 0..levels-1 are
-*dequantised*, (v + u)·2/levels − 1 with u uniform in (0, 1); floats in [0, 1] become 2v − 1.
+Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 0..n_pixel_values-1 are
+*dequantised*, (v + u)·2/n_pixel_values − 1 with u uniform in (0, 1); floats in [0, 1] become 2v − 1.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Layout:
     width: int
     channels: int | None  # None: (n, h, w) without a channel axis
     dtype: str
-    levels: int | None  # None: floats in [0, 1]
+    n_pixel_values: int | None  # None: floats in [0, 1]
     tensor: bool = False
 
     @classmethod
-    def of(cls, images: Any, levels: int) -> Layout:
+    def of(cls, images: Any, n_pixel_values: int) -> Layout:
         """The layout of `images`; a ValueError names what is wrong with them."""
         array = as_array(images)
         if array.ndim not in (3, 4):
@@ -51,7 +51,7 @@ class Layout:
             raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
         kind = None
         if array.dtype.kind != "f":  # a sample beyond its type would wrap around
-            kind = min(levels, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
+            kind = min(n_pixel_values, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
         layout = cls(
             array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
         )
@@ -75,20 +75,25 @@ class Layout:
             raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {wanted}")
         if len(array) == 0:
             raise ValueError("there are no pictures; pass at least one")
-        if (array.dtype.kind == "f") != (self.levels is None):
-            kind = "floats in [0, 1]" if self.levels is None else f"integers 0..{self.levels - 1}"
+        if (array.dtype.kind == "f") != (self.n_pixel_values is None):
+            kind = (
+                "floats in [0, 1]"
+                if self.n_pixel_values is None
+                else f"integers 0..{self.n_pixel_values - 1}"
+            )
             raise ValueError(f"pictures are {array.dtype} but the model was fitted on {kind}")
         low, high = array.min(), array.max()
-        if self.levels is None:
+        if self.n_pixel_values is None:
             if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
                 raise ValueError(
                     f"float pictures must lie in [0, 1] but reach from {low:.6g} to {high:.6g}; "
-                    "divide by the largest value, or pass integers with levels="
+                    "divide by the largest value, or pass integers with n_pixel_values="
                 )
-        elif low < 0 or high >= self.levels:
+        elif low < 0 or high >= self.n_pixel_values:
             raise ValueError(
-                f"integer pictures must lie in 0..{self.levels - 1} but reach from {low} to {high}; "
-                "set levels= to one more than the largest possible value"
+                f"integer pictures must lie in 0..{self.n_pixel_values - 1} but reach from {low} to "
+                f"{high}; "
+                "set n_pixel_values= to one more than the largest possible value"
             )
 
     def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
@@ -96,8 +101,8 @@ class Layout:
         array = as_array(images)
         self.check(array)
         tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch warns of others
-        if self.levels is not None and tensor.dtype != torch.uint8:
-            tensor = tensor.to(torch.uint8 if self.levels <= 256 else torch.int32)
+        if self.n_pixel_values is not None and tensor.dtype != torch.uint8:
+            tensor = tensor.to(torch.uint8 if self.n_pixel_values <= 256 else torch.int32)
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 
@@ -117,7 +122,7 @@ class Layout:
         Where the columns are `runs` of neighbours out of `total`, places are those among all of these.
         """
         x = raw.to(torch.float32)
-        if self.levels is None:
+        if self.n_pixel_values is None:
             return 2 * x - 1
         if dequantize:
             if names is None:
@@ -128,21 +133,23 @@ class Layout:
                 u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             else:
                 u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
-            x += u.clamp_(max=1 - self.levels * 2.0**-22)  # or v + u would round up to v + 1
+            x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # or v + u would round up to v + 1
         else:
             x += 0.5
-        return x.mul_(2 / self.levels).sub_(1)
+        return x.mul_(2 / self.n_pixel_values).sub_(1)
 
     def write(self, x: Tensor) -> Any:
         """Columns of values to pictures in the user's own dtype and layout."""
         c, h, w = self.shape
         n = x.shape[1]
         need_finite(x, "take amplifier and start_noise nearer to their defaults")
-        if self.levels is None:
+        if self.n_pixel_values is None:
             x = ((x + 1) / 2).clamp(0, 1)
         else:
-            x = ((x + 1) * (self.levels / 2)).floor_().clamp_(0, self.levels - 1)
-            x = x.to(torch.uint8 if self.levels <= 256 else torch.int32)  # a quarter of the way to go
+            x = ((x + 1) * (self.n_pixel_values / 2)).floor_().clamp_(0, self.n_pixel_values - 1)
+            x = x.to(
+                torch.uint8 if self.n_pixel_values <= 256 else torch.int32
+            )  # a quarter of the way to go
         array = x.view(c, h, w, n).permute(3, 1, 2, 0).contiguous().cpu().numpy()
         array = array.astype(self.dtype, copy=False)
         array = array if self.channels else array[..., 0]

@@ -25,9 +25,9 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import TileFrame, Tiles
 
-__all__ = ["DIRECTIONS", "Painted", "Walk"]
+__all__ = ["PATCH_BASES", "Painted", "Walk"]
 
-DIRECTIONS = ("pixels", "cosines")
+PATCH_BASES = ("pixels", "cosines")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Walk:
     amplifier: float
     known: Tensor | None
     upsampling: str
-    directions: str
+    patch_basis: str
     clip: bool
     dequantize: bool
     start_noise: float
@@ -62,7 +62,7 @@ class Walk:
         """The flow of stage i, and the subspace it runs in."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
-        tiles = Tiles(c, level.h, level.w, level.patch, self.directions == "cosines")
+        tiles = Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines")
         last = i == len(self.stages) - 1
         # Pixels are in [−1, 1], and a tile has its share of them; a little more, for Lanczos' sake.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))

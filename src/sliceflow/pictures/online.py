@@ -30,7 +30,7 @@ from sliceflow.pictures.plan import (
     choose_knots,
     choose_operands,
     choose_particles,
-    directions_for,
+    patch_basis_for,
     pixels_between,
 )
 from sliceflow.pictures.pyramid import Subspace, basis
@@ -45,8 +45,9 @@ __all__ = ["PicturesOnline"]
 _NARROW = 2.0**7  # by which the first bins of cosines are narrower
 
 _FIXED = (
-    "schedule", "quality", "levels", "mirror", "device", "random_state", "observed", "transport",
-    "dequantize", "upsampling", "directions", "taper",
+    "schedule", "quality", "n_pixel_values", "mirror", "device", "random_state", "observed",
+    "transport",
+    "dequantize", "upsampling", "patch_basis", "taper",
 )  # fmt: skip
 
 
@@ -113,22 +114,22 @@ class FirstPictures(First):
     ----------
     layout : of the pictures
     between, pixels : how many of their pixels are neither dark nor bright, and how many they have
-    directions : that were chosen
+    patch_basis : that were chosen
     """
 
     layout: Layout
     between: int
     pixels: int
-    directions: str
+    patch_basis: str
 
     def without(self, rows: np.ndarray) -> Self:
         between = self.between - pixels_between(self.layout, torch.from_numpy(rows))
         return replace(self, between=between, pixels=self.pixels - rows.size)
 
     def trace(self) -> str:
-        if self.pixels and directions_for(self.between, self.pixels) == self.directions:
+        if self.pixels and patch_basis_for(self.between, self.pixels) == self.patch_basis:
             return ""
-        return f'directions={self.directions!r}, chosen by "auto"'
+        return f'patch_basis={self.patch_basis!r}, chosen by "auto"'
 
 
 @dataclass
@@ -153,7 +154,7 @@ class PicturesOnline(Online):
                 "keep; use fit, or observed=None"
             )
         n_bins = histogram_bins(estimator.transport, 256)
-        layout = Layout.of(images, estimator.levels)
+        layout = Layout.of(images, estimator.n_pixel_values)
         device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
         walk = Walk(
             layout,
@@ -163,7 +164,7 @@ class PicturesOnline(Online):
             amplifier=0.0,
             known=None,
             upsampling=estimator.upsampling,
-            directions=estimator.directions,
+            patch_basis=estimator.patch_basis,
             clip=estimator.clip,
             dequantize=estimator.dequantize,
             start_noise=float(estimator.start_noise),
@@ -177,7 +178,7 @@ class PicturesOnline(Online):
             device,
             parameters_of(estimator, _FIXED),
             2 if estimator.mirror else 1,
-            waiting={} if estimator.directions == "auto" else None,
+            waiting={} if estimator.patch_basis == "auto" else None,
             layout=layout,
             walk=walk,
         )
@@ -188,8 +189,8 @@ class PicturesOnline(Online):
     def decided(self, given: Given) -> Self:
         names = {label: Counter(given.names[of]) for label, of in given.groups}
         between, pixels = pixels_between(self.layout, torch.from_numpy(given.rows)), given.rows.size
-        first = FirstPictures(names, self.layout, between, pixels, directions_for(between, pixels))
-        walk = replace(self.walk, directions=first.directions)
+        first = FirstPictures(names, self.layout, between, pixels, patch_basis_for(between, pixels))
+        walk = replace(self.walk, patch_basis=first.patch_basis)
         ledger = replace(self.ledger, places=_places(walk), tallies={}, rows={})
         return replace(self, waiting=None, first=first, walk=walk, ledger=ledger)
 

@@ -13,7 +13,7 @@ from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import Labels, default_particles
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import DIRECTIONS
+from sliceflow.pictures.levels import PATCH_BASES
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.ranks.ranks import Ranks
 
@@ -25,13 +25,13 @@ __all__ = [
     "check_parameters",
     "choose_amplifier",
     "choose_clusters",
-    "choose_directions",
     "choose_knots",
     "choose_operands",
     "choose_particles",
+    "choose_patch_basis",
     "choose_transport",
     "direction_bytes",
-    "directions_for",
+    "patch_basis_for",
     "pixels_between",
     "steps_per_stage",
 ]
@@ -53,7 +53,7 @@ def check_parameters(flow: ImageFlow) -> None:
     ok = q in QUALITY if isinstance(q, str) else is_int(q, 1)
     need(ok, "quality", q, f"one of {list(QUALITY)} or a number of steps per stage")
     need(isinstance(flow.schedule, str), "schedule", flow.schedule, "a string: 'auto', a preset, …")
-    need(is_int(flow.levels, 2), "levels", flow.levels, "an int of at least 2")
+    need(is_int(flow.n_pixel_values, 2), "n_pixel_values", flow.n_pixel_values, "an int of at least 2")
     knots = flow.n_knots
     need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
     choices = ["auto", *_PRECISIONS]
@@ -64,13 +64,13 @@ def check_parameters(flow: ImageFlow) -> None:
         flow.upsampling,
         f"one of {sorted(UPSAMPLINGS)}",
     )
-    ways = ["auto", *DIRECTIONS]
-    need(flow.directions in ways, "directions", flow.directions, f"one of {ways}")
+    ways = ["auto", *PATCH_BASES]
+    need(flow.patch_basis in ways, "patch_basis", flow.patch_basis, f"one of {ways}")
     xi = flow.amplifier
     ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
     need(ok, "amplifier", xi, "'auto', or a number of at least 0; math.inf is one")
-    k = flow.clusters
-    need(k == "auto" or is_int(k, 1), "clusters", k, "'auto' or an int of at least 1, which is none")
+    k = flow.n_clusters
+    need(k == "auto" or is_int(k, 1), "n_clusters", k, "'auto' or an int of at least 1, which is none")
     noise = flow.start_noise
     need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
     need(is_real(flow.taper, 0, 1), "taper", flow.taper, "a number from 0 to 1")
@@ -123,19 +123,19 @@ def steps_per_stage(quality: str | int) -> int:
 def choose_clusters(flow: ImageFlow, m: int, n: int, shape: tuple[int, int, int]) -> int:
     """How many clusters n pictures of shape (c, h, w) without labels are divided into; 1 is none."""
     counts = _counts(flow.transport, m, n)
-    if flow.clusters == "auto":
+    if flow.n_clusters == "auto":
         size = _CLUSTER_VALUES * math.sqrt(steps_per_stage(flow.quality)) / math.prod(shape)
         enough = max(_ENOUGH, math.ceil(size))
         most = min(_MOST_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
         return max(1, most) if counts else 1
-    k, most = int(flow.clusters), min(m, n)
-    need(k <= most, "clusters", k, f"at most {most}: each needs a particle and a picture")
+    k, most = int(flow.n_clusters), min(m, n)
+    need(k <= most, "n_clusters", k, f"at most {most}: each needs a particle and a picture")
     if k > 1 and not counts:
         raise ParameterError(
-            "clusters",
+            "n_clusters",
             k,
             f"are counted one by one, but {m} particles and {n} pictures are sorted, being so few",
-            "use clusters=1, or transport='histogram'",
+            "use n_clusters=1, or transport='histogram'",
         )
     return k
 
@@ -187,7 +187,7 @@ def direction_bytes(flow: ImageFlow, m: int, n: int, amplifier: float, n_classes
     return n_classes * one if apart else one
 
 
-def choose_directions(
+def choose_patch_basis(
     directions: str,
     layout: Layout,
     raw: Tensor,
@@ -201,16 +201,16 @@ def choose_directions(
     here = torch.arange(raw.shape[1], device=raw.device) if here is None else here
     some = raw[:, here % max(1, (n or len(here)) // 10_000) == 0]
     between = pixels_between(layout, some)
-    return directions_for(*ranks.sum(torch.tensor([between, some.numel()])).tolist())
+    return patch_basis_for(*ranks.sum(torch.tensor([between, some.numel()])).tolist())
 
 
 def pixels_between(layout: Layout, raw: Tensor) -> int:
     """How many pixels are neither dark nor bright."""
-    value = raw.float() / (1 if layout.levels is None else layout.levels - 1)
+    value = raw.float() / (1 if layout.n_pixel_values is None else layout.n_pixel_values - 1)
     return int(((value > 0.1) & (value < 0.9)).sum())
 
 
-def directions_for(between: int, pixels: int) -> str:
+def patch_basis_for(between: int, pixels: int) -> str:
     """The directions for pictures of so many pixels, some of which are neither dark nor bright."""
     return "pixels" if between / pixels < 0.2 else "cosines"
 

@@ -131,14 +131,14 @@ def sample_codes(
     """
     if condition is None or condition.hidden:
         if labels is not None:
-            raise ValueError("labels were given but the model was fitted without; leave them out")
+            raise ValueError("y was given but the model was fitted without labels; leave y out")
         return None if condition is None or codes is None else proportional_codes(codes, n, seed)
     if labels is None and codes is not None:
         return proportional_codes(codes, n, seed)
     wanted = condition.encode(conditions.repeated(condition, labels, n))
     if len(wanted) != n:
         raise ValueError(
-            f"labels have {len(wanted)} rows but n_samples={n}; pass one label, or one per sample"
+            f"y has {len(wanted)} labels but n_samples={n}; pass one label, or one per sample"
         )
     return wanted
 

@@ -15,7 +15,7 @@ from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import DIRECTIONS, Walk
+from sliceflow.pictures.levels import PATCH_BASES, Walk
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
@@ -56,7 +56,7 @@ def packed(flow: ImageFlow, tensors: dict[str, Tensor]) -> dict[str, Any]:
         "seed": asdict(walk.seed),
         "amplifier": None if walk.apart else walk.amplifier,  # JSON has no infinity
         "upsampling": walk.upsampling,
-        "directions": walk.directions,
+        "patch_basis": walk.patch_basis,
         "clip": walk.clip,
         "dequantize": walk.dequantize,
         "start_noise": walk.start_noise,
@@ -94,9 +94,9 @@ def unpacked(
     seed, upsampling = restore_seed(header), header.text("upsampling")
     if upsampling not in UPSAMPLINGS:
         raise ValueError(f"upsampling is {upsampling!r}, not one of {sorted(UPSAMPLINGS)}")
-    directions = header.text("directions")
-    if directions not in DIRECTIONS:
-        raise ValueError(f"directions is {directions!r}, not one of {DIRECTIONS}")
+    patch_basis = header.text("patch_basis")
+    if patch_basis not in PATCH_BASES:
+        raise ValueError(f"patch_basis is {patch_basis!r}, not one of {PATCH_BASES}")
     rows = header.inners("schedule")
     stages = [
         PictureStage(
@@ -115,7 +115,7 @@ def unpacked(
         amplifier=math.inf if apart else header.number("amplifier", 0),
         known=None if mask is None or not bool(mask.any()) else mask.to(device),
         upsampling=upsampling,
-        directions=directions,
+        patch_basis=patch_basis,
         clip=header.flag("clip"),
         dequantize=header.flag("dequantize"),
         start_noise=header.number("start_noise", 0),
@@ -147,22 +147,24 @@ def unpacked(
 def _layout(row: Fields) -> Layout:
     """The pictures' layout."""
     channels = None if row.raw("channels") is None else row.whole("channels", 1)
-    levels = None if row.raw("levels") is None else row.whole("levels", 2)
+    values = None if row.raw("n_pixel_values") is None else row.whole("n_pixel_values", 2)
     layout = Layout(
         row.whole("height", 1),
         row.whole("width", 1),
         channels,
         row.text("dtype"),
-        levels,
+        values,
         row.flag("tensor"),
     )
     if layout.dimension > _MOST:
         raise ValueError(f"pictures has {layout.dimension} values; at most {_MOST} are possible")
     kind = re.fullmatch(
-        r"float(16|32|64)" if levels is None else r"bool|u?int(8|16|32|64)", layout.dtype
+        r"float(16|32|64)" if values is None else r"bool|u?int(8|16|32|64)", layout.dtype
     )
     if kind is None:
-        raise ValueError(f"pictures.dtype is {layout.dtype!r}, which does not go with its levels")
+        raise ValueError(
+            f"pictures.dtype is {layout.dtype!r}, which does not go with its n_pixel_values"
+        )
     return layout
 
 

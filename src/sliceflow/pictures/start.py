@@ -23,10 +23,10 @@ from sliceflow.pictures.layout import Layout, mask_of
 from sliceflow.pictures.levels import Walk
 from sliceflow.pictures.plan import (
     choose_amplifier,
-    choose_directions,
     choose_knots,
     choose_operands,
     choose_particles,
+    choose_patch_basis,
     choose_transport,
     direction_bytes,
 )
@@ -220,7 +220,7 @@ def _walk(
         amplifier=amplifier,
         known=known,
         upsampling=flow.upsampling,
-        directions=choose_directions(flow.directions, layout, raw, data.here, data.n, ranks),
+        patch_basis=choose_patch_basis(flow.patch_basis, layout, raw, data.here, data.n, ranks),
         clip=flow.clip,
         dequantize=flow.dequantize,
         start_noise=float(flow.start_noise),

@@ -34,8 +34,9 @@ from sliceflow.storage.schema import (
 __all__ = ["FORMAT", "OLDEST", "RUN_FILE", "Saved", "read_model", "restore_rest"]
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
-FORMAT = 5  # a new number only where an old library would misread the file
+FORMAT = 6  # a new number only where an old library would misread the file
 OLDEST = 4  # the oldest format that is read
+_RENAMED = {"levels": "n_pixel_values", "directions": "patch_basis", "clusters": "n_clusters"}  # in 6
 _BATCHED = ("particles_", "particle_conditions_")
 
 
@@ -123,6 +124,8 @@ def read_model(
         allowed = Allowance(os.path.getsize(path), max_memory)
         header = Fields(text)
         _check_version(header)
+        if header.whole("format", 1) < 6:
+            header = _with_new_names(header)
         name = header.text("estimator")
         if name not in kinds:
             raise ValueError(f"estimator is {name!r}, not one of {list(kinds)}")
@@ -160,6 +163,17 @@ def _check_version(header: Fields) -> None:
             f"it has format {version}; sliceflow {sliceflow.__version__} reads formats {OLDEST} to "
             f"{FORMAT}: fit the model again"
         )
+
+
+def _with_new_names(header: Fields) -> Fields:
+    """The text of a file of format 4 or 5, by the names of today."""
+    value = dict(header.value)
+    for part in ("parameters", "pictures"):
+        if isinstance(value.get(part), dict):
+            value[part] = {_RENAMED.get(name, name): v for name, v in value[part].items()}
+    if "directions" in value:
+        value["patch_basis"] = value.pop("directions")
+    return Fields(value)
 
 
 def restore_rest(
