@@ -10,7 +10,7 @@ from presets import CLASSES, SEED, Preset
 from report import table
 from timing import steps_own_seconds, steps_seconds
 
-from sliceflow import ImageFlow
+from sliceflow import ImageFlow, PictureOptions
 from sliceflow.devices import columns_looked_at
 from sliceflow.engine import transports
 from sliceflow.engine.events import Listener
@@ -46,7 +46,7 @@ def measured_stages(
             random_state=SEED.entropy,
             transport=transports.Histogram(bins),
             n_clusters=1,
-            n_knots=0,
+            options=PictureOptions(n_knots=0),
         ).fit(images, classes, listeners=listeners)
 
     began = time.perf_counter()

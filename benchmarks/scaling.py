@@ -24,7 +24,7 @@ import torch.distributed as dist
 from made_up import pictures
 from report import table
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
 from sliceflow.ranks.ranks import Ranks, joined
 
@@ -117,8 +117,14 @@ def cases(particles: int, steps: int) -> dict:
     digits = pictures((1, 28, 28), 10_000)
     rows = np.random.default_rng(0).normal(size=(10_000, 64))
     return {
-        "28×28, patch 7": (ImageFlow("28[7]", quality=steps, n_knots=0, **flow), digits),
-        "64 columns": (SlicedWassersteinFlow(n_steps=steps, n_axis_steps=0, **flow), rows),
+        "28×28, patch 7": (
+            ImageFlow("28[7]", quality=steps, options=PictureOptions(n_knots=0), **flow),
+            digits,
+        ),
+        "64 columns": (
+            SlicedWassersteinFlow(n_steps=steps, options=VectorOptions(n_axis_steps=0), **flow),
+            rows,
+        ),
     }
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from judge import Judge, NetworkJudge
 from report import facts, signature, table
 
-from sliceflow import ImageFlow, datasets, load
+from sliceflow import ImageFlow, PictureOptions, datasets, load
 from sliceflow.devices import resolve_device
 from sliceflow.engine.transports import GridTable, Histogram
 
@@ -81,7 +81,9 @@ class Problem:
     def fitted(self, n_knots: int | None, **settings: Any) -> ImageFlow:
         """A flow that keeps so many knots of its maps; None keeps every edge."""
         settings |= {"n_pixel_values": self.n_pixel_values, "mirror": self.mirror, "random_state": 0}
-        flow = ImageFlow(n_knots=ALL if n_knots is None else n_knots, **settings)
+        flow = ImageFlow(
+            options=PictureOptions(n_knots=ALL if n_knots is None else n_knots), **settings
+        )
         return flow.fit(self.images, self.labels)
 
 

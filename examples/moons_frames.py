@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.datasets import make_moons
 from sklearn.preprocessing import StandardScaler
 
-from sliceflow import SlicedWassersteinFlow
+from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import Event
 
 COLOURS = ("#0072B2", "#E69F00")
@@ -41,7 +41,11 @@ def main() -> None:
 
     flow = SlicedWassersteinFlow(n_steps=max(STEPS), **SETTINGS).fit(X, y, listeners=(keep,))
     # The listener hears of a step when it is done. No steps at all leave the noise of the start.
-    noise = SlicedWassersteinFlow(n_steps=0, n_axis_steps=0, **SETTINGS).fit(X, y).particles_
+    noise = (
+        SlicedWassersteinFlow(n_steps=0, options=VectorOptions(n_axis_steps=0), **SETTINGS)
+        .fit(X, y)
+        .particles_
+    )
     scaler = StandardScaler().fit(X)
     frames = {0: noise} | {step: scaler.inverse_transform(z) for step, z in kept.items()}
 

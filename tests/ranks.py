@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
 from sliceflow.ranks.ranks import Ranks, joined
 
@@ -68,7 +68,9 @@ CASES = {
     "sorted": (lambda: SlicedWassersteinFlow(**{**vectors, "n_particles": 161}), (FEW,), {}),
     "early stopping": (
         lambda: SlicedWassersteinFlow(
-            **{**vectors, "n_steps": 40}, early_stopping=True, n_iter_no_change=2, tol=0.05
+            **{**vectors, "n_steps": 40},
+            early_stopping=True,
+            options=VectorOptions(n_iter_no_change=2, tol=0.05),
         ),
         (X, Y),
         {},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, devices
+from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions, devices
 from sliceflow.devices import free_memory
 
 X = np.random.default_rng(0).normal(size=(30, 3))
@@ -294,7 +294,10 @@ def test_labels_in_messages_are_plain():
     alone = [np.str_("alone"), *y[1:]]
     with pytest.raises(ValueError, match="particle_conditions has 'alone', but early_stopping"):
         SlicedWassersteinFlow(
-            n_steps=1, random_state=0, early_stopping=True, validation_fraction=0.9
+            n_steps=1,
+            random_state=0,
+            early_stopping=True,
+            options=VectorOptions(validation_fraction=0.9),
         ).fit(X, alone, particle_conditions=[np.str_("alone")] * 9)
 
 

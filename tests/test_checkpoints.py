@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.storage import file as container
@@ -53,7 +53,9 @@ FITS = {
     ),
     "early stopping": (
         lambda: SlicedWassersteinFlow(
-            **{**quick, "n_steps": 20}, early_stopping=True, n_iter_no_change=2, tol=0.1
+            **{**quick, "n_steps": 20},
+            early_stopping=True,
+            options=VectorOptions(n_iter_no_change=2, tol=0.1),
         ),
         (X,),
         {},

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, load
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, VectorOptions, load
 from sliceflow.engine.compact import MOST_KNOTS, CompactTable, at_bends, compress, thinned
 from sliceflow.engine.transports import GridTable, Histogram, KnotTable, Sorted
 from sliceflow.kernels import reference
@@ -316,7 +316,7 @@ def test_samples_of_a_compressed_flow_are_near_those_of_the_whole_one():
 def test_vectors_are_compressed_and_sorted_maps_stay_as_they_are(tmp_path):
     x = RNG.normal(size=(500, 3))
     flow = SlicedWassersteinFlow(
-        800, 6, transport=Histogram(64), random_state=0, device="cpu", n_knots=64
+        800, 6, transport=Histogram(64), random_state=0, device="cpu", options=VectorOptions(n_knots=64)
     ).fit(x)
     flow.compress(0.05)
     kinds = [type(step.table) for step in flow._model]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow import ImageFlow
+from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.cosines import cosine_basis, cosine_rotation
 from sliceflow.pictures.tiles import Tiles
@@ -80,7 +80,14 @@ def test_cosines_bring_photographs_nearer():
 
     found = {
         ways: kurtosis(
-            ImageFlow("1[1] 2[2] 4[4] 8[8,5,3]", 3000, 10, directions=ways, random_state=0, n_knots=0)
+            ImageFlow(
+                "1[1] 2[2] 4[4] 8[8,5,3]",
+                3000,
+                10,
+                directions=ways,
+                random_state=0,
+                options=PictureOptions(n_knots=0),
+            )
             .fit(images)
             .particles_
         )

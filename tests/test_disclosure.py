@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, load
+from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions, load
 from sliceflow.cli import commands
 from sliceflow.engine.transports import Histogram
 from sliceflow.storage import file as container
@@ -75,7 +75,9 @@ def test_maps_of_every_kind_are_counted():
 
 
 def test_rows_that_were_added_and_forgotten_are_counted():
-    flow = SlicedWassersteinFlow(300, 2, random_state=0, device="cpu", n_knots=150).partial_fit(X)
+    flow = SlicedWassersteinFlow(
+        300, 2, random_state=0, device="cpu", options=VectorOptions(n_knots=150)
+    ).partial_fit(X)
     assert knots_and_rows(flow)[1] == 200
     assert knots_and_rows(flow.forget(X[:80]))[1] == 120
     flow = pictures(n_particles=100).partial_fit(PICTURES)

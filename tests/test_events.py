@@ -5,7 +5,7 @@ import ot
 import pytest
 import torch
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import Event, HeldOut, History, Progress
 from sliceflow.engine.random import Seed
 
@@ -72,7 +72,11 @@ def test_the_distance_of_the_first_step_is_the_sliced_distance_between_noise_and
     start = (
         flow._model
         and SlicedWassersteinFlow(
-            n_particles=2000, n_steps=0, n_axis_steps=0, standardize=False, random_state=0
+            n_particles=2000,
+            n_steps=0,
+            options=VectorOptions(n_axis_steps=0),
+            standardize=False,
+            random_state=0,
         )
         .fit(X)
         .particles_
@@ -118,7 +122,11 @@ def test_early_stopping_stops_early_and_fits_the_other_rows_only():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 8))
     flow = SlicedWassersteinFlow(
-        n_particles=500, n_steps=300, random_state=0, early_stopping=True, validation_fraction=0.2
+        n_particles=500,
+        n_steps=300,
+        random_state=0,
+        early_stopping=True,
+        options=VectorOptions(validation_fraction=0.2),
     ).fit(X)
     assert flow.n_iter_ < 150
     full = SlicedWassersteinFlow(n_particles=500, n_steps=300, random_state=0).fit(X)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
 from sliceflow.engine import events, flow, transports
 from sliceflow.online.counts import whole, whole_rows
 from sliceflow.online.first import Column
@@ -490,7 +490,13 @@ def test_results_are_finite_or_an_error():
     with pytest.raises(ValueError, match="came out infinite"):
         model.set_params(entropy=10.0, n_axis_steps=0).fit(X)
     assert vars(model) == before | {"entropy": 10.0, "n_axis_steps": 0}
-    picture = ImageFlow(schedule="1[1]", quality=1, n_particles=20, n_pixel_values=17, start_noise=1e38)
+    picture = ImageFlow(
+        schedule="1[1]",
+        quality=1,
+        n_particles=20,
+        n_pixel_values=17,
+        options=PictureOptions(start_noise=1e38),
+    )
     with pytest.raises(ValueError, match="came out infinite or as NaN"):
         picture.set_params(random_state=0, start_noise=3e38).fit(IMAGES[:50])
     assert not hasattr(picture, "particles_")

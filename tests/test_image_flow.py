@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow, devices
+from sliceflow import ImageFlow, PictureOptions, devices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.metrics import nn_ratio
@@ -121,7 +121,9 @@ def test_pictures_of_one_pixel_and_single_rows_can_be_fitted():
 
 def test_a_single_picture_is_copied():
     image = np.random.default_rng(0).integers(0, 17, (1, 4, 4)).astype(np.uint8)
-    flow = ImageFlow(**{**quick, "quality": 10}, taper=0, dequantize=False).fit(image)
+    flow = ImageFlow(**{**quick, "quality": 10}, options=PictureOptions(taper=0, dequantize=False)).fit(
+        image
+    )
     assert np.array_equal(flow.particles_, np.repeat(image, 300, axis=0))
 
 
@@ -143,14 +145,18 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
 
 def test_mirror_images_count_as_pictures_for_the_default_number_of_particles():
     images = np.zeros((6000, 2, 2), np.uint8)
-    flow = ImageFlow(quality=1, schedule="1[1]", random_state=0, mirror=True, n_knots=0).fit(images)
+    flow = ImageFlow(
+        quality=1, schedule="1[1]", random_state=0, mirror=True, options=PictureOptions(n_knots=0)
+    ).fit(images)
     assert len(flow.particles_) == 12_000
 
 
 def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
     beyond = []
     for clip in (True, False):
-        flow = ImageFlow(**quick, schedule=SHORT, start_noise=1.0, clip=clip).fit(digits[0])
+        flow = ImageFlow(
+            **quick, schedule=SHORT, options=PictureOptions(start_noise=1.0, clip=clip)
+        ).fit(digits[0])
         beyond.append(float(flow._offline().moved(Seed(0), 0, 200).abs().max()))
     assert beyond[0] <= 1 < beyond[1]
 
@@ -173,7 +179,7 @@ def test_the_history_covers_all_stages(labelled):
 
 def test_presets_and_text_are_schedules():
     images = np.zeros((20, 28, 28), np.uint8)
-    flow = ImageFlow("mnist", 20, 1, random_state=0, n_knots=0).fit(images)
+    flow = ImageFlow("mnist", 20, 1, random_state=0, options=PictureOptions(n_knots=0)).fit(images)
     assert len(flow.schedule_) == 35
     flow = ImageFlow("1[1] 8x[3]", 20, 1)
     with pytest.raises(ValueError, match=r"^schedule word '8x\[3\]' is not of the form"):
@@ -422,7 +428,7 @@ def test_unusual_pictures_do_not_end_as_noise(observed):
         random_state=0,
         observed=observed,
         transport="histogram",
-        n_knots=64,
+        options=PictureOptions(n_knots=64),
     ).fit(clouds(1000, 0))
     real = clouds(1000, 1)
     if observed:
@@ -474,7 +480,9 @@ def test_observed_pixels_stay_where_particles_are_seen_and_moved_in_runs(digits,
 
 def test_no_knots_keep_no_model(digits):
     options = {**quick, "n_particles": 2000, "schedule": SHORT}  # enough for a model
-    kept, flow = (ImageFlow(**options, n_knots=n).fit(digits[0]) for n in (16, 0))
+    kept, flow = (
+        ImageFlow(**options, options=PictureOptions(n_knots=n)).fit(digits[0]) for n in (16, 0)
+    )
     assert np.array_equal(flow.particles_, kept.particles_)
     message = "the model was fitted with n_knots=0, which keeps no maps; fit it again"
     with refused(message):
@@ -538,7 +546,9 @@ def test_more_particles_than_memory_are_refused_at_once(digits):
 
 @pytest.mark.parametrize("upsampling", ["lanczos", "bilinear", "nearest"])
 def test_every_upsampling_brings_the_particles_closer(digits, upsampling):
-    flow = ImageFlow(**quick, schedule="1[1] 3[3] 5[5] 8[8]", upsampling=upsampling).fit(digits[0])
+    flow = ImageFlow(
+        **quick, schedule="1[1] 3[3] 5[5] 8[8]", options=PictureOptions(upsampling=upsampling)
+    ).fit(digits[0])
     assert flow.history_["distance"][-1] < 0.5 * flow.history_["distance"][0]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import frames, transports
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
 from sliceflow.engine.schedule import Stage
@@ -104,7 +104,9 @@ def test_more_samples_of_vectors_than_memory(y):
 
 def test_samples_of_a_model_whose_rotations_do_not_fit():
     """As a small file can ask for."""
-    flow = SlicedWassersteinFlow(10, 0, n_axis_steps=1, device="cpu").fit(np.eye(3))
+    flow = SlicedWassersteinFlow(10, 0, options=VectorOptions(n_axis_steps=1), device="cpu").fit(
+        np.eye(3)
+    )
     flow._flow.schedule.insert(0, Stage("flow", Orthogonal(), 1))
     flow._units = Units.linear(np.zeros(40_000), np.ones(40_000))
     with refused("n_samples=1 of 40000 columns"):
@@ -128,7 +130,9 @@ def test_large_tiles_take_rotations():
     """The rotations of 80 × 80 pixels in three colours: 19,200 values."""
     pictures = np.zeros((2, 80, 80, 3), np.uint8)
     with refused("pictures of 19200 values"):
-        ImageFlow(schedule="80[80]", n_particles=4, quality=1, n_knots=0, device="cpu").fit(pictures)
+        ImageFlow(
+            schedule="80[80]", n_particles=4, quality=1, options=PictureOptions(n_knots=0), device="cpu"
+        ).fit(pictures)
 
 
 def test_an_estimate_grows_with_all_that_a_fit_has():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
 from sliceflow.engine.batches import divide
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram, Sorted
@@ -129,6 +129,10 @@ def test_pictures_in_batches_keep_their_classes():
     labels = rng.integers(0, 2, 900)
     pictures = np.clip(60 + 120 * labels[:, None, None] + rng.normal(0, 20, (900, 4, 4)), 0, 255)
     flow = ImageFlow(
-        n_particles=800, quality=5, transport=Histogram(64, most=200), n_knots=0, random_state=0
+        n_particles=800,
+        quality=5,
+        transport=Histogram(64, most=200),
+        options=PictureOptions(n_knots=0),
+        random_state=0,
     ).fit(pictures.astype(np.uint8), labels)
     assert np.array_equal(flow.particles_.mean(axis=(1, 2)) > 120, flow.particle_conditions_ == 1)

@@ -23,7 +23,14 @@ from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, load
+from sliceflow import (
+    ImageFlow,
+    ModelFileError,
+    PictureOptions,
+    SlicedWassersteinFlow,
+    VectorOptions,
+    load,
+)
 from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.storage import file as container
@@ -128,7 +135,9 @@ def test_parameters_may_be_numbers_of_numpy(tmp_path):
     more = dict(quality=np.int32(2), taper=np.float32(0.5), mirror=np.bool_(True), clusters=np.int64(1))
     pictures = ImageFlow(**numbers, **more, transport=Histogram(np.int64(8))).fit(PICTURES)
     frame = Random(np.int64(5))
-    rows = SlicedWassersteinFlow(np.int64(60), np.int64(3), frame, taper=np.float32(0.5)).fit(X)
+    rows = SlicedWassersteinFlow(
+        np.int64(60), np.int64(3), frame, options=VectorOptions(taper=np.float32(0.5))
+    ).fit(X)
     for flow in (pictures, rows):
         loaded = again(flow, tmp_path / "flow.sliceflow")
         same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
@@ -157,7 +166,11 @@ def test_pictures_sample_the_same_bits_after_saving(
     observed = {"top": "top", "mask": mask, "nothing observed": np.zeros((5, 4), bool)}.get(condition)
     labels = np.array(["even", "odd"])[np.arange(50) % 2] if condition == "labels" else None
     flow = ImageFlow(
-        **small, transport=transport, upsampling=upsampling, clip=clip, mirror=mirror, observed=observed
+        **small,
+        transport=transport,
+        options=PictureOptions(upsampling=upsampling, clip=clip),
+        mirror=mirror,
+        observed=observed,
     ).fit(pictures, labels)
     if compressed:
         flow.compress()
@@ -224,7 +237,9 @@ def test_a_stage_that_a_listener_ended_is_kept_as_it_is(tmp_path):
 
 
 def test_a_flow_of_no_steps_is_a_model_too(tmp_path):
-    flow = SlicedWassersteinFlow(**{**quick, "n_steps": 0}, n_axis_steps=0).fit(X)
+    flow = SlicedWassersteinFlow(**{**quick, "n_steps": 0}, options=VectorOptions(n_axis_steps=0)).fit(
+        X
+    )
     same(again(flow, tmp_path / "m").sample(9, random_state=1), flow.sample(9, random_state=1))
 
 
@@ -288,7 +303,9 @@ def test_a_transport_of_the_users_own_is_forgotten_and_a_frame_is_refused(tmp_pa
         ValueError, match=r"^frame=OwnFrame\(\) cannot be saved: .* Random, Orthogonal, Ax"
     ):
         flow.save(tmp_path / "n")
-    flow = SlicedWassersteinFlow(**quick, transport=OwnTables(), n_axis_steps=0).fit(X)
+    flow = SlicedWassersteinFlow(
+        **quick, transport=OwnTables(), options=VectorOptions(n_axis_steps=0)
+    ).fit(X)
     with pytest.raises(ValueError, match=r"^a OwnTable cannot be saved"):
         flow.save(tmp_path / "n")
 
@@ -312,7 +329,7 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
 
 
 def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
-    flow = ImageFlow(**small, precision="float16").fit(PICTURES)
+    flow = ImageFlow(**small, options=PictureOptions(precision="float16")).fit(PICTURES)
     loaded = again(flow, tmp_path / "m")
     assert loaded.precision == "float16"
     assert loaded._walk.precision is None  # a CPU has float32 only

@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
 
 
 def assert_in_place(flow):
@@ -121,7 +121,7 @@ def test_rows_that_come_one_after_the_other_have_rare_classes_too():
 def test_few_particles_of_pictures_that_come_one_after_the_other(model):
     images = np.r_[np.zeros((300, 4, 4)), np.full((3, 4, 4), 200)].astype(np.uint8)
     labels = np.repeat(["dark", "light"], [300, 3])
-    flow = ImageFlow(n_particles=20, quality=5, n_knots=model, random_state=0)
+    flow = ImageFlow(n_particles=20, quality=5, options=PictureOptions(n_knots=model), random_state=0)
     flow.partial_fit(images, labels)
     assert flow.particles_.shape == (20, 4, 4)
     assert sorted(flow.particle_conditions_) == ["dark"] * 19 + ["light"]

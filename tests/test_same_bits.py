@@ -18,7 +18,7 @@ import torch
 from sklearn.datasets import load_digits, make_moons
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 
 FILE = Path(__file__).parent / "data" / "bits.json"
 MACHINE = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} torch {torch.__version__}"
@@ -50,7 +50,9 @@ def counted_vectors() -> list[np.ndarray]:
 
 def stopped_early() -> list[np.ndarray]:
     x, _ = make_moons(300, noise=0.05, random_state=0)
-    flow = SlicedWassersteinFlow(600, 30, early_stopping=True, n_iter_no_change=2, tol=0.1, **ON)
+    flow = SlicedWassersteinFlow(
+        600, 30, early_stopping=True, options=VectorOptions(n_iter_no_change=2, tol=0.1), **ON
+    )
     return [flow.fit(x).particles_, np.array(flow.n_iter_)]
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "ImageFlow",
     "ModelFileError",
+    "PictureOptions",
     "SlicedWassersteinFlow",
+    "VectorOptions",
     "__version__",
     "datasets",
     "events",
@@ -28,6 +30,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ImageFlow": "pictures.estimator",
+    "PictureOptions": "pictures.options",
+    "VectorOptions": "vectors.options",
     "ModelFileError": "storage.file",
     "SlicedWassersteinFlow": "vectors.estimator",
     "load": "loading",
@@ -45,8 +49,10 @@ if TYPE_CHECKING:
     from sliceflow.loading import load
     from sliceflow.pictures import schedules
     from sliceflow.pictures.estimator import ImageFlow
+    from sliceflow.pictures.options import PictureOptions
     from sliceflow.storage.file import ModelFileError
     from sliceflow.vectors.estimator import SlicedWassersteinFlow
+    from sliceflow.vectors.options import VectorOptions
 else:  # or every misspelt name would pass the type checker
 
     def __getattr__(name: str) -> Any:

@@ -360,8 +360,8 @@ def _evolution(flow: Any, train: Data, folder: RunFolder) -> Evolution:
     return Evolution(
         layout,
         [(stage.h, stage.w) for stage in flow.stages(layout.height, layout.width)],
-        start_noise=flow.start_noise,
-        upsampling=flow.upsampling,
+        start_noise=flow._options.start_noise,
+        upsampling=flow._options.upsampling,
         keep=folder.checkpoint / "evolution.npz",
     )
 

@@ -77,7 +77,7 @@ def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -
     if data.pictures:
         one = direction_bytes(flow, m, n, amplifier, classes)
     else:
-        one = 4 * (flow.n_knots + 1)
+        one = 4 * (flow._options.n_knots + 1)
     model = one * sum(work.directions * work.steps for work in job.stages)
     wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + model
     took, ways = _time(flow, data, labels, settings, job)

@@ -96,7 +96,7 @@ class Online(ABC):
     def check(self, estimator: Any) -> None:
         """Refuse to go on with counts that are not what the parameters say."""
         for name, was in self.parameters.items():
-            value = repr(getattr(estimator, name))
+            value = repr(_setting(estimator, name))
             if value != was:
                 raise ValueError(
                     f"{name} was {was} and is {value}, but the counts depend on it; set it back, or "
@@ -288,7 +288,12 @@ class Online(ABC):
 
 def parameters_of(estimator: Any, names: Sequence[str]) -> dict[str, str]:
     """Parameters as they must stay."""
-    return {name: repr(getattr(estimator, name)) for name in names}
+    return {name: repr(_setting(estimator, name)) for name in names}
+
+
+def _setting(estimator: Any, name: str) -> Any:
+    """A parameter, or one of the rare ones among the options."""
+    return getattr(estimator if hasattr(estimator, name) else estimator._options, name)
 
 
 def histogram_bins(transport: str | transports.Transport, auto: int) -> int:

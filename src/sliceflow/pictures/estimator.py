@@ -28,6 +28,7 @@ from sliceflow.pictures import saved, schedules
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.online import PicturesOnline
+from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import (
     check_parameters,
     choose_clusters,
@@ -71,10 +72,6 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
     transport : "auto" (histograms of 128 bins, 1024 where classes share them; sorted for small clouds),
         or any of `sliceflow.transports`
-    start_noise : standard deviation of the particles' starting pixels
-    clip : keep particles in the range of pixels at the full resolution
-    dequantize : spread integer pixels over their step, anew at every stage
-    upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
     patch_basis : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a
         time; or "auto": cosines, unless the pictures are drawings, of whose
         pixels less than a fifth are neither dark nor light
@@ -82,14 +79,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         (`pictures.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
         where each would have less than a thousand pictures, or 470,000·√steps values together: they
         would be copied. Pictures that are sorted, or observed, are not divided
-    taper : the step size falls from 1 to 0 over this last share of the last stage
-    n_knots : knots kept of each map for offline samples, where it bends; eight times as many where
-        classes share maps, and of sorted particles, whose knots have equal shares of these. "auto" is
-        16, and more where a map has more than 12,000 particles: one for every 750, at most 64. 0 keeps
-        no model, and then only the batched samples `particles_` are there
-    precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
-        "float32", which is slower. With 16 bits displacements are read from tables in half precision;
-        sums and particles are always float32. A CPU always uses float32 throughout
+    options : PictureOptions or None; settings that are rarely changed, None is all their defaults
     verbose : 1 shows a progress bar
 
     Attributes
@@ -128,15 +118,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         *,
         observed: Any = None,
         transport: str | transports.Transport = "auto",
-        start_noise: float = 0.1,
-        clip: bool = True,
-        dequantize: bool = True,
-        upsampling: str = "lanczos",
         patch_basis: str = "auto",
-        taper: float = 0.5,
         n_clusters: str | int = "auto",
-        n_knots: str | int = "auto",
-        precision: str = "auto",
+        options: PictureOptions | None = None,
         verbose: int = 0,
     ) -> None:
         self.schedule = schedule
@@ -149,15 +133,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.observed = observed
         self.transport = transport
-        self.start_noise = start_noise
-        self.clip = clip
-        self.dequantize = dequantize
-        self.upsampling = upsampling
         self.patch_basis = patch_basis
-        self.taper = taper
         self.n_clusters = n_clusters
-        self.n_knots = n_knots
-        self.precision = precision
+        self.options = options
         self.verbose = verbose
 
     def fit(
@@ -209,7 +187,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             m = choose_particles(self.n_particles, data.n, None)
             k = choose_clusters(self, m, data.n, data.layout.shape)
             if k > 1:
-                data = data.clustered(k, seed.child("data"), self.upsampling, together)
+                data = data.clustered(k, seed.child("data"), self._options.upsampling, together)
         start = begin(self, data, seed, ranks)
         data = replace(data, order=start.batches.order)
         history = events.History()
@@ -224,7 +202,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         with events.closing(heard), kept_up:
             model = start.walk.simulate(
                 start.particles,
-                lambda i: data.cloud(seed.child("data", i), self.dequantize, start.walk.apart),
+                lambda i: data.cloud(seed.child("data", i), self._options.dequantize, start.walk.apart),
                 start.transport,
                 start.noise,
                 start.n_knots,
@@ -309,6 +287,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         codes = proportional_codes(self._codes, n_samples, Seed.of(random_state))
         return np.asarray(self._condition.classes[codes.numpy()])
 
+    @property
+    def _options(self) -> PictureOptions:
+        return PictureOptions() if self.options is None else self.options
+
     def stages(self, height: int, width: int) -> list[schedules.PictureStage]:
         """The stages that pictures of this size go through; nothing needs to be fitted."""
         text = self.schedule
@@ -348,7 +330,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return saved.unpacked(cls, header, tensors, device, allowed)
 
     def _use_precision(self, precision: str, device: torch.device) -> None:
-        self.set_params(precision=precision)._check_parameters()
+        self.set_params(options=replace(self._options, precision=precision))._check_parameters()
         self._walk = replace(self._walk, precision=choose_operands(precision, device))
 
     def _check_parameters(self) -> None:

@@ -163,12 +163,12 @@ class PicturesOnline(Online):
             n_conditions=0,
             amplifier=0.0,
             known=None,
-            upsampling=estimator.upsampling,
+            upsampling=estimator._options.upsampling,
             patch_basis=estimator.patch_basis,
-            clip=estimator.clip,
-            dequantize=estimator.dequantize,
-            start_noise=float(estimator.start_noise),
-            taper=estimator.taper,
+            clip=estimator._options.clip,
+            dequantize=estimator._options.dequantize,
+            start_noise=float(estimator._options.start_noise),
+            taper=estimator._options.taper,
             budget=projection_budget(device),
             precision=None,  # whatever it is for the particles
         )
@@ -226,12 +226,12 @@ class PicturesOnline(Online):
             self.walk,
             n_conditions=0 if condition is None else condition.width,
             amplifier=amplifier,
-            start_noise=float(estimator.start_noise),
-            clip=estimator.clip,
-            precision=choose_operands(estimator.precision, self.device),
+            start_noise=float(estimator._options.start_noise),
+            clip=estimator._options.clip,
+            precision=choose_operands(estimator._options.precision, self.device),
         )
         d, own = self.layout.dimension, None if condition is None else codes
-        n_knots = choose_knots(estimator.n_knots, m, amplifier, walk.n_conditions)
+        n_knots = choose_knots(estimator._options.n_knots, m, amplifier, walk.n_conditions)
         particles, noise = self.particles(
             d, torch.float32, m, own, amplifier, walk.start_noise, model=n_knots > 0
         )

@@ -14,7 +14,7 @@ from sliceflow.engine.conditions import Labels, default_particles
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.levels import PATCH_BASES
-from sliceflow.pictures.pyramid import UPSAMPLINGS
+from sliceflow.pictures.options import PictureOptions
 from sliceflow.ranks.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -54,16 +54,10 @@ def check_parameters(flow: ImageFlow) -> None:
     need(ok, "quality", q, f"one of {list(QUALITY)} or a number of steps per stage")
     need(isinstance(flow.schedule, str), "schedule", flow.schedule, "a string: 'auto', a preset, …")
     need(is_int(flow.n_pixel_values, 2), "n_pixel_values", flow.n_pixel_values, "an int of at least 2")
-    knots = flow.n_knots
-    need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
-    choices = ["auto", *_PRECISIONS]
-    need(flow.precision in choices, "precision", flow.precision, f"one of {choices}")
-    need(
-        flow.upsampling in UPSAMPLINGS,
-        "upsampling",
-        flow.upsampling,
-        f"one of {sorted(UPSAMPLINGS)}",
-    )
+    options = flow.options
+    ok = options is None or isinstance(options, PictureOptions)
+    need(ok, "options", options, "None or a sliceflow.PictureOptions")
+    (options or PictureOptions()).check()
     ways = ["auto", *PATCH_BASES]
     need(flow.patch_basis in ways, "patch_basis", flow.patch_basis, f"one of {ways}")
     xi = flow.amplifier
@@ -71,9 +65,6 @@ def check_parameters(flow: ImageFlow) -> None:
     need(ok, "amplifier", xi, "'auto', or a number of at least 0; math.inf is one")
     k = flow.n_clusters
     need(k == "auto" or is_int(k, 1), "n_clusters", k, "'auto' or an int of at least 1, which is none")
-    noise = flow.start_noise
-    need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
-    need(is_real(flow.taper, 0, 1), "taper", flow.taper, "a number from 0 to 1")
     known = isinstance(flow.transport, str) and flow.transport in ("auto", "sorted", "histogram")
     need(
         known or (hasattr(flow.transport, "fit") and hasattr(flow.transport, "most")),
@@ -182,7 +173,7 @@ def direction_bytes(flow: ImageFlow, m: int, n: int, amplifier: float, n_classes
     if isinstance(transport, transports.Auto):
         transport = transport.chosen(m + n)
     apart, n_bins = amplifier == math.inf, getattr(transport, "n_bins", None)
-    n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
+    n_knots = choose_knots(flow._options.n_knots, m, amplifier, n_classes)
     one = map_bytes(n_knots, n_bins, shared=0 < amplifier < math.inf)
     return n_classes * one if apart else one
 

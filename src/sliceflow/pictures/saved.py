@@ -16,6 +16,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.levels import PATCH_BASES, Walk
+from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
@@ -80,7 +81,7 @@ def unpacked(
     if "observed" in tensors:
         seen = check_tensor(tensors, "observed", torch.bool, (h, w))
         mask = seen.reshape(1, h * w).repeat(c, 1).view(-1, 1)
-    parameters = restore_parameters(header, kind_of)
+    parameters = restore_parameters(header, kind_of, PictureOptions)
     if mask is not None and parameters.get("observed") == {"kind": "mask"}:
         parameters["observed"] = tensors["observed"].numpy()
     elif mask is None and parameters.get("observed") is not None:
@@ -121,7 +122,7 @@ def unpacked(
         start_noise=header.number("start_noise", 0),
         taper=header.number("taper", 0, 1),
         budget=projection_budget(device),
-        precision=choose_operands(flow.precision, device),
+        precision=choose_operands(flow._options.precision, device),
     )
     flow._model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):

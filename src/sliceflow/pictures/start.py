@@ -105,7 +105,7 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         most = columns_looked_at(transport.most, max(directions), data.device)
     if apart and isinstance(transport, transports.Auto):  # by what there is, not by what a step sees
         transport = transport.chosen(m + data.n)
-    n_knots = choose_knots(flow.n_knots, m, amplifier, n_classes)
+    n_knots = choose_knots(flow._options.n_knots, m, amplifier, n_classes)
     one = direction_bytes(flow, m, data.n, amplifier, n_classes)
     bins = (apart or 1) * getattr(transport, "n_bins", 0)
     _check_memory(one, data, kept, stages, directions, most, bins)
@@ -128,9 +128,11 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
         transport = ranks.shared(transport, n_seen)
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(layout.dimension, share.count, dtype=torch.float32, device=data.device)
-    noise.child("start").fill(x).mul_(flow.start_noise)
+    noise.child("start").fill(x).mul_(flow._options.start_noise)
     if known is not None:
-        x = torch.where(known, _observed(data, share, kept, seed, flow.dequantize, together), x)
+        x = torch.where(
+            known, _observed(data, share, kept, seed, flow._options.dequantize, together), x
+        )
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
     walk = _walk(flow, data, amplifier, stages, known, seed.child("flow"), together)
     return PictureStart(
@@ -219,14 +221,14 @@ def _walk(
         n_conditions=0 if data.condition is None else data.condition.width,
         amplifier=amplifier,
         known=known,
-        upsampling=flow.upsampling,
+        upsampling=flow._options.upsampling,
         patch_basis=choose_patch_basis(flow.patch_basis, layout, raw, data.here, data.n, ranks),
-        clip=flow.clip,
-        dequantize=flow.dequantize,
-        start_noise=float(flow.start_noise),
-        taper=flow.taper,
+        clip=flow._options.clip,
+        dequantize=flow._options.dequantize,
+        start_noise=float(flow._options.start_noise),
+        taper=flow._options.taper,
         budget=projection_budget(data.device),
-        precision=choose_operands(flow.precision, data.device),
+        precision=choose_operands(flow._options.precision, data.device),
     )
 
 

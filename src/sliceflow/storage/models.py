@@ -37,6 +37,10 @@ RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command 
 FORMAT = 6  # a new number only where an old library would misread the file
 OLDEST = 4  # the oldest format that is read
 _RENAMED = {"levels": "n_pixel_values", "directions": "patch_basis", "clusters": "n_clusters"}  # in 6
+_RARE = (  # parameters before format 6, options since
+    "taper", "n_axis_steps", "n_knots", "validation_fraction", "n_iter_no_change", "tol",
+    "start_noise", "clip", "dequantize", "upsampling", "precision",
+)  # fmt: skip
 _BATCHED = ("particles_", "particle_conditions_")
 
 
@@ -171,6 +175,10 @@ def _with_new_names(header: Fields) -> Fields:
     for part in ("parameters", "pictures"):
         if isinstance(value.get(part), dict):
             value[part] = {_RENAMED.get(name, name): v for name, v in value[part].items()}
+    old = value.get("parameters")
+    if isinstance(old, dict):
+        rare = {name: old.pop(name) for name in _RARE if name in old}
+        old["options"] = rare or None
     if "directions" in value:
         value["patch_basis"] = value.pop("directions")
     return Fields(value)

@@ -111,6 +111,8 @@ def parameters_of(estimator: Any) -> dict[str, Any]:
             value = describe(value, TRANSPORTS)
         elif name == "frame" and not isinstance(value, str):
             value = describe_frame(value)
+        elif name == "options":
+            value = None if value is None else _plain_numbers(asdict(value))
         elif name == "observed" and value is not None and not isinstance(value, str):
             value = {"kind": "mask"}
         elif value == math.inf:
@@ -120,7 +122,7 @@ def parameters_of(estimator: Any) -> dict[str, Any]:
     return out
 
 
-def restore_parameters(header: Fields, kind: type[Any]) -> dict[str, Any]:
+def restore_parameters(header: Fields, kind: type[Any], options: type[Any]) -> dict[str, Any]:
     """Parameters for the constructor; those that the file does not name have their defaults."""
     row, out = header.inner("parameters"), {}
     defaults = kind().get_params(deep=False)
@@ -133,12 +135,30 @@ def restore_parameters(header: Fields, kind: type[Any]) -> dict[str, Any]:
             value = "auto" if value is None else restore(row.inner(name), TRANSPORTS)
         elif name == "frame" and not isinstance(value, str):
             value = restore(row.inner(name), FRAMES)
+        elif name == "options" and value is not None:
+            value = _options(row.inner(name), options)
         elif value == "inf":
             value = math.inf
         elif isinstance(value, (dict, list)) and value != {"kind": "mask"}:
             raise ValueError(f"parameters.{name} is a {type(value).__name__}")
         out[name] = value
     return out
+
+
+def _plain_numbers(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+
+
+def _options(row: Fields, kind: type[Any]) -> Any:
+    """The options of an estimator; those that the file does not name have their defaults."""
+    defaults, out = asdict(kind()), {}
+    for name, value in row.value.items():
+        if name not in defaults:
+            raise ValueError(f"parameters.options.{name} is not one of {kind.__name__}")
+        out[name] = row.flag(name) if isinstance(defaults[name], bool) else value
+        if isinstance(value, (dict, list)):
+            raise ValueError(f"parameters.options.{name} is a {type(value).__name__}")
+    return kind(**out)
 
 
 def restore_seed(header: Fields) -> Seed:

@@ -34,6 +34,7 @@ from sliceflow.vectors.data import HeldRows, hold_out, read
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.memory import check_sample_memory
 from sliceflow.vectors.online import VectorsOnline
+from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.parameters import check_parameters, frame_of
 from sliceflow.vectors.start import Start, begin, cloud
 from sliceflow.vectors.units import Units
@@ -81,21 +82,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         Work on columns of mean 0 and standard deviation 1; those with heavy tails are bent first
         (`sliceflow.vectors.units`). Results are in the user's units either way. Without it the flow
         still starts from N(0, I), so bring the data near that scale.
-    taper : float
-        The step size falls from 1 to 0 over this last share of the steps (0: never).
-    n_axis_steps : int
-        Axis steps at the end.
-    n_knots : int
-        At most this many knots are kept of each map for offline samples.
     early_stopping : bool
         Hold out rows, and stop when the particles no longer come closer to them; to those of the same
         condition, where there is one.
-    validation_fraction : float
-        The share of the rows held out by `early_stopping`.
-    n_iter_no_change : int
-        Steps without improvement after which `early_stopping` stops.
-    tol : float
-        The least relative improvement that counts.
+    options : VectorOptions or None
+        Settings that are rarely changed; None is all their defaults.
 
     Attributes
     ----------
@@ -141,13 +132,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         verbose: int = 0,
         *,
         standardize: bool = True,
-        taper: float = 0.5,
-        n_axis_steps: int = 2,
-        n_knots: int = 512,
         early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        tol: float = 1e-4,
+        options: VectorOptions | None = None,
     ) -> None:
         self.n_particles = n_particles
         self.n_steps = n_steps
@@ -159,13 +145,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self.random_state = random_state
         self.verbose = verbose
         self.standardize = standardize
-        self.taper = taper
-        self.n_axis_steps = n_axis_steps
-        self.n_knots = n_knots
         self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
+        self.options = options
 
     def fit(
         self,
@@ -216,7 +197,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         rows = given.rows(units)
         held = None
         if self.early_stopping:
-            rows, held = hold_out(rows, self.validation_fraction, seed.child("held out"), together)
+            rows, held = hold_out(
+                rows, self._options.validation_fraction, seed.child("held out"), together
+            )
         start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
         heard: list[events.Listener] = [history := events.History()]
         heard += together.agreeing(listening)
@@ -244,7 +227,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             )
             to_tell = [listener for listener in heard if listener is not rule]
             particles, model = finish(
-                start, run, rows, self.n_knots, to_tell, seed.child("fresh"), ranks
+                start, run, rows, self._options.n_knots, to_tell, seed.child("fresh"), ranks
             )
 
         batched = _given_back(units.decode(particles), given.device)
@@ -318,9 +301,18 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
         return np.asarray(self._condition.classes[codes.numpy()])
 
+    @property
+    def _options(self) -> VectorOptions:
+        return VectorOptions() if self.options is None else self.options
+
     def stages(self) -> list[Stage]:
         """The stages of a fit; nothing needs to be fitted."""
-        return flat(self._frame(), self.n_steps, n_axis_steps=self.n_axis_steps, taper=self.taper)
+        return flat(
+            self._frame(),
+            self.n_steps,
+            n_axis_steps=self._options.n_axis_steps,
+            taper=self._options.taper,
+        )
 
     def _codes_for_sampling(self, n: int, y: Any, seed: Seed) -> Tensor | None:
         condition = self._condition
@@ -371,8 +363,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             seed,
             held.codes,
             start.codes,
-            n_iter_no_change=self.n_iter_no_change,
-            tol=self.tol,
+            n_iter_no_change=self._options.n_iter_no_change,
+            tol=self._options.tol,
             joint=ranks.joint,
         )
 

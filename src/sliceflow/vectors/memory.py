@@ -56,16 +56,21 @@ def fit_bytes(
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
     projected = h * (3 * looked_at * itemsize + _BINS * n_bins if n_bins else one * looked_at)
     fresh = 0
-    if estimator.n_axis_steps and gathered:  # they sort everything, also that of fresh particles
+    if (
+        estimator._options.n_axis_steps and gathered
+    ):  # they sort everything, also that of fresh particles
         fresh = count_fresh(m, h)
         projected = max(projected, one * d * (gathered + fresh - m))
     if estimator.early_stopping:
         projected = max(projected, _JUDGED * m * itemsize)
-    knots = min(n_knots or estimator.n_knots, n_bins or m)
+    knots = min(n_knots or estimator._options.n_knots, n_bins or m)
     kept = (
         2
         * itemsize
-        * (knots * h * estimator.n_steps + min(estimator.n_knots, m) * d * estimator.n_axis_steps)
+        * (
+            knots * h * estimator.n_steps
+            + min(estimator._options.n_knots, m) * d * estimator._options.n_axis_steps
+        )
     )
     drawn = itemsize * min(d * m, 1 << 26) + _DRAWN * min(d * m, 1 << 22)
     stepped = projected + frame_bytes(kind, d, width, itemsize) * (estimator.n_steps > 0)

@@ -64,7 +64,7 @@ class VectorsOnline(Online):
                 "early_stopping=True holds rows out, which partial_fit does not keep; set it to False"
             )
         need(
-            estimator.n_steps + estimator.n_axis_steps > 0,
+            estimator.n_steps + estimator._options.n_axis_steps > 0,
             "n_steps",
             estimator.n_steps,
             "at least 1 for partial_fit, or n_axis_steps: without steps nothing is counted",
@@ -76,8 +76,8 @@ class VectorsOnline(Online):
         stages = flat(
             estimator._frame(),
             estimator.n_steps,
-            n_axis_steps=estimator.n_axis_steps,
-            taper=estimator.taper,
+            n_axis_steps=estimator._options.n_axis_steps,
+            taper=estimator._options.taper,
         )
         # Axis steps sort, where there is something to sort.
         stages = [replace(stage, transport=None) for stage in stages]
@@ -166,7 +166,7 @@ class VectorsOnline(Online):
             run = go_on(steps, estimator, history)
         data = self.mixture(0, labels, codes, particles, flow)
         transport = transports.Histogram(data.n_bins)
-        knots = estimator.n_knots
+        knots = estimator._options.n_knots
         model = simulate(
             flow, particles, data, transport, noise, n_knots=knots, listeners=heard, run=run
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sliceflow import errors
 from sliceflow.engine import frames, transports
 from sliceflow.errors import is_int, is_real
+from sliceflow.vectors.options import VectorOptions
 
 if TYPE_CHECKING:
     from sliceflow.vectors.estimator import SlicedWassersteinFlow
@@ -48,8 +49,10 @@ def check_parameters(estimator: SlicedWassersteinFlow) -> None:
         "None or an int of at least 1",
     )
     need(is_int(estimator.n_steps, 0), "n_steps", "an int of at least 0")
-    need(is_int(estimator.n_axis_steps, 0), "n_axis_steps", "an int of at least 0")
-    need(is_int(estimator.n_knots, 2), "n_knots", "an int of at least 2")
+    options = estimator.options
+    ok = options is None or isinstance(options, VectorOptions)
+    need(ok, "options", "None or a sliceflow.VectorOptions")
+    (options or VectorOptions()).check()
     frame, transport = estimator.frame, estimator.transport
     need(
         frame in FRAMES if isinstance(frame, str) else hasattr(frame, "draw"),
@@ -65,12 +68,4 @@ def check_parameters(estimator: SlicedWassersteinFlow) -> None:
     )
     for name in ("amplifier", "entropy"):
         need(is_real(getattr(estimator, name), 0), name, "a finite number of at least 0")
-    need(is_real(estimator.taper, 0, 1), "taper", "a number from 0 to 1")
-    need(
-        is_real(estimator.validation_fraction, 0, 1) and 0 < estimator.validation_fraction < 1,
-        "validation_fraction",
-        "a number between 0 and 1",
-    )
-    need(is_int(estimator.n_iter_no_change, 1), "n_iter_no_change", "an int of at least 1")
-    need(is_real(estimator.tol, 0), "tol", "a number of at least 0")
     need(is_int(estimator.verbose, 0), "verbose", "an int of at least 0")

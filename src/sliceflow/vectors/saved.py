@@ -38,6 +38,7 @@ from sliceflow.storage.schema import (
     unpack_condition,
 )
 from sliceflow.storage.tables import pack_tables, unpack_tables
+from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.units import Units
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def unpacked(
 ) -> F:
     """The model that `packed` described, checked: a ValueError names what is wrong with it."""
     size_of_maps = model_bytes(header, allowed)
-    flow = kind_of(**restore_parameters(header, kind_of))
+    flow = kind_of(**restore_parameters(header, kind_of, VectorOptions))
     flow._check_parameters()
     flow._units = _units(tensors)
     d = len(flow._units.shift)

@@ -101,8 +101,8 @@ def begin(
     y_p, codes_p, order = _conditions(rows, m, particle_conditions, seen, seed.child("conditions"))
     m = max(m, conditions.ENOUGH) if codes_p is None else len(codes_p)
     share = together.share(m)
-    n_knots = count_knots(estimator.n_knots, codes_p if seen else None)
-    if share != kept or n_knots != estimator.n_knots:
+    n_knots = count_knots(estimator._options.n_knots, codes_p if seen else None)
+    if share != kept or n_knots != estimator._options.n_knots:
         check_memory(estimator, x, share.count, m + place.total, transport, device, width, n_knots)
 
     data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)

@@ -1,0 +1,47 @@
+"""Settings of a `SlicedWassersteinFlow` that are rarely changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sliceflow.errors import is_int, is_real, need
+
+__all__ = ["VectorOptions"]
+
+
+@dataclass(frozen=True)
+class VectorOptions:
+    """Settings of a `SlicedWassersteinFlow` that are rarely changed.
+
+    Parameters
+    ----------
+    taper : the step size falls from 1 to 0 over this last share of the steps (0: never)
+    n_axis_steps : axis steps at the end, which make every column's own distribution exact
+    n_knots : at most this many knots are kept of each map for offline samples
+    validation_fraction : the share of the rows held out by `early_stopping`
+    n_iter_no_change : steps without improvement after which `early_stopping` stops
+    tol : the least relative improvement that counts
+
+    Examples
+    --------
+    >>> from sliceflow import SlicedWassersteinFlow, VectorOptions
+    >>> flow = SlicedWassersteinFlow(options=VectorOptions(n_axis_steps=0))
+    """
+
+    taper: float = 0.5
+    n_axis_steps: int = 2
+    n_knots: int = 512
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    tol: float = 1e-4
+
+    def check(self) -> None:
+        """Raise a `sliceflow.errors.ParameterError` for the first setting that cannot be used."""
+        for name, least in (("n_axis_steps", 0), ("n_knots", 2), ("n_iter_no_change", 1)):
+            value = getattr(self, name)
+            need(is_int(value, least), name, value, f"an int of at least {least}")
+        need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
+        share = self.validation_fraction
+        ok = is_real(share, 0, 1) and 0 < share < 1
+        need(ok, "validation_fraction", share, "a number between 0 and 1")
+        need(is_real(self.tol, 0), "tol", self.tol, "a number of at least 0")
