@@ -63,5 +63,9 @@ def load(
     )
     flow.set_params(device=device)
     if precision is not None:
-        flow._use_precision(precision, place)
+        if not isinstance(flow, ImageFlow):
+            raise ValueError(
+                f"precision={precision!r} is of pictures; this model is of vectors: leave it out"
+            )
+        flow.use_precision(precision)
     return flow

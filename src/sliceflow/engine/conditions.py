@@ -29,6 +29,7 @@ __all__ = [
     "evenly",
     "further",
     "infer",
+    "moved",
     "proportional",
     "repeated",
     "row_groups",
@@ -56,6 +57,10 @@ class Condition(Protocol):
 
     def encode(self, y: Any) -> Tensor:
         """Codes of the user's y, on the CPU; a ValueError names what does not fit."""
+        ...
+
+    def decode(self, codes: Tensor) -> np.ndarray:
+        """The user's y of some codes."""
         ...
 
 
@@ -136,6 +141,11 @@ class Labels:
             )
         return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
+    def decode(self, codes: Tensor) -> np.ndarray:
+        """Labels (n,) of class numbers; class weights (n, C) as they are."""
+        numbers = codes.cpu().numpy()
+        return np.asarray(self.classes[numbers] if numbers.ndim == 1 else numbers)
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -161,6 +171,9 @@ class Columns:
                 f"condition column{'s' if self.width > 1 else ''}; pass an (n, {self.width}) array"
             )
         return torch.from_numpy((_finite(array) - self.mean) / self.scale)
+
+    def decode(self, codes: Tensor) -> np.ndarray:
+        return np.asarray(codes.cpu().numpy() * self.scale + self.mean)
 
 
 def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
@@ -263,6 +276,21 @@ def further(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor
     wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
     there = torch.bincount(codes_p, minlength=len(size))
     return torch.repeat_interleave(torch.arange(len(size)), (wanted - there).clamp(min=0))
+
+
+def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model: bool = True) -> Tensor:
+    """Codes of all particles that a fit moves: those asked for, and behind them further ones.
+
+    Further ones serve a `model` alone. A flow that does not see the condition (ξ = 0) needs `ENOUGH`
+    particles and no more; `further` says how many others need.
+    """
+    if not model:
+        return codes_p
+    if amplifier == 0:
+        more = evenly(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)
+        return torch.cat((codes_p, codes_p[more]))
+    more = further(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
+    return torch.cat((codes_p, more))
 
 
 def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:

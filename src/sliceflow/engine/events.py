@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,9 @@ __all__ = [
     "Listeners",
     "Progress",
     "closing",
+    "joined",
     "listening",
+    "relayed",
     "tell",
 ]
 
@@ -87,6 +89,18 @@ class History:
             "seconds": [e[3] for e in self.events],
         }
         return {name: [*self.before.get(name, []), *column] for name, column in columns.items()}
+
+
+def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """The histories of several fits, one behind the other; `names` go before those of their stages."""
+    out: dict[str, list[Any]] = {"stage": [], "step": [], "distance": [], "seconds": []}
+    for columns, name in zip(histories, names, strict=True):
+        before = out["seconds"][-1] if out["seconds"] else 0.0
+        out["stage"] += [f"{name}: {stage}" for stage in columns["stage"]]
+        out["step"] += columns["step"]
+        out["distance"] += columns["distance"]
+        out["seconds"] += [before + seconds for seconds in columns["seconds"]]
+    return out
 
 
 class Progress:
@@ -260,6 +274,33 @@ def tell(listeners: Sequence[Listener], event: Event) -> bool:
     """Every listener hears the event; whether any of them asks to end the stage."""
     answers = [listener(event) for listener in listeners]
     return any(answers)
+
+
+def relayed(
+    listeners: Sequence[Listener], name: str, before: int, total: int, seconds: float
+) -> Listener:
+    """One listener that tells others of the steps of one of several fits, as steps of them all.
+
+    Parameters
+    ----------
+    name : of this fit, which goes before the names of its stages
+    before, total : steps of the fits before it, and of all fits
+    seconds : that the fits before it took
+    """
+
+    def relay(event: Event) -> bool:
+        return tell(
+            listeners,
+            replace(
+                event,
+                stage=f"{name}: {event.stage}",
+                steps_done=before + event.steps_done,
+                steps_total=total,
+                seconds=seconds + event.seconds,
+            ),
+        )
+
+    return relay
 
 
 @contextmanager

@@ -10,18 +10,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from sliceflow.engine import conditions, events
 from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.flow import Run
 from sliceflow.errors import is_int, need
-from sliceflow.online.rows import Online
+from sliceflow.online.rows import Before, Online
 
-__all__ = ["Growing", "can_go_on", "go_on", "keep"]
+__all__ = ["Growing", "check_classes", "resumed"]
 
 
 class Growing:
@@ -31,6 +30,24 @@ class Growing:
     """
 
     _online: Online | None = None
+    _fitted: Any
+    history_: dict[str, list[Any]]
+
+    def _parameters(self) -> dict[str, Any]:
+        """The parameters, checked."""
+        raise NotImplementedError
+
+    def _online_rows(self, X: Any, first: bool = False) -> Any:
+        """X, checked; the `first` rows say how many columns all have."""
+        raise NotImplementedError
+
+    def _begin_online(self, X: Any) -> Online:
+        """Nothing counted yet, for rows like X."""
+        raise NotImplementedError
+
+    def _keep(self, plan: Any, fitted: Any, particles: Any, y: Any, history: Any) -> None:
+        """What was learned replaces what was there."""
+        raise NotImplementedError
 
     def partial_fit(
         self,
@@ -54,8 +71,7 @@ class Growing:
         refresh : True moves the particles onto all the data, False only counts; a number is `refresh`'s
         listeners : as of `fit`
         """
-        estimator, listeners = cast(Any, self), events.listening(listeners)
-        estimator._check_parameters()
+        parameters = self._parameters()
         if self._online is None and "_file" in vars(self):
             raise ValueError(
                 f"{vars(self)['_file']} holds a model but no counts of its data: nothing can be added. "
@@ -70,12 +86,14 @@ class Growing:
                 stacklevel=2,
             )
         listening = events.listening(listeners)
-        with _whole(estimator):
-            online = self._online or estimator._begin_online(X)
-            online.check(estimator)
-            if refresh is not False:
-                online.check_memory(estimator, estimator.n_particles)
-            self._online = online.absorbed(estimator, X, y)
+        with _whole(self):
+            begun = self._online is not None
+            rows = self._online_rows(X, first=not begun)
+            online = self._online or self._begin_online(X)
+            online.check(parameters)
+            if refresh is not False and parameters["n_particles"] is not None:
+                online.check_memory(parameters, int(parameters["n_particles"]))
+            self._online = online.absorbed(rows, y)
             self._refreshed(refresh, listening)
         return self
 
@@ -103,7 +121,7 @@ class Growing:
         listening = events.listening(listeners)
         first = None if self._online is None else self._online.first
         with _whole(self):
-            self._online = online = self._kept().forgotten(cast(Any, self), X, y)
+            self._online = online = self._kept().forgotten(self._online_rows(X), y)
             self._refreshed(refresh, listening)
         if online.first is not None and online.first is not first and (trace := online.first.trace()):
             warnings.warn(
@@ -122,9 +140,9 @@ class Growing:
 
         Parameters
         ----------
-        last : do only so many stages of pictures, or steps of vectors, from the end; the particles
-            reach them by the maps of the last refresh. Faster, and good enough where new rows are
-            like the old ones. None does all
+        last : do only so many steps from the end, of pictures the whole stages that hold them; the
+            particles reach them by the maps of the last refresh. Faster, and good enough where new
+            rows are like the old ones. None does all
         listeners : as of `fit`
         """
         with _whole(self):
@@ -133,18 +151,19 @@ class Growing:
         return self
 
     def _refresh(self, last: int | None, listeners: tuple[events.Listener, ...]) -> None:
-        online = self._kept()
+        online, parameters, before = self._kept(), self._parameters(), None
         if last is not None:
             need(is_int(last, 1), "last", last, "None or an int of at least 1")
             check_is_fitted(self, "history_")
+            before = Before(self._fitted, self.history_, last)
         heard: list[events.Listener] = [history := events.History(), *listeners]
-        if cast(Any, self).verbose:
+        if parameters["verbose"]:
             heard.append(events.Progress())
         online = self._online = online.settled()
         with events.closing(heard):
-            online.refresh(cast(Any, self), last, heard, history)
-        if last is None:
-            self._online = replace(online, stale=False)
+            new = online.refresh(parameters, before, heard, history)
+        self._keep(*new, history.as_columns())
+        self._online = replace(online, stale=False) if last is None else online
 
     def _refreshed(self, refresh: bool | int, listeners: tuple[events.Listener, ...]) -> None:
         if refresh is not False:
@@ -156,7 +175,7 @@ class Growing:
                 "there are no counts of the data: partial_fit keeps them, fit does not, and no file of "
                 "save holds them (pickle keeps them)"
             )
-        self._online.check(self)
+        self._online.check(self._parameters())
         return self._online
 
     def _warn_if_stale(self, what: str) -> None:
@@ -186,43 +205,22 @@ def _whole(estimator: Any) -> Iterator[None]:
         raise
 
 
-def can_go_on(estimator: Any, condition: conditions.Labels | None, steps: Sequence[Any]) -> None:
-    """Refuse a partial refresh that the last model cannot lead to."""
-    was = None if estimator._condition is None else estimator._condition.classes.tolist()
-    now = None if condition is None else condition.classes.tolist()
-    if was != now:
+def check_classes(was: conditions.Labels | None, now: conditions.Labels | None) -> None:
+    """Refuse a partial refresh from a model of other classes."""
+    before, after = (None if labels is None else labels.classes.tolist() for labels in (was, now))
+    if before != after:
         raise ValueError(
-            f"the classes were {was} at the last refresh and are {now}; all steps must be done again: "
-            "leave last out"
+            f"the classes were {before} at the last refresh and are {after}; all steps must be done "
+            "again: leave last out"
         )
-    if not steps:
-        raise ValueError("the model was made with n_knots=0, which keeps no maps to go on from")
 
 
-def go_on(steps: Sequence[Step], estimator: Any, history: events.History) -> Run:
-    """The run behind some steps of an estimator's model, with their history."""
+def resumed(steps: Sequence[Step], before: Before, history: events.History) -> Run:
+    """The run behind some steps of the model before, with their history."""
     n = len(steps)
-    history.before = {name: column[:n] for name, column in estimator.history_.items()}
+    history.before = {name: column[:n] for name, column in before.history.items()}
     if n == 0:
         return Run()
     last = steps[-1]
     model = [[s for s in steps if s.stage == i] for i in range(last.stage + 1)]
     return Run(last.stage, last.step + 1, done=n, model=model)
-
-
-def keep(
-    estimator: Any,
-    condition: conditions.Labels | None,
-    codes: Tensor | None,
-    particles: Cloud,
-    history: events.History,
-) -> None:
-    """What both estimators keep of a refresh."""
-    estimator._condition, estimator._codes = condition, codes
-    estimator.particle_conditions_ = None
-    estimator.__dict__.pop("classes_", None)
-    if condition is not None and particles.y is not None:
-        estimator.classes_ = condition.classes
-        estimator.particle_conditions_ = condition.classes[particles.y.cpu().numpy()]
-    estimator.history_ = history.as_columns()
-    estimator.n_iter_ = len(estimator.history_["step"])

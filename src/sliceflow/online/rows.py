@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from sliceflow.errors import need
 from sliceflow.online.counts import Change, Ledger, Mixture
 from sliceflow.online.first import First
 
-__all__ = ["Given", "Online", "histogram_bins", "names_of", "parameters_of"]
+__all__ = ["Before", "Given", "Online", "Refreshed", "fixed", "histogram_bins", "names_of", "settings"]
 
 FIRST_ROWS = 1000  # rows that decide what the first rows decide, if no refresh comes before
 _GRID = 1024  # the fewest bins for classes that the amplifier holds apart
@@ -38,6 +37,23 @@ class Given(NamedTuple):
     def keys(self) -> list[tuple[Hashable, int]]:
         """The label and the name of every row."""
         return [(label, name) for label, of in self.groups for name in self.names[of]]
+
+
+class Before(NamedTuple):
+    """The last refresh, of which a new one keeps all but the `last` stages or steps."""
+
+    fitted: Any
+    history: dict[str, list[Any]]
+    last: int
+
+
+class Refreshed(NamedTuple):
+    """What a refresh gives: its plan, the fitted state, the batched samples and their classes."""
+
+    plan: Any
+    fitted: Any
+    particles: Any
+    y: np.ndarray | None
 
 
 @dataclass
@@ -68,8 +84,8 @@ class Online(ABC):
     stale: bool = False
 
     @abstractmethod
-    def rows(self, estimator: Any, X: Any) -> np.ndarray:
-        """X checked, (n, …) of one type."""
+    def read(self, X: Any) -> np.ndarray:
+        """X, (n, …) of one type."""
 
     @abstractmethod
     def decided(self, given: Given) -> Self:
@@ -85,27 +101,32 @@ class Online(ABC):
 
     @abstractmethod
     def refresh(
-        self, estimator: Any, last: int | None, heard: list[events.Listener], history: events.History
-    ) -> None:
-        """Simulate, and keep the results in the estimator."""
+        self,
+        parameters: Mapping[str, Any],
+        before: Before | None,
+        heard: list[events.Listener],
+        history: events.History,
+    ) -> Refreshed:
+        """Move particles onto the data as they are now; from `before` on, if that is given."""
 
     @abstractmethod
-    def check_memory(self, estimator: Any, m: int | None) -> None:
-        """Refuse a refresh of m particles that memory cannot hold; None are not too many."""
+    def check_memory(self, parameters: Mapping[str, Any], m: int) -> None:
+        """Refuse a refresh of m particles that memory cannot hold."""
 
-    def check(self, estimator: Any) -> None:
+    def check(self, parameters: Mapping[str, Any]) -> None:
         """Refuse to go on with counts that are not what the parameters say."""
+        now = settings(parameters)
         for name, was in self.parameters.items():
-            value = repr(_setting(estimator, name))
+            value = repr(now[name])
             if value != was:
                 raise ValueError(
                     f"{name} was {was} and is {value}, but the counts depend on it; set it back, or "
                     "begin with a new estimator"
                 )
 
-    def absorbed(self, estimator: Any, X: Any, y: Any) -> Self:
+    def absorbed(self, X: Any, y: Any) -> Self:
         """With more rows."""
-        given = self._given(estimator, X, y)
+        given = self._given(X, y)
         known = {label: label for label in self.ledger.rows}
         if known and (None in known) != (y is None):
             was = "without labels" if None in known else "with class labels"
@@ -132,9 +153,9 @@ class Online(ABC):
         new = self._waiting(waiting, self._there() + more)
         return new.settled() if sum(new.ledger.sizes().values()) >= FIRST_ROWS else new
 
-    def forgotten(self, estimator: Any, X: Any, y: Any) -> Self:
+    def forgotten(self, X: Any, y: Any) -> Self:
         """With fewer rows."""
-        given = self._given(estimator, X, y)
+        given = self._given(X, y)
         missing = self.ledger.missing(given.names, given.groups)
         if missing is not None:
             label = next(label for label, of in given.groups if of.start <= missing < of.stop)
@@ -188,9 +209,9 @@ class Online(ABC):
             rows.setdefault(label, Counter())[name] = n
         return replace(self, waiting=waiting, ledger=replace(self.ledger, rows=rows))
 
-    def _given(self, estimator: Any, X: Any, y: Any) -> Given:
+    def _given(self, X: Any, y: Any) -> Given:
         """The user's rows and labels, checked."""
-        rows = self.rows(estimator, X)
+        rows = self.read(X)
         if y is None:
             return Given(rows, names_of(rows), [(None, slice(0, len(rows)))])
         labels = conditions.as_array(y)
@@ -266,10 +287,7 @@ class Online(ABC):
         if codes is not None:
             seed = self.seed.child("conditions")
             y = codes[conditions.proportional(codes, m, seed, least=1)]
-            more = codes[conditions.proportional(codes, enough - m, seed.child("further"))]
-            if model and amplifier > 0:
-                more = conditions.further(codes, y, math.isinf(amplifier), seed)
-            y = torch.cat((y, more)).to(self.device)
+            y = conditions.moved(codes, y, amplifier, seed, model).to(self.device)
             enough = len(y)
         noise = Noise(self.seed.child("particles"))
         x = noise.child("start").fill(torch.empty(d, enough, dtype=dtype, device=self.device))
@@ -286,14 +304,15 @@ class Online(ABC):
         return Mixture(self.ledger, place, labels, masses, n_bins)
 
 
-def parameters_of(estimator: Any, names: Sequence[str]) -> dict[str, str]:
-    """Parameters as they must stay."""
-    return {name: repr(_setting(estimator, name)) for name in names}
+def settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of an estimator, and those among its options, by name."""
+    return {**parameters, **asdict(parameters["options"])}
 
 
-def _setting(estimator: Any, name: str) -> Any:
-    """A parameter, or one of the rare ones among the options."""
-    return getattr(estimator if hasattr(estimator, name) else estimator._options, name)
+def fixed(parameters: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Settings as they must stay."""
+    now = settings(parameters)
+    return {name: repr(now[name]) for name in names}
 
 
 def histogram_bins(transport: str | transports.Transport, auto: int) -> int:

@@ -110,7 +110,7 @@ class PictureData:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         """What was given, for `checkpoints.identity`."""
         images = digest(self.raw.T.cpu().numpy(), ranks, self.place)
-        return dict(layout=repr(self.layout), images=images, labels=digest(self.names))
+        return {"X": images, "y": digest(self.names)}
 
     def with_mirror_images(self) -> Self:
         """The pictures followed by their mirror images, which have the same labels."""

@@ -1,13 +1,8 @@
-"""`ImageFlow`: the door for pictures, ℓ-SWF and ℓ-CSWF with class labels or observed pixels.
-
-It reads what is given (`picture_data`), makes what a fit starts from (`picture_start`), sends the
-particles down the pyramid's levels (`walk`), and draws from the model (`picture_samples`).
-"""
+"""`ImageFlow`: generative models of pictures, with class labels or observed pixels."""
 
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -19,32 +14,27 @@ from torch import Tensor
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events, transports
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
 from sliceflow.pictures import saved, schedules
 from sliceflow.pictures.data import PictureData
+from sliceflow.pictures.fit import prepare, run
+from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.online import PicturesOnline
 from sliceflow.pictures.options import PictureOptions
-from sliceflow.pictures.plan import (
-    check_parameters,
-    choose_clusters,
-    choose_operands,
-    choose_particles,
-    steps_per_stage,
-)
-from sliceflow.pictures.samples import Offline, proportional_codes, sample_codes
-from sliceflow.pictures.start import PictureStart, begin
+from sliceflow.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
 from sliceflow.ranks.ranks import Ranks
 from sliceflow.storage.checkpoints import Keeper, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
-from sliceflow.storage.models import Saved
+from sliceflow.storage.models import Saved, restore_rest
+from sliceflow.storage.schema import restore_parameters
 
 __all__ = ["ImageFlow"]
+
+_SCORED = 2_000  # fresh samples that `score` draws at least
 
 
 class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
@@ -90,6 +80,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     schedule_ : the stages that were run
     layout_ : what the fitted pictures look like, a `sliceflow.pictures.layout.Layout`
     observed_ : (h, w) booleans, True where a pixel is known; None without `observed`
+    plan_ : a `PicturePlan`, what the fit did with every "auto" resolved; print it
     history_ : dict of lists: stage, step, sliced distance, seconds
     n_iter_ : steps done, of all stages
 
@@ -103,7 +94,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     (5, 8, 8)
     """
 
-    _condition: conditions.Labels | None
+    _fitted: FittedPictures
 
     def __init__(
         self,
@@ -164,80 +155,64 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             Pictures and labels are then this rank's own, and `particles_` and `particle_conditions_`
             this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
-        self._check_parameters()
-        listening = events.listening(listeners)
-        together = ranks or Ranks()
-        same_on_all(together, self, resolve_device(self.device), checkpoint_dir)
-        data = PictureData.of(
+        parameters, listening = self._parameters(), events.listening(listeners)
+        together, name = ranks or Ranks(), type(self).__name__
+        same_on_all(together, name, parameters, resolve_device(self.device), checkpoint_dir)
+        data = self._read(X, y, together)
+        seed = together.told_by_first(Seed.of(self.random_state))
+        job, keeper = prepare(parameters, data, seed, ranks), None
+        if checkpoint_dir is not None:
+            fixed = None if self.random_state is None else seed
+            of = identity(name, job.plan.settings(), data.device, fixed, **data.digests(together))
+            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
+            if keeper.seed != seed:
+                job = prepare(parameters, data, keeper.seed, ranks)
+        history, heard = events.History(), [*together.agreeing(listening)]
+        if self.verbose and together.first:
+            heard.append(events.Progress())
+        with events.closing(heard):
+            done = run(job, history, heard, keeper, ranks)
+        # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
+        self._keep(job.plan, *done, history.as_columns())
+        return self
+
+    def plan(self, X: Any, y: Any = None) -> PicturePlan:
+        """What ``fit(X, y)`` would do, with every "auto" resolved; nothing is fitted."""
+        seed = Seed.of(self.random_state)
+        return prepare(self._parameters(), self._read(X, y, Ranks()), seed, None).plan
+
+    def _read(self, X: Any, y: Any, ranks: Ranks) -> PictureData:
+        return PictureData.of(
             X,
             y,
             n_pixel_values=self.n_pixel_values,
             observed=self.observed,
             device=self.device,
-            ranks=together,
+            ranks=ranks,
         )
-        seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
-        if checkpoint_dir is not None:
-            of = identity(self, data.device, seed, **data.digests(together))
-            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
-            seed = keeper.seed
-        if self.mirror:
-            data = data.with_mirror_images()
-        if data.condition is None and self.observed is None:
-            m = choose_particles(self.n_particles, data.n, None)
-            k = choose_clusters(self, m, data.n, data.layout.shape)
-            if k > 1:
-                data = data.clustered(k, seed.child("data"), self._options.upsampling, together)
-        start = begin(self, data, seed, ranks)
-        data = replace(data, order=start.batches.order)
-        history = events.History()
-        heard: list[events.Listener] = [history, *together.agreeing(listening)]
-        if self.verbose and together.first:
-            heard.append(events.Progress())
-        run = Run()
-        kept_up: Any = nullcontext()
-        if keeper is not None:
-            kept_up = keeper.running(run, start.particles, history, None, start.share.first)
-
-        with events.closing(heard), kept_up:
-            model = start.walk.simulate(
-                start.particles,
-                lambda i: data.cloud(seed.child("data", i), self._options.dequantize, start.walk.apart),
-                start.transport,
-                start.noise,
-                start.n_knots,
-                heard,
-                start.batches,
-                run,
-            )
-
-        self._keep(data, start, model, together)
-        self.history_ = history.as_columns()
-        self.n_iter_ = len(self.history_["step"])
-        return self
 
     def _keep(
-        self, data: PictureData, start: PictureStart, model: list[list[Step]], ranks: Ranks
+        self,
+        plan: PicturePlan,
+        fitted: FittedPictures,
+        particles: Any,
+        y: np.ndarray | None,
+        history: dict[str, list[Any]],
     ) -> None:
-        """What is learned. Only now: a fit that fails or is interrupted leaves the old model whole."""
-        pictures = data.layout.write(start.given_back(ranks))
-        self._online = None
+        """What was learned replaces what was there."""
+        self.plan_, self._fitted, self._online = plan, fitted, None
         self.__dict__.pop("_file", None)  # no longer the model of a file
-        self._walk, self._model, self._layout = start.walk, model, data.layout
-        self._condition, self._codes = data.condition, data.codes
-        self._device, self._mask = data.device, start.mask
-        self._n_rows = data.place.total
-        self.schedule_ = start.walk.stages
-        self.particles_ = pictures
-        self.particle_conditions_ = None
-        if data.names is not None and start.rows is not None:
-            self.particle_conditions_ = data.names[start.rows[start.kept.slice].cpu().numpy()]
-        if data.condition is not None and not data.condition.hidden:
-            self.classes_ = data.condition.classes
-        elif hasattr(self, "classes_"):
-            del self.classes_
+        self.schedule_ = list(fitted.walk.stages)
+        self.particles_, self.particle_conditions_ = particles, y
+        self.__dict__.pop("classes_", None)
+        if fitted.condition is not None and not fitted.condition.hidden:
+            self.classes_ = fitted.condition.classes
+        self.history_ = history
+        self.n_iter_ = len(self.history_["step"])
 
-    def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
+    def sample(
+        self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
+    ) -> Any:
         """Offline samples: fresh noise moved by the fitted maps.
 
         Parameters
@@ -246,15 +221,50 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         y : one label for all, one per sample, an (n_samples, C) array of class weights, or None
             for labels in the data's proportions
         random_state : int, RandomState, Generator or None (anew on every call)
+        return_y : also return the labels of the samples, or None if there are none
+
+        Returns
+        -------
+        pictures like those fitted; with `return_y` a pair of these and their labels
         """
-        self._check_model()
-        if self._walk.known is not None:
+        fitted = self._with_maps()
+        if fitted.walk.known is not None:
             raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        seed, offline = Seed.of(random_state), self._offline()
-        offline.check_memory(n_samples)  # before so many codes are made
-        codes = sample_codes(self._condition, self._codes, y, n_samples, seed)
-        return offline.samples(n_samples, codes, seed)
+        n, seed = int(n_samples), Seed.of(random_state)
+        fitted.check_memory(n)  # before so many codes are made
+        codes = fitted.codes_for(n, y, seed)
+        pictures = fitted.samples(n, codes, seed)
+        if not return_y:
+            return pictures
+        condition = fitted.condition
+        named = condition is not None and not condition.hidden and codes is not None
+        return pictures, condition.decode(codes) if condition and codes is not None and named else None
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the sliced Wasserstein distance between fresh samples and pictures: more is better.
+
+        −SW₂ over 100 random directions of the pixels in [−1, 1]. With y, samples take the pictures' own
+        labels, and pictures of a class are compared with samples of that class. Give held-out pictures:
+        of those that were fitted the best copy would win. It is a rough judge of pictures;
+        `sliceflow.metrics` has finer ones. `GridSearchCV` and `cross_val_score` use it.
+        """
+        fitted = self._with_maps()
+        if fitted.walk.known is not None:
+            raise ValueError("this model completes pictures (observed=…), which score does not judge")
+        layout, seed = fitted.layout, Seed.of(self.random_state).child("score")
+        raw, codes = layout.read(X), None
+        n = raw.shape[1]
+        if fitted.condition is not None and not fitted.condition.hidden and y is not None:
+            codes = fitted.condition.encode(conditions.as_array(y))
+            if len(codes) != n:
+                raise ValueError(f"X has {n} pictures but y has {len(codes)}; pass one label a picture")
+        times = -(-_SCORED // n)
+        codes_of = codes.repeat(times) if codes is not None else fitted.codes_for(times * n, None, seed)
+        drawn = layout.read(fitted.samples(times * n, codes_of, seed))
+        rows, fresh = (layout.encode(t, Seed(0), dequantize=False) for t in (raw, drawn))
+        rule = events.HeldOut(rows, Seed(0), codes, None if codes is None else codes_of)
+        return -rule.distance(fresh)
 
     def inpaint(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """Complete pictures of which only the `observed` pixels are known.
@@ -268,8 +278,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         -------
         (n, n_samples, h, w[, c]); observed pixels are the given ones, bit for bit
         """
-        self._check_model()
-        where = self.observed_
+        fitted = self._with_maps()
+        where = fitted.observed
         if where is None:
             raise ValueError("the model was fitted without observed=; nothing tells what to complete")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
@@ -277,61 +287,63 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             hidden = np.ma.getmaskarray(X)
             if not hidden[:, where].any():
                 X = X.filled(0)
-        return self._offline().completions(X, where, n_samples, Seed.of(random_state))
-
-    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
-        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
-        check_is_fitted(self, "history_")
-        if self._condition is None or self._condition.hidden or self._codes is None:
-            return None
-        codes = proportional_codes(self._codes, n_samples, Seed.of(random_state))
-        return np.asarray(self._condition.classes[codes.numpy()])
-
-    @property
-    def _options(self) -> PictureOptions:
-        return PictureOptions() if self.options is None else self.options
+        return fitted.completions(X, where, n_samples, Seed.of(random_state))
 
     def stages(self, height: int, width: int) -> list[schedules.PictureStage]:
         """The stages that pictures of this size go through; nothing needs to be fitted."""
-        text = self.schedule
-        if text == "auto":
-            text = schedules.auto(height, width)
-        return schedules.from_string(
-            schedules.PRESETS.get(text, text), height, width, steps_per_stage(self.quality)
-        )
+        layout = Layout(height, width, None, "uint8", 256)
+        return stages_of(self.get_params(deep=False), layout)
 
     @property
     def layout_(self) -> Layout:
-        return self._layout
+        return self._fitted.layout
 
     @property
     def observed_(self) -> np.ndarray | None:
-        # Known in one channel, known in all.
-        return None if self._mask is None else self._mask.view(*self._layout.shape)[0].numpy()
+        return self._fitted.observed
 
-    def _begin_online(self, images: Any) -> PicturesOnline:
-        return PicturesOnline.begin(self, images)
-
-    def _offline(self) -> Offline:
-        return Offline(self._walk, self._model, self._device)
-
-    def _check_model(self) -> None:
+    def _with_maps(self) -> FittedPictures:
+        """The fitted state, if there are maps in it."""
         check_is_fitted(self, "history_")
-        if not self._model[0]:
-            raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
+        self._fitted.check_model()
+        return self._fitted
+
+    def _begin_online(self, X: Any) -> PicturesOnline:
+        return PicturesOnline.begin(self._parameters(), X)
+
+    def _online_rows(self, X: Any, first: bool = False) -> Any:
+        return X
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        return saved.packed(self, tensors)
+        return saved.packed(self._with_maps(), tensors)
 
     @classmethod
     def _unpacked(
         cls, header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
     ) -> Self:
-        return saved.unpacked(cls, header, tensors, device, allowed)
+        parameters = restore_parameters(header, cls, PictureOptions)
+        parameters = saved.with_mask(parameters, tensors)
+        flow = cls(**parameters)
+        precision = flow._parameters()["options"].precision
+        flow._fitted = fitted = saved.unpacked(header, tensors, device, allowed, precision)
+        layout, flow.schedule_ = fitted.layout, list(fitted.walk.stages)
+        shape = (layout.height, layout.width) + ((layout.channels,) if layout.channels else ())
+        restore_rest(flow, header, tensors, shape, layout.dtype)
+        if layout.tensor and "particles_" in vars(flow):
+            flow.particles_ = torch.from_numpy(flow.particles_)
+        return flow
 
-    def _use_precision(self, precision: str, device: torch.device) -> None:
-        self.set_params(options=replace(self._options, precision=precision))._check_parameters()
-        self._walk = replace(self._walk, precision=choose_operands(precision, device))
+    def use_precision(self, precision: str) -> Self:
+        """Sample in another precision than the model was fitted with."""
+        options = replace(self.options or PictureOptions(), precision=precision)
+        options.check()
+        self.set_params(options=options)
+        operands = choose_operands(precision, self._fitted.device)
+        walk = replace(self._fitted.walk, precision=operands)
+        self._fitted = replace(self._fitted, walk=walk)
+        return self
 
-    def _check_parameters(self) -> None:
-        check_parameters(self)
+    def _parameters(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(parameters)
+        return parameters | {"options": self.options or PictureOptions()}

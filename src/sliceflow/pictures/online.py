@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sliceflow.devices import projection_budget, resolve_device
-from sliceflow.engine import events, transports
+from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.classes import arranged
-from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.flow import Cloud, Noise, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
 from sliceflow.kernels import reference
 from sliceflow.online.counts import REACH, Ledger, Place, whole
 from sliceflow.online.first import First
-from sliceflow.online.growing import can_go_on, go_on, keep
-from sliceflow.online.rows import Given, Online, histogram_bins, parameters_of
+from sliceflow.online.growing import check_classes, resumed
+from sliceflow.online.rows import Before, Given, Online, Refreshed, fixed, histogram_bins
+from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.levels import Walk
-from sliceflow.pictures.plan import (
-    choose_amplifier,
-    choose_knots,
-    choose_operands,
-    choose_particles,
-    patch_basis_for,
-    pixels_between,
-)
+from sliceflow.pictures.options import PictureOptions
+from sliceflow.pictures.plan import PicturePlan, make_plan, patch_basis_for, pixels_between, stages_of
 from sliceflow.pictures.pyramid import Subspace, basis
-from sliceflow.pictures.start import check_refresh_memory
 from sliceflow.pictures.tiles import TileFrame, Tiles
-
-if TYPE_CHECKING:
-    from sliceflow.pictures.estimator import ImageFlow
 
 __all__ = ["PicturesOnline"]
 
@@ -146,29 +138,30 @@ class PicturesOnline(Online):
     walk: Walk = field(kw_only=True)
 
     @classmethod
-    def begin(cls, estimator: ImageFlow, images: Any) -> PicturesOnline:
+    def begin(cls, parameters: Mapping[str, Any], X: Any) -> PicturesOnline:
         """Nothing counted yet; the pictures show their layout."""
-        if estimator.observed is not None:
+        if parameters["observed"] is not None:
             raise ValueError(
                 "observed pixels are taken from the pictures themselves, which partial_fit does not "
                 "keep; use fit, or observed=None"
             )
-        n_bins = histogram_bins(estimator.transport, 256)
-        layout = Layout.of(images, estimator.n_pixel_values)
-        device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
+        n_bins = histogram_bins(parameters["transport"], 256)
+        layout = Layout.of(X, parameters["n_pixel_values"])
+        device, seed = resolve_device(parameters["device"]), Seed.of(parameters["random_state"])
+        options: PictureOptions = parameters["options"]
         walk = Walk(
             layout,
-            estimator.stages(layout.height, layout.width),
+            stages_of(parameters, layout),
             seed.child("flow"),
             n_conditions=0,
             amplifier=0.0,
             known=None,
-            upsampling=estimator._options.upsampling,
-            patch_basis=estimator.patch_basis,
-            clip=estimator._options.clip,
-            dequantize=estimator._options.dequantize,
-            start_noise=float(estimator._options.start_noise),
-            taper=estimator._options.taper,
+            upsampling=options.upsampling,
+            patch_basis=parameters["patch_basis"],
+            clip=options.clip,
+            dequantize=options.dequantize,
+            start_noise=float(options.start_noise),
+            taper=options.taper,
             budget=projection_budget(device),
             precision=None,  # whatever it is for the particles
         )
@@ -176,14 +169,14 @@ class PicturesOnline(Online):
             Ledger(_places(walk), layout.dimension, n_bins),
             seed,
             device,
-            parameters_of(estimator, _FIXED),
-            2 if estimator.mirror else 1,
-            waiting={} if estimator.patch_basis == "auto" else None,
+            fixed(parameters, _FIXED),
+            2 if parameters["mirror"] else 1,
+            waiting={} if parameters["patch_basis"] == "auto" else None,
             layout=layout,
             walk=walk,
         )
 
-    def rows(self, estimator: Any, X: Any) -> np.ndarray:
+    def read(self, X: Any) -> np.ndarray:
         return self.layout.read(X).T.contiguous().numpy()
 
     def decided(self, given: Given) -> Self:
@@ -203,77 +196,101 @@ class PicturesOnline(Online):
             columns, self.seed.child("data", place), dequantize=self.walk.dequantize, names=names
         )
 
-    def check_memory(self, estimator: Any, m: int | None) -> None:
-        if m is not None:
-            classes = max(1, len(self.ledger.rows))
-            check_refresh_memory(self.walk, int(m), self.ledger.n_bins, classes, self.device)
+    def check_memory(self, parameters: Mapping[str, Any], m: int) -> None:
+        self._plan({**parameters, "n_particles": m}, max(1, len(self.ledger.rows)), None)
+
+    def _plan(
+        self, parameters: Mapping[str, Any], n: int, condition: conditions.Labels | None
+    ) -> PicturePlan:
+        return make_plan(
+            parameters,
+            layout=self.layout,
+            n=n,
+            n_moved=None,
+            condition=condition,
+            patch_basis=self.walk.patch_basis,
+            device=self.device,
+            transport=transports.Histogram(self.ledger.n_bins, most=None),
+        )
 
     def refresh(
         self,
-        estimator: ImageFlow,
-        last: int | None,
+        parameters: Mapping[str, Any],
+        before: Before | None,
         heard: list[events.Listener],
         history: events.History,
-    ) -> None:
+    ) -> Refreshed:
         condition, labels, codes = self.condition()
-        n = self.times * len(codes)
-        m = choose_particles(estimator.n_particles, n, condition)
-        self.check_memory(estimator, m)
-        amplifier = 0.0
-        if condition is not None:
-            amplifier = choose_amplifier(estimator.amplifier, "histogram", m, n, condition.width)
+        plan = self._plan(parameters, self.times * len(codes), condition)
+        m = plan.n_particles
         walk = replace(
             self.walk,
-            n_conditions=0 if condition is None else condition.width,
-            amplifier=amplifier,
-            start_noise=float(estimator._options.start_noise),
-            clip=estimator._options.clip,
-            precision=choose_operands(estimator._options.precision, self.device),
+            n_conditions=plan.n_conditions,
+            amplifier=plan.amplifier,
+            start_noise=plan.start_noise,
+            clip=plan.clip,
+            precision=plan.precision,
         )
         d, own = self.layout.dimension, None if condition is None else codes
-        n_knots = choose_knots(estimator._options.n_knots, m, amplifier, walk.n_conditions)
         particles, noise = self.particles(
-            d, torch.float32, m, own, amplifier, walk.start_noise, model=n_knots > 0
+            d, torch.float32, m, own, plan.amplifier, walk.start_noise, model=plan.n_knots > 0
         )
         place = None
         if walk.apart and particles.y is not None:
             y, _, place, runs = arranged(particles.y, walk.apart)
             particles = Cloud(particles.x, y, runs)
         run = Run()
-        if last is not None:
-            first = max(0, len(walk.stages) - last)
-            can_go_on(estimator, condition, estimator._model[0])
-            if (was := estimator._walk.apart) != walk.apart:
-                raise ValueError(
-                    f"classes {'had' if was else 'had no'} maps of their own at the last refresh, and "
-                    f"amplifier={amplifier} changes that; all steps must be done again: leave last out"
-                )
-            replace(walk, stages=walk.stages[:first]).replay(particles, estimator._model, noise)
-            steps = [step for stage in estimator._model[:first] for step in stage]
-            run = go_on(steps, estimator, history)
-            # Every level of a walk is a flow of a single stage.
-            run.stage, run.step, run.model = first, 0, estimator._model[:first]
+        if before is not None:
+            run = _resumed(walk, before, condition, particles, noise, history)
         data = [
             self.mixture(i, labels, codes, particles, walk.engine(i)[0])
             for i in range(len(walk.stages))
         ]
-        transport = transports.Histogram(data[0].n_bins)
         model = walk.simulate(
             particles,
             data.__getitem__,
-            transport,
+            transports.Histogram(data[0].n_bins),
             noise,
-            n_knots,
+            plan.n_knots,
             heard,
             MiniBatches(),
             run,
         )
-        estimator._walk, estimator._model, estimator._layout = walk, model, self.layout
-        estimator._device, estimator._mask, estimator.schedule_ = self.device, None, walk.stages
-        estimator._n_rows = len(codes)
+        fitted = FittedPictures(walk, model, condition, own, len(codes), self.device)
+        n_moved = particles.x.shape[1]
         particles = particles.part(slice(m) if place is None else place[:m])
-        keep(estimator, condition, own, particles, history)
-        estimator.particles_ = self.layout.write(particles.x)
+        kept = None
+        if condition is not None and particles.y is not None:
+            kept = condition.decode(particles.y)
+        return Refreshed(replace(plan, n_moved=n_moved), fitted, self.layout.write(particles.x), kept)
+
+
+def _resumed(
+    walk: Walk,
+    before: Before,
+    condition: conditions.Labels | None,
+    particles: Cloud,
+    noise: Noise,
+    history: events.History,
+) -> Run:
+    """The run behind all but the last stages, which have at least `before.last` steps together."""
+    was: FittedPictures = before.fitted
+    check_classes(was.condition, condition)
+    was.check_model()
+    if was.walk.apart != walk.apart:
+        raise ValueError(
+            f"classes {'had' if was.walk.apart else 'had no'} maps of their own at the last refresh, "
+            f"and amplifier={walk.amplifier} changes that; all steps must be done again: leave last out"
+        )
+    first, left = len(walk.stages), before.last
+    while first > 0 and left > 0:
+        first -= 1
+        left -= walk.stages[first].n_steps
+    replace(walk, stages=walk.stages[:first]).replay(particles, was.model, noise)
+    run = resumed([step for stage in was.model[:first] for step in stage], before, history)
+    # Every level of a walk is a flow of a single stage.
+    run.stage, run.step, run.model = first, 0, was.model[:first]
+    return run
 
 
 def _places(walk: Walk) -> list[Place]:

@@ -1,4 +1,4 @@
-"""The model file of an `ImageFlow`: what of it is written, and how it is read again."""
+"""The model file of an `ImageFlow`: its fitted state as JSON and tensors, and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
+from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.levels import PATCH_BASES, Walk
-from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
@@ -30,28 +30,21 @@ from sliceflow.storage.limits import (
     offset_of,
     rotation_bytes,
 )
-from sliceflow.storage.models import restore_rest
-from sliceflow.storage.schema import check_tensor, restore_parameters, restore_seed, unpack_condition
+from sliceflow.storage.schema import check_tensor, restore_seed, unpack_condition
 from sliceflow.storage.tables import pack_tables, unpack_tables
 
-if TYPE_CHECKING:
-    from sliceflow.pictures.estimator import ImageFlow
-
-__all__ = ["packed", "unpacked"]
-
-F = TypeVar("F", bound="ImageFlow")
+__all__ = ["packed", "unpacked", "with_mask"]
 
 _MOST = 1 << 28  # values of a picture
 
 
-def packed(flow: ImageFlow, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted model as JSON, its arrays in `tensors`."""
-    flow._check_model()
-    walk = flow._walk
-    tables = pack_tables(flow._model, tensors)
-    _check(flow)  # what cannot be read must not be written
-    if flow._mask is not None:
-        tensors["observed"] = flow._mask.view(walk.layout.shape)[0]
+    walk = fitted.walk
+    tables = pack_tables(fitted.model, tensors)
+    _check(fitted)  # what cannot be read must not be written
+    if fitted.observed is not None:
+        tensors["observed"] = torch.from_numpy(fitted.observed)
     return {
         "pictures": asdict(walk.layout),
         "seed": asdict(walk.seed),
@@ -66,13 +59,23 @@ def packed(flow: ImageFlow, tensors: dict[str, Tensor]) -> dict[str, Any]:
     }
 
 
+def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The estimator's parameters, with the mask of observed pixels if it is an array."""
+    seen = tensors.get("observed")
+    if seen is None and parameters.get("observed") is not None:
+        raise ValueError("the tensor observed is missing")
+    if seen is not None and parameters.get("observed") == {"kind": "mask"}:
+        return parameters | {"observed": seen.numpy()}
+    return parameters
+
+
 def unpacked(
-    kind_of: type[F],
     header: Fields,
     tensors: dict[str, Tensor],
     device: torch.device,
     allowed: Allowance,
-) -> F:
+    precision: str,
+) -> FittedPictures:
     """The model that `packed` described, checked: a ValueError names what is wrong with it."""
     size_of_maps, layout = model_bytes(header, allowed), _layout(header.inner("pictures"))
     c, h, w = layout.shape
@@ -81,18 +84,10 @@ def unpacked(
     if "observed" in tensors:
         seen = check_tensor(tensors, "observed", torch.bool, (h, w))
         mask = seen.reshape(1, h * w).repeat(c, 1).view(-1, 1)
-    parameters = restore_parameters(header, kind_of, PictureOptions)
-    if mask is not None and parameters.get("observed") == {"kind": "mask"}:
-        parameters["observed"] = tensors["observed"].numpy()
-    elif mask is None and parameters.get("observed") is not None:
-        raise ValueError("the tensor observed is missing")
-    flow = kind_of(**parameters)
-    flow._check_parameters()
-    condition, flow._codes = unpack_condition(header, tensors)
-    flow._condition = condition
+    condition, codes = unpack_condition(header, tensors)
     if isinstance(condition, conditions.Columns):
         raise ValueError("condition.kind is 'columns'; pictures have labels or none")
-    seed, upsampling = restore_seed(header), header.text("upsampling")
+    seed, upsampling = restore_seed(header.inner("seed")), header.text("upsampling")
     if upsampling not in UPSAMPLINGS:
         raise ValueError(f"upsampling is {upsampling!r}, not one of {sorted(UPSAMPLINGS)}")
     patch_basis = header.text("patch_basis")
@@ -108,7 +103,7 @@ def unpacked(
     width = 0 if condition is None else condition.width
     apart = header.raw("amplifier") is None
     allowed.check(size_of_maps, _tile_bytes(layout, stages, 0 if apart else width, rows))
-    flow._walk = Walk(
+    walk = Walk(
         layout,
         stages,
         seed,
@@ -122,27 +117,23 @@ def unpacked(
         start_noise=header.number("start_noise", 0),
         taper=header.number("taper", 0, 1),
         budget=projection_budget(device),
-        precision=choose_operands(flow._options.precision, device),
+        precision=choose_operands(precision, device),
     )
-    flow._model = []
+    model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
         tiles, place = Tiles(c, stage.h, stage.w, stage.patch), seed.child("level", i, "frame", 0)
 
         def n_maps(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
-            return tiles.geometry(place, k).n_directions * max(1, flow._walk.apart)
+            return tiles.geometry(place, k).n_directions * max(1, walk.apart)
 
         # Every level of a walk is a flow of a single stage.
-        flow._model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
-    if not any(flow._model):
+        model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
+    if not any(model):
         raise ValueError("there are no tables; the model is empty")
-    _check(flow)
-    flow._layout, flow._mask, flow._device = layout, mask, device
-    flow.schedule_ = stages
-    shape = (h, w, c) if layout.channels else (h, w)
-    restore_rest(flow, header, tensors, shape, layout.dtype)
-    if layout.tensor and "particles_" in vars(flow):
-        flow.particles_ = torch.from_numpy(flow.particles_)
-    return flow
+    n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
+    fitted = FittedPictures(walk, model, condition, codes, n_rows, device, mask)
+    _check(fitted)
+    return fitted
 
 
 def _layout(row: Fields) -> Layout:
@@ -186,8 +177,8 @@ def _tile_bytes(
     return most + sum(map(rotation_bytes, sides)) + 64 * layout.dimension
 
 
-def _check(flow: ImageFlow) -> None:
+def _check(fitted: FittedPictures) -> None:
     """Refuse a model whose samples may not be finite."""
-    walk, stages = flow._walk, [(1.0, steps) for steps in flow._model]
-    offset = offset_of(walk.amplifier, flow._codes)
+    walk, stages = fitted.walk, [(1.0, steps) for steps in fitted.model]
+    offset = offset_of(walk.amplifier, fitted.codes)
     check_reach(stages, walk.layout.dimension, torch.float32, start=walk.start_noise, offset=offset)

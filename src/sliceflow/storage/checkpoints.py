@@ -16,7 +16,7 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -76,7 +76,7 @@ class Keeper:
         for left in self._folder.glob(f".{_NAME}.*.part"):  # by a fit that was killed while writing
             left.unlink(missing_ok=True)
         self._found = self._read() if self._path.exists() else None
-        self.seed = seed if self._found is None else restore_seed(self._found[0])
+        self.seed = seed if self._found is None else restore_seed(self._found[0].inner("seed"))
 
     def _read(self) -> tuple[Fields, dict[str, Tensor]]:
         try:
@@ -289,47 +289,56 @@ class Keeper:
                 yield start, read(self._folder / Path(name).name)[1]
 
 
-def identity(estimator: Any, device: torch.device, seed: Seed, **data: str) -> dict[str, str]:
+def identity(
+    name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
+) -> dict[str, str]:
     """What a fit is of: whatever its result depends on, by name.
 
     Parameters
     ----------
+    name : of the estimator
+    settings : of the fit: those of its plan, or the parameters
     device : which it runs on
-    seed : of its random_state
+    seed : of its random_state; None where it is drawn anew for every fit
     data : the `digest` of everything it is given
     """
     out = {
         "library": sliceflow.__version__,
-        "estimator": type(estimator).__name__,
+        "estimator": name,
         "device": device.type,
+        "random_state": repr(seed),
     }
-    for name, value in estimator.get_params(deep=False).items():
-        if name == "random_state" and value is not None:
-            value = seed
+    for name, value in settings.items():
         value = from_tensor(value)
         if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
             value = digest(value)
         elif isinstance(value, np.generic):
             value = value.item()
-        if name not in ("device", "verbose"):
+        if name not in ("device", "verbose", "random_state"):
             out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     return out | data
 
 
 def same_on_all(
-    ranks: Ranks, estimator: Any, device: torch.device, checkpoint_dir: Any, **data: str
+    ranks: Ranks,
+    name: str,
+    parameters: Mapping[str, Any],
+    device: torch.device,
+    checkpoint_dir: Any,
+    **data: str,
 ) -> None:
     """Refuse a fit whose ranks have other parameters; the first rank's seed is that of all.
 
     Parameters
     ----------
+    name, parameters : of the estimator
     checkpoint_dir : of the fit; whether there is one is all that matters
     data : the `digest` of what all ranks must be given alike
     """
     if ranks.size == 1:
         return
-    facts = identity(estimator, device, Seed(0), **data)
-    state = getattr(estimator, "random_state", None)
+    facts = identity(name, parameters, device, None, **data)
+    state = parameters["random_state"]
     facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
     ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
 

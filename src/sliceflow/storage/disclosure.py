@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from sliceflow.engine.compact import CompactTable
 from sliceflow.engine.transports import KnotTable
 
@@ -38,18 +36,8 @@ def knots_and_rows(flow: Any) -> tuple[int, int | None]:
 
     None where it is not known how many rows there were.
     """
-    tables = (step.table for step in _steps(flow._model))
-    rows = getattr(flow, "_n_rows", None)
-    engine = flow._walk if hasattr(flow, "_walk") else flow._flow
-    if flow._codes is not None and engine.apart:
-        counts = torch.bincount(flow._codes)
-        rows = int(counts[counts > 0].min())
-    return max(map(_knots, tables), default=0), rows
-
-
-def _steps(model: list[Any]) -> list[Any]:
-    """The steps of a model, which pictures keep stage by stage."""
-    return [step for part in model for step in (part if isinstance(part, list) else [part])]
+    fitted = flow._fitted
+    return max((_knots(step.table) for step in fitted.steps), default=0), fitted.rows_of_a_map
 
 
 def _knots(table: Any) -> int:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -47,9 +46,7 @@ _BATCHED = ("particles_", "particle_conditions_")
 class Saved:
     """What makes an estimator one that can be saved: it packs its own state, and is made from it."""
 
-    _condition: conditions.Condition | None
-    _codes: Tensor | None
-    _n_rows: int | None
+    _fitted: Any
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """The model as JSON, its arrays in `tensors`; what could not be read again is an error."""
@@ -62,11 +59,9 @@ class Saved:
         """The fitted estimator that `_packed` described; a ValueError names what is wrong."""
         raise NotImplementedError
 
-    def _use_precision(self, precision: str, device: torch.device) -> None:
-        """Sample in another precision."""
-        raise ValueError(
-            f"precision={precision!r} is of pictures; this model is of vectors: leave it out"
-        )
+    def _particle_tensor(self) -> Tensor:
+        """The batched samples as a tensor."""
+        return torch.as_tensor(cast(Any, self).particles_)
 
     def _warn_if_stale(self, what: str) -> None:
         """Warn that `what` holds maps of rows that were forgotten since."""
@@ -87,17 +82,17 @@ class Saved:
         self._warn_if_stale("the model to be saved")
         tensors: dict[str, Tensor] = {}
         body = self._packed(tensors)
-        estimator = cast(Any, self)
+        estimator, fitted = cast(Any, self), self._fitted
         if particles:
-            tensors["particles"] = _tensor(estimator.particles_, estimator)
-            pack_particle_conditions(estimator.particle_conditions_, self._condition, tensors)
+            tensors["particles"] = self._particle_tensor()
+            pack_particle_conditions(estimator.particle_conditions_, fitted.condition, tensors)
         text = {
             "format": FORMAT,
             "library": sliceflow.__version__,
             "estimator": type(self).__name__,
             "parameters": parameters_of(estimator),
-            "rows": self._n_rows,
-            "condition": pack_condition(self._condition, self._codes, tensors),
+            "rows": fitted.n_rows,
+            "condition": pack_condition(fitted.condition, fitted.codes, tensors),
             "history": pack_history(estimator.history_),
             **body,
         }
@@ -106,6 +101,8 @@ class Saved:
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
 
         def __getattr__(self, name: str) -> Any:
+            if name == "plan_" and "_file" in self.__dict__:
+                raise AttributeError(f"plan_ is of a fit; {self.__dict__['_file']} does not hold it")
             if name in _BATCHED and "_file" in self.__dict__:
                 raise AttributeError(
                     f"{name} is not in {self.__dict__['_file']}, which was saved without the batched "
@@ -129,7 +126,7 @@ def read_model(
         header = Fields(text)
         _check_version(header)
         if header.whole("format", 1) < 6:
-            header = _with_new_names(header)
+            header, tensors = _as_today(header, tensors)
         name = header.text("estimator")
         if name not in kinds:
             raise ValueError(f"estimator is {name!r}, not one of {list(kinds)}")
@@ -169,9 +166,9 @@ def _check_version(header: Fields) -> None:
         )
 
 
-def _with_new_names(header: Fields) -> Fields:
-    """The text of a file of format 4 or 5, by the names of today."""
-    value = dict(header.value)
+def _as_today(header: Fields, tensors: dict[str, Tensor]) -> tuple[Fields, dict[str, Tensor]]:
+    """The text and the tensors of a file of format 4 or 5, by the names and shapes of today."""
+    value, tensors = dict(header.value), dict(tensors)
     for part in ("parameters", "pictures"):
         if isinstance(value.get(part), dict):
             value[part] = {_RENAMED.get(name, name): v for name, v in value[part].items()}
@@ -181,16 +178,22 @@ def _with_new_names(header: Fields) -> Fields:
         old["options"] = rare or None
     if "directions" in value:
         value["patch_basis"] = value.pop("directions")
-    return Fields(value)
+    if value.get("estimator") == "SlicedWassersteinFlow":
+        value["seeds"] = [value.pop("seed", None)]
+        value.setdefault("frame", None)
+        for name in ("middle", "width", "shift", "scale"):
+            if "shift" in tensors:  # columns without heavy tails had no widths
+                tensors[name] = tensors.get(name, torch.zeros_like(tensors["shift"]))[None]
+    return Fields(value), tensors
 
 
 def restore_rest(
     flow: Any, header: Fields, tensors: dict[str, Tensor], shape: tuple[int, ...], dtype: str
 ) -> None:
     """History, classes, and the batched samples if they were saved."""
-    if isinstance(flow._condition, conditions.Labels) and not flow._condition.hidden:
-        flow.classes_ = flow._condition.classes
-    flow._n_rows = header.whole("rows", 1) if header.value.get("rows") is not None else None
+    condition = flow._fitted.condition
+    if isinstance(condition, conditions.Labels) and not condition.hidden:
+        flow.classes_ = condition.classes
     flow.history_ = unpack_history(header)
     flow.n_iter_ = len(flow.history_["step"])
     if "particles" in tensors:
@@ -198,11 +201,4 @@ def restore_rest(
             tensors, "particles", getattr(torch, dtype, None), (None, *shape)
         ).numpy()
         m = len(flow.particles_)
-        flow.particle_conditions_ = unpack_particle_conditions(flow._condition, m, tensors)
-
-
-def _tensor(particles: Any, estimator: Any) -> Tensor:
-    """Batched samples as a tensor; a DataFrame's columns may be of several types."""
-    if getattr(estimator, "_form", None) is None:
-        return torch.as_tensor(particles)
-    return torch.tensor(np.asarray(particles, dtype=np.float64), dtype=estimator._type)
+        flow.particle_conditions_ = unpack_particle_conditions(condition, m, tensors)

@@ -161,9 +161,8 @@ def _options(row: Fields, kind: type[Any]) -> Any:
     return kind(**out)
 
 
-def restore_seed(header: Fields) -> Seed:
+def restore_seed(row: Fields) -> Seed:
     """The root of the frames' seeds."""
-    row = header.inner("seed")
     entropy, path = row.raw("entropy"), row.rows("path")
     short = len(path) <= _PATH and all(len(name) <= _PATH for name in path if isinstance(name, str))
     if type(entropy) is not int or not short or not all(type(name) in (int, str) for name in path):

@@ -6,14 +6,13 @@ their conditions from any row.
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sliceflow.dataframes import Form, check_columns
@@ -37,7 +36,6 @@ class Given:
     place : of these among the rows of all ranks
     device : where the user's tensor is; None for arrays
     form : of the user's DataFrame; None for others
-    features : what scikit-learn's conventions say of the columns, by its names
     y : of all ranks' rows, as the user wrote it; None without conditions, as the next two
     condition : what y is
     codes : y, encoded
@@ -47,7 +45,6 @@ class Given:
     place: Place
     device: torch.device | None
     form: Form | None
-    features: dict[str, Any]
     y: np.ndarray | None = None
     condition: conditions.Condition | None = None
     codes: Tensor | None = None
@@ -56,6 +53,12 @@ class Given:
         """What the `identity` of the fit says of its data."""
         of = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
         return of | {"particle_conditions": digest(particle_conditions)}
+
+    def of_class(self, code: int) -> Given:
+        """The rows of one class, as if there were no others."""
+        assert self.codes is not None
+        X = self.X[(self.codes == code).numpy()]
+        return Given(X, Place(0, len(X), len(X)), self.device, self.form)
 
     def rows(self, units: Units) -> Rows:
         """All rows, in the units of the engine."""
@@ -80,36 +83,32 @@ class HeldRows(NamedTuple):
     codes: Tensor | None
 
 
-def read(estimator: Any, X: Any, y: Any, ranks: Ranks) -> Given:
-    """X and y of the user, or a ValueError that names what is wrong with them."""
-    device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
-    told = copy.copy(estimator)  # a fit that fails leaves the estimator as it was
-    X = checked(told, X)
-    names = ("n_features_in_", "feature_names_in_")
-    features = {name: vars(told)[name] for name in names if name in vars(told)}
+def read(X: np.ndarray, y: Any, device: torch.device | None, form: Form | None, ranks: Ranks) -> Given:
+    """X, which is checked already, with y; a ValueError names what is wrong with it.
+
+    Parameters
+    ----------
+    device, form : as of `Given`
+    """
     y = None if y is None else conditions.as_array(y)
     place = ranks.place(len(X), _kind(X, y))
     if y is None:
-        return Given(X, place, device, form, features)
+        return Given(X, place, device, form)
     conditions.infer(y, len(X))  # what is wrong with a rank's own is said before all are asked
     y = ranks.gather(y)
     condition = conditions.infer(y, place.total)
-    return Given(X, place, device, form, features, y, condition, condition.encode(y))
+    return Given(X, place, device, form, y, condition, condition.encode(y))
 
 
-def checked(estimator: Any, X: Any, reset: bool = True) -> np.ndarray:
+def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
-    The estimator learns the number of its columns and their names, or, without `reset`, tells what they
-    have to be.
+    `validate` is scikit-learn's check of the number of columns and their names.
     """
     X = unmasked(from_tensor(X), "X")
     check_columns(X)
     form = Form.of(X)
-    X = X if form is not None else _numbers(X)
-    X = validate_data(
-        estimator, X, dtype=[np.float64, np.float32], ensure_all_finite=False, reset=reset
-    )
+    X = validate(X if form is not None else _numbers(X))
     finite = np.isfinite(X)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()

@@ -1,47 +1,45 @@
-"""`SlicedWassersteinFlow`: the door for vectors, by scikit-learn's conventions.
-
-It hands what it is given to the engine, and gives results back in the user's units, types and labels.
-What is checked and made ready for a fit is in `vectors`, the algorithm itself in `flow`.
-"""
+"""`SlicedWassersteinFlow`: generative models of vectors, by scikit-learn's conventions."""
 
 from __future__ import annotations
 
+import copy
+import math
 import os
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sliceflow.dataframes import Form
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events, frames, transports
-from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.errors import is_int, need, need_finite
+from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
 from sliceflow.ranks.ranks import Ranks
 from sliceflow.storage.checkpoints import Keeper, digest, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
-from sliceflow.storage.models import Saved
+from sliceflow.storage.models import Saved, restore_rest
+from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
-from sliceflow.vectors.data import HeldRows, hold_out, read
-from sliceflow.vectors.finish import finish, stages_before_axis_steps
-from sliceflow.vectors.memory import check_sample_memory
+from sliceflow.vectors.data import Given, checked, read
+from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
+from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
-from sliceflow.vectors.parameters import check_parameters, frame_of
-from sliceflow.vectors.start import Start, begin, cloud
+from sliceflow.vectors.plan import FRAMES, VectorPlan, check_parameters
 from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
 
-_CHUNK = 1 << 16  # offline samples per pass
+_SCORED = 2_000  # fresh samples that `score` draws at least
 
 
 class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
@@ -68,7 +66,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     transport : str or transport
         How each direction is solved: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
     amplifier : float
-        ξ, how far apart conditions are held. 0 ignores y.
+        ξ, how far apart conditions are held. 0 ignores y; ``math.inf`` fits every class by itself.
     entropy : float
         λ ≥ 0 of the entropy-regularised flow: adds √(2λη)·noise each step, η the step in the paper's
         units.
@@ -96,6 +94,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         Their conditions as the user wrote them.
     classes_ : array
         The class labels, if y was labels.
+    plan_ : VectorPlan
+        What the fit did, with every "auto" resolved; print it.
     history_ : dict
         Lists: stage, step, sliced distance before the step, seconds.
     n_iter_ : int
@@ -117,7 +117,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     (3, 2)
     """
 
-    _form: Form | None = None  # of the DataFrame that was fitted
+    _fitted: FittedVectors
 
     def __init__(
         self,
@@ -178,200 +178,262 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             and y are then this rank's own rows, `particle_conditions` all of them, and `particles_`
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
-        self._check_parameters()
-        listening = events.listening(listeners)
+        parameters, listening = self._parameters(), events.listening(listeners)
         together, device = ranks or Ranks(), resolve_device(self.device)
-        if particle_conditions is not None:
-            particle_conditions = np.atleast_1d(conditions.as_array(particle_conditions))
-        same_on_all(
-            together, self, device, checkpoint_dir, particle_conditions=digest(particle_conditions)
-        )
-        given = read(self, X, y, together)
-        seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
+        y_p = _conditions(particle_conditions)
+        name = type(self).__name__
+        same_on_all(together, name, parameters, device, checkpoint_dir, particle_conditions=digest(y_p))
+        given, features = self._read(X, y, together)
+        seed = together.told_by_first(Seed.of(self.random_state))
+        jobs, whole, y_kept, codes_kept = self._jobs(parameters, given, y_p, seed, device, together)
+        keepers: list[Keeper | None] = [None] * len(jobs)
         if checkpoint_dir is not None:
-            of = identity(self, device, seed, **given.digests(particle_conditions, together))
-            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
-            seed = keeper.seed
-
-        units = Units.of(given.X, self.standardize, together, given.place.total)
-        rows = given.rows(units)
-        held = None
-        if self.early_stopping:
-            rows, held = hold_out(
-                rows, self._options.validation_fraction, seed.child("held out"), together
-            )
-        start, run = begin(self, rows, particle_conditions, seed, device, ranks), Run()
-        heard: list[events.Listener] = [history := events.History()]
-        heard += together.agreeing(listening)
-        rule = None
-        if held is not None:
-            rule = self._stopping_rule(held, start, seed.child("stopping rule"), together)
-            heard.append(rule)
+            fixed = None if self.random_state is None else seed
+            data = given.digests(y_p, together)
+            of = identity(name, whole.settings(), device, fixed, **data)
+            folders = [
+                os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
+                for c in range(len(jobs))
+            ]
+            keepers = [Keeper(folder, checkpoint_every, of, seed, together) for folder in folders]
+            if (found := next(keeper for keeper in keepers if keeper).seed) != seed:
+                jobs, whole, y_kept, codes_kept = self._jobs(
+                    parameters, given, y_p, found, device, together
+                )
+        heard: list[events.Listener] = [*together.agreeing(listening)]
         if self.verbose and together.first:
             heard.append(events.Progress())
-        kept_up: Any = nullcontext()
-        if keeper is not None:
-            kept_up = keeper.running(run, start.particles, history, rule, start.share.first)
-        with events.closing(heard), kept_up:
-            simulate(
-                start.shared,
-                start.particles,
-                start.data,
-                start.transport,
-                start.noise,
-                n_knots=start.n_knots,
-                listeners=heard,
-                batches=start.batches,
-                run=run,
-                n_stages=stages_before_axis_steps(start.flow),
-            )
-            to_tell = [listener for listener in heard if listener is not rule]
-            particles, model = finish(
-                start, run, rows, self._options.n_knots, to_tell, seed.child("fresh"), ranks
-            )
+        total = sum(stage.n_steps for job in jobs for stage in job.plan.stages())
+        done, histories, before, seconds = [], [], 0, 0.0
+        with events.closing(heard):
+            for job, keeper in zip(jobs, keepers, strict=True):
+                told = heard
+                if len(jobs) > 1:
+                    told = [events.relayed(heard, job.name, before, total, seconds)]
+                history = events.History()
+                done.append(run(job, history, told, keeper, ranks))
+                histories.append(history.as_columns())
+                before += sum(stage.n_steps for stage in job.plan.stages())
+                seconds += histories[-1]["seconds"][-1] if histories[-1]["seconds"] else 0.0
 
-        batched = _given_back(units.decode(particles), given.device)
+        fitted = FittedVectors(
+            tuple(one.part for one in done),
+            given.condition,
+            jobs[0].rows.codes if len(jobs) == 1 else given.codes,
+            whole.n_rows,
+            jobs[0].rows.x.dtype,
+            device,
+            given.device,
+            given.form,
+        )
+        parts = [fitted.rows(one.part.units, one.particles) for one in done]
+        particles = parts[0]
+        if codes_kept is not None:
+            particles = _in_order(parts, codes_kept)
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
-        self._online = None
-        self.__dict__.pop("_file", None)  # no longer the model of a file
-        self._flow, self._model, self._units = start.flow, model, units
-        self._condition, self._codes = rows.condition, rows.codes
-        self._n_rows = rows.place.total
-        self._type, self._device, self._given_device = rows.x.dtype, device, given.device
-        self._form = given.form
         self.__dict__.pop("feature_names_in_", None)
-        self.__dict__.update(given.features)
-        self.particles_ = self._in_form(batched)
-        self.particle_conditions_ = start.y
-        if isinstance(rows.condition, conditions.Labels):
-            self.classes_ = rows.condition.classes
-        elif hasattr(self, "classes_"):
-            del self.classes_
-        self.history_ = history.as_columns()
-        self.n_iter_ = len(self.history_["step"])
+        self.__dict__.update(features)
+        y_kept = done[0].y if codes_kept is None else y_kept
+        told_of = histories[0]
+        if len(jobs) > 1:
+            told_of = events.joined(histories, [job.name for job in jobs])
+        self._keep(whole, fitted, fitted.in_form(particles), y_kept, told_of)
         return self
 
-    @frames.releasing()
-    def sample(self, n_samples: int = 1, y: Any = None, random_state: Any = None) -> Any:
+    def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
+        """What ``fit(X, y)`` would do, with every "auto" resolved; nothing is fitted.
+
+        Examples
+        --------
+        >>> X = np.random.default_rng(0).normal(size=(2000, 3))
+        >>> SlicedWassersteinFlow(n_steps=100).plan(X).method
+        'SWF'
+        """
+        parameters, device = self._parameters(), resolve_device(self.device)
+        given, _ = self._read(X, y, Ranks())
+        y_p, seed = _conditions(particle_conditions), Seed.of(self.random_state)
+        return self._jobs(parameters, given, y_p, seed, device, Ranks())[1]
+
+    def _jobs(
+        self,
+        parameters: dict[str, Any],
+        given: Given,
+        y_p: np.ndarray | None,
+        seed: Seed,
+        device: torch.device,
+        ranks: Ranks,
+    ) -> tuple[list[Job], VectorPlan, np.ndarray | None, Tensor | None]:
+        """What is to be fitted, the plan of it all; per class also the kept particles' y and codes."""
+        if given.condition is None or not math.isinf(self.amplifier):
+            job = prepare(parameters, given, y_p, seed, device, ranks)
+            return [job], job.plan, None, None
+        jobs, y_kept, codes = prepare_classes(parameters, given, y_p, seed, device, ranks)
+        return jobs, per_class(jobs, given.condition.width), y_kept, codes
+
+    def _keep(
+        self,
+        plan: VectorPlan,
+        fitted: FittedVectors,
+        particles: Any,
+        y: np.ndarray | None,
+        history: dict[str, list[Any]],
+    ) -> None:
+        """What was learned replaces what was there."""
+        self.plan_, self._fitted, self._online = plan, fitted, None
+        self.__dict__.pop("_file", None)  # no longer the model of a file
+        self.particles_, self.particle_conditions_ = particles, y
+        self.__dict__.pop("classes_", None)
+        if isinstance(fitted.condition, conditions.Labels):
+            self.classes_ = fitted.condition.classes
+        self.history_ = history
+        self.n_iter_ = len(self.history_["step"])
+
+    def sample(
+        self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
+    ) -> Any:
         """Offline samples: fresh noise moved by the fitted maps.
 
         Parameters
         ----------
         n_samples : int
         y : one condition for all samples, an array with one per sample, or None for conditions in the
-            data's proportions. Labels may also be given as an (n_samples, C) array of class weights.
+            data's proportions. Labels may also be given as an (n_samples, C) array of class weights,
+            unless every class was fitted by itself.
         random_state : int, RandomState, Generator or None
             None draws anew on every call.
+        return_y : bool
+            Also return the conditions of the samples.
 
         Returns
         -------
         (n_samples, d) array, or a tensor or DataFrame if the model was fitted on one, in the units and
-        type of X
+        type of X; with `return_y` a pair of this and the samples' y, None without a condition
         """
         check_is_fitted(self, "history_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        check_sample_memory(
-            [stage.frame for stage in self._flow.schedule],
-            int(n_samples),
-            len(self._units.shift),
-            self._type.itemsize,
-            self._flow.n_conditions,
-            min(_CHUNK, int(n_samples)),
-            self._device,
-        )
-        seed = Seed.of(random_state)
-        codes = self._codes_for_sampling(int(n_samples), y, seed.child("conditions"))
-        out = []
-        for first in range(0, int(n_samples), _CHUNK):
-            n = min(_CHUNK, int(n_samples) - first)
-            x = torch.empty((n, len(self._units.shift)), dtype=self._type)
-            chunk = cloud(x, None if codes is None else codes[first : first + n], self._device)
-            noise = Noise(seed.child("particles"), first)
-            noise.child("start").fill(chunk.x)
-            replay(self._flow, self._model, chunk, noise)
-            out.append(self._rows(chunk.x))
-        return self._in_form(np.concatenate(out) if self._given_device is None else torch.cat(out))
+        fitted, n, seed = self._fitted, int(n_samples), Seed.of(random_state)
+        fitted.check_memory(n)
+        codes = fitted.codes_for(n, y, seed.child("conditions"))
+        x = fitted.sample(n, codes, seed)
+        if not return_y:
+            return x
+        return x, None if fitted.condition is None or codes is None else fitted.condition.decode(codes)
 
-    def sampled_labels(self, n_samples: int, random_state: Any) -> np.ndarray | None:
-        """The labels of ``sample(n_samples, random_state=random_state)``: in the data's proportions."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the sliced Wasserstein distance between fresh samples and the rows of X: more is better.
+
+        −SW₂ over 100 random directions, in the units of the flow: standardised columns, unless
+        ``standardize=False``. With y, samples take the rows' own conditions. Rows of a class are
+        compared with samples of that class; with columns, x and y are compared together. Give held-out
+        rows: of the rows that were fitted the best copy would win. `GridSearchCV` and
+        `cross_val_score` use it.
+
+        Examples
+        --------
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> X = np.random.default_rng(0).gamma(2, size=(300, 2))
+        >>> flow = SlicedWassersteinFlow(n_particles=500, random_state=0)
+        >>> GridSearchCV(flow, {"n_steps": [1, 40]}, cv=2).fit(X).best_params_
+        {'n_steps': 40}
+        """
         check_is_fitted(self, "history_")
-        if not isinstance(self._condition, conditions.Labels) or self._codes is None:
-            return None
-        seed = Seed.of(random_state).child("conditions")
-        codes = self._codes[conditions.proportional(self._codes, n_samples, seed)]
-        return np.asarray(self._condition.classes[codes.numpy()])
+        fitted, seed = self._fitted, Seed.of(self.random_state).child("score")
+        rows = checked(X, self._validated(reset=False))
+        codes = None
+        if fitted.condition is not None and y is not None:
+            codes = fitted.condition.encode(conditions.as_array(y))
+            if len(codes) != len(rows):
+                raise ValueError(f"X has {len(rows)} rows but y has {len(codes)}; pass one y a row")
+        times = -(-_SCORED // len(rows))
+        codes_of = None if codes is None else codes.repeat(times, *[1] * (codes.dim() - 1))
+        if codes_of is None:
+            codes_of = fitted.codes_for(times * len(rows), None, seed.child("conditions"))
+        bare = replace(fitted, form=None, given_device=None)
+        drawn = bare.sample(times * len(rows), codes_of, seed)
+        units = fitted.parts[0].units
+        if len(fitted.parts) > 1:  # each class has its own, and these must not depend on the class
+            units = Units.of(drawn, self.standardize)
+        columns = units.encode(rows.astype(drawn.dtype)).T
+        rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
+        return -rule.distance(units.encode(drawn).T)
 
-    @property
-    def _options(self) -> VectorOptions:
-        return VectorOptions() if self.options is None else self.options
+    def _read(self, X: Any, y: Any, ranks: Ranks) -> tuple[Given, dict[str, Any]]:
+        """X and y, checked, and what scikit-learn's conventions say of the columns, by its names."""
+        device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
+        told = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        rows = checked(X, told._validated(reset=True))
+        names = ("n_features_in_", "feature_names_in_")
+        features = {name: vars(told)[name] for name in names if name in vars(told)}
+        return read(rows, y, device, form, ranks), features
+
+    def _validated(self, reset: bool) -> Callable[[Any], np.ndarray]:
+        """Scikit-learn's check of X: it learns the columns' number and names, or holds X to them."""
+        types = [np.float64, np.float32]
+        return lambda X: validate_data(self, X, dtype=types, ensure_all_finite=False, reset=reset)
 
     def stages(self) -> list[Stage]:
         """The stages of a fit; nothing needs to be fitted."""
-        return flat(
-            self._frame(),
-            self.n_steps,
-            n_axis_steps=self._options.n_axis_steps,
-            taper=self._options.taper,
-        )
-
-    def _codes_for_sampling(self, n: int, y: Any, seed: Seed) -> Tensor | None:
-        condition = self._condition
-        if condition is None:
-            if y is not None:
-                raise ValueError("y was given but the model was fitted without conditions; leave y out")
-            return None
-        if y is None and self._codes is not None:
-            return self._codes[conditions.proportional(self._codes, n, seed)]
-        codes = condition.encode(conditions.repeated(condition, y, n))
-        if len(codes) != n:
-            raise ValueError(
-                f"y has {len(codes)} rows but n_samples={n}; pass one condition, or one per sample"
-            )
-        return codes
-
-    def _give_back(self, x: Tensor) -> Any:
-        """(d, n) in the engine's units -> (n, d) in the user's units, type and kind of array."""
-        return self._in_form(self._rows(x))
-
-    def _in_form(self, rows: Any) -> Any:
-        return rows if self._form is None else self._form.made(rows)
-
-    def _rows(self, x: Tensor) -> Any:
-        return _given_back(self._units.decode(x), self._given_device)
+        options = self.options or VectorOptions()
+        frame = FRAMES[self.frame]() if isinstance(self.frame, str) else self.frame
+        return flat(frame, self.n_steps, n_axis_steps=options.n_axis_steps, taper=options.taper)
 
     def _begin_online(self, X: Any) -> VectorsOnline:
-        return VectorsOnline.begin(self, X)
+        device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
+        return VectorsOnline.begin(
+            self._parameters(), checked(X, self._validated(reset=False)), device, form
+        )
+
+    def _online_rows(self, X: Any, first: bool = False) -> np.ndarray:
+        return checked(X, self._validated(reset=first))
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        return saved.packed(self, tensors)
+        names = getattr(self, "feature_names_in_", None)
+        return saved.packed(self._fitted, names, tensors)
 
     @classmethod
     def _unpacked(
         cls, header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
     ) -> Self:
-        return saved.unpacked(cls, header, tensors, device, allowed)
+        parameters = restore_parameters(header, cls, VectorOptions)
+        flow = cls(**parameters)
+        flow._parameters()
+        flow._fitted, names = saved.unpacked(header, tensors, device, allowed)
+        flow.n_features_in_ = flow._fitted.n_columns
+        if names is not None:
+            flow.feature_names_in_ = np.array(names, dtype=object)
+        fitted, kind = flow._fitted, str(flow._fitted.dtype).removeprefix("torch.")
+        restore_rest(flow, header, tensors, (fitted.n_columns,), kind)
+        if "particles_" in vars(flow):
+            if fitted.given_device is not None:
+                flow.particles_ = torch.from_numpy(flow.particles_).to(fitted.given_device)
+            flow.particles_ = fitted.in_form(flow.particles_)
+        return flow
 
-    def _check_parameters(self) -> None:
-        check_parameters(self)
+    def _particle_tensor(self) -> Tensor:
+        if self._fitted.form is None:
+            return torch.as_tensor(self.particles_)
+        rows = np.asarray(self.particles_, dtype=np.float64)  # columns may be of several types
+        return torch.tensor(rows, dtype=self._fitted.dtype)
 
-    def _frame(self) -> frames.FrameKind:
-        return frame_of(self.frame)
-
-    def _stopping_rule(self, held: HeldRows, start: Start, seed: Seed, ranks: Ranks) -> events.HeldOut:
-        return events.HeldOut(
-            held.x.to(start.data.x.device).T.contiguous(),
-            seed,
-            held.codes,
-            start.codes,
-            n_iter_no_change=self._options.n_iter_no_change,
-            tol=self._options.tol,
-            joint=ranks.joint,
-        )
+    def _parameters(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(parameters)
+        return parameters | {"options": self.options or VectorOptions()}
 
 
-def _given_back(rows: Tensor, device: torch.device | None) -> Any:
-    """Rows (n, d) as an array, or as a tensor on `device` if there is one; finite, or an error."""
-    need_finite(rows, "rescale X, drop rows that are far from all others, or pass float64")
-    if device is None:
-        return np.ascontiguousarray(rows.cpu().numpy())
-    return rows.contiguous().to(device)
+def _conditions(particle_conditions: Any) -> np.ndarray | None:
+    if particle_conditions is None:
+        return None
+    return np.atleast_1d(conditions.as_array(particle_conditions))
+
+
+def _in_order(parts: Sequence[Any], codes: Tensor) -> Any:
+    """The rows of all classes, each where its class number is among `codes`."""
+    out = np.empty if isinstance(parts[0], np.ndarray) else parts[0].new_empty
+    shape = (len(codes), parts[0].shape[1])
+    whole = out(shape, dtype=parts[0].dtype)
+    for c, part in enumerate(parts):
+        at = torch.nonzero(codes == c)[:, 0]
+        if len(at):
+            whole[at.numpy() if isinstance(part, np.ndarray) else at.to(part.device)] = part
+    return whole

@@ -24,7 +24,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Sorted
 from sliceflow.ranks.ranks import Ranks
 from sliceflow.vectors.data import Rows
-from sliceflow.vectors.memory import count_fresh
 from sliceflow.vectors.start import Start, cloud, looked_at
 
 __all__ = ["finish", "stages_before_axis_steps"]
@@ -40,7 +39,6 @@ def finish(
     start: Start,
     run: Run,
     rows: Rows,
-    n_knots: int,
     listeners: Sequence[Listener],
     seed: Seed,
     ranks: Ranks | None,
@@ -53,14 +51,14 @@ def finish(
     model = [step for steps in run.model for step in steps]
     if stages_before_axis_steps(start.flow) == len(start.flow.schedule):
         return x, model
-    codes = start.kept_codes
+    codes = start.asked.kept_codes(start.plan.n_particles)
     kept = Cloud(x, None if codes is None else codes[start.kept.slice].to(x.device))
     _axis_steps(
         start, kept, codes, rows, ranks, replace(run, after=Run().after, model=[]), 0, listeners
     )
     fresh, codes = _fresh(start, model, rows, seed, ranks or Ranks())
     before = Run(stage=run.stage, model=[list(steps) for steps in run.model])
-    return kept.x, _axis_steps(start, fresh, codes, rows, ranks, before, n_knots)
+    return kept.x, _axis_steps(start, fresh, codes, rows, ranks, before, start.plan.n_axis_knots)
 
 
 def _axis_steps(
@@ -94,10 +92,7 @@ def _fresh(
     start: Start, model: Sequence[Step], rows: Rows, seed: Seed, ranks: Ranks
 ) -> tuple[Cloud, Tensor | None]:
     """This rank's share of fresh particles, moved by a model; and the codes of all ranks' ones."""
-    d = start.data.x.shape[0]
-    widest = max(d, *(getattr(stage.frame, "n_directions", d) for stage in start.flow.schedule))
-    m = count_fresh(start.share.total, widest)
-    codes = None
+    d, m, codes = start.data.x.shape[0], start.plan.n_fresh, None
     if rows.codes is not None:
         codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]
         if start.flow.conditional:  # a rare class shall not hang on a particle or two

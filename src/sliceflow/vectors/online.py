@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -12,22 +13,27 @@ from torch import Tensor
 
 from sliceflow.dataframes import Form
 from sliceflow.devices import projection_budget, resolve_device
-from sliceflow.engine import events, transports
-from sliceflow.engine.flow import Flow, Run, replay, simulate
+from sliceflow.engine import conditions, events, transports
+from sliceflow.engine.classes import arranged
+from sliceflow.engine.flow import Cloud, Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import flat
 from sliceflow.errors import need
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.first import Column, FirstVectors
-from sliceflow.online.growing import can_go_on, go_on, keep
-from sliceflow.online.rows import Given, Online, histogram_bins, parameters_of
-from sliceflow.vectors import units
-from sliceflow.vectors.data import checked
-from sliceflow.vectors.memory import check_online_memory
-from sliceflow.vectors.start import count_particles
-
-if TYPE_CHECKING:
-    from sliceflow.vectors.estimator import SlicedWassersteinFlow
+from sliceflow.online.growing import check_classes, resumed
+from sliceflow.online.rows import (
+    Before,
+    Given,
+    Online,
+    Refreshed,
+    fixed,
+    histogram_bins,
+    settings,
+)
+from sliceflow.vectors.fitted import FittedVectors, Part
+from sliceflow.vectors.plan import FRAMES, VectorPlan, count_particles, make_plan
+from sliceflow.vectors.units import Units, encode
 
 __all__ = ["VectorsOnline"]
 
@@ -57,48 +63,50 @@ class VectorsOnline(Online):
     form: Form | None = field(kw_only=True, default=None)
 
     @classmethod
-    def begin(cls, estimator: SlicedWassersteinFlow, X: Any) -> VectorsOnline:
-        """Nothing counted yet."""
-        if estimator.early_stopping:
+    def begin(
+        cls,
+        parameters: Mapping[str, Any],
+        rows: np.ndarray,
+        given: torch.device | None,
+        form: Form | None,
+    ) -> VectorsOnline:
+        """Nothing counted yet; `given` and `form` are of the user's rows."""
+        if parameters["early_stopping"]:
             raise ValueError(
                 "early_stopping=True holds rows out, which partial_fit does not keep; set it to False"
             )
+        now = settings(parameters)
         need(
-            estimator.n_steps + estimator._options.n_axis_steps > 0,
+            now["n_steps"] + now["n_axis_steps"] > 0,
             "n_steps",
-            estimator.n_steps,
+            now["n_steps"],
             "at least 1 for partial_fit, or n_axis_steps: without steps nothing is counted",
         )
-        n_bins = histogram_bins(estimator.transport, 1024)
-        given, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
-        X = checked(estimator, X)
-        device, seed = resolve_device(estimator.device), Seed.of(estimator.random_state)
-        stages = flat(
-            estimator._frame(),
-            estimator.n_steps,
-            n_axis_steps=estimator._options.n_axis_steps,
-            taper=estimator._options.taper,
-        )
+        n_bins = histogram_bins(parameters["transport"], 1024)
+        device, seed = resolve_device(parameters["device"]), Seed.of(parameters["random_state"])
+        frame = parameters["frame"]
+        frame = FRAMES[frame]() if isinstance(frame, str) else frame
+        steps = dict(n_axis_steps=now["n_axis_steps"], taper=now["taper"])
         # Axis steps sort, where there is something to sort.
-        stages = [replace(stage, transport=None) for stage in stages]
+        stages = [replace(stage, transport=None) for stage in flat(frame, now["n_steps"], **steps)]
         flow = Flow(stages, seed.child("flow"), budget=projection_budget(device))
         places = [Place(flow, i) for i in range(len(stages))]
+        d = rows.shape[1]
         return cls(
-            Ledger(places, X.shape[1], n_bins),
+            Ledger(places, d, n_bins),
             seed,
             device,
-            parameters_of(estimator, _FIXED),
-            waiting={} if estimator.standardize else None,
-            shift=np.zeros(X.shape[1]),
-            scale=np.ones(X.shape[1]),
-            type=torch.float32 if X.dtype == np.float32 else torch.float64,
+            fixed(parameters, _FIXED),
+            waiting={} if parameters["standardize"] else None,
+            shift=np.zeros(d),
+            scale=np.ones(d),
+            type=torch.float32 if rows.dtype == np.float32 else torch.float64,
             given=given,
             form=form,
         )
 
-    def rows(self, estimator: Any, X: Any) -> np.ndarray:
-        X = checked(estimator, X, reset=False).astype(np.float64)
-        return cast(np.ndarray, X + 0.0)  # no −0, which is 0 by another name
+    def read(self, X: Any) -> np.ndarray:
+        return cast(np.ndarray, X.astype(np.float64) + 0.0)  # no −0, which is 0 by another name
 
     def decided(self, given: Given) -> Self:
         columns = []
@@ -122,7 +130,7 @@ class VectorsOnline(Online):
 
     def columns(self, rows: np.ndarray) -> Tensor:
         with np.errstate(over="ignore"):
-            x = units.encode(rows, self.shift, self.scale)
+            x = encode(rows, self.shift, self.scale)
         if bool((far := x.abs() > _FAR).any()):
             i, j = (int(at) for at in far.nonzero()[0])
             raise ValueError(
@@ -135,45 +143,72 @@ class VectorsOnline(Online):
     def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
         return columns
 
-    def check_memory(self, estimator: Any, m: int | None) -> None:
-        if m is not None:
-            d, n_bins = self.ledger.dimension, self.ledger.n_bins
-            check_online_memory(estimator, d, self.type.itemsize, int(m), n_bins, self.device)
+    def check_memory(self, parameters: Mapping[str, Any], m: int) -> None:
+        self._plan(parameters, 0, m, None)
+
+    def _plan(
+        self, parameters: Mapping[str, Any], n: int, m: int, condition: conditions.Labels | None
+    ) -> VectorPlan:
+        return make_plan(
+            parameters,
+            shape=(n, self.ledger.dimension),
+            dtype=self.type,
+            n_particles=m,
+            condition=condition,
+            codes=None,
+            device=self.device,
+            transport=transports.Histogram(self.ledger.n_bins, most=None),
+        )
 
     def refresh(
         self,
-        estimator: SlicedWassersteinFlow,
-        last: int | None,
+        parameters: Mapping[str, Any],
+        before: Before | None,
         heard: list[events.Listener],
         history: events.History,
-    ) -> None:
+    ) -> Refreshed:
         condition, labels, codes = self.condition()
-        m = count_particles(estimator.n_particles, len(codes), condition)
-        self.check_memory(estimator, m)
+        m = count_particles(parameters["n_particles"], len(codes), condition)
+        plan = self._plan(parameters, len(codes), m, condition)
         flow = replace(
             self.ledger.places[0].flow,
-            n_conditions=0 if condition is None else condition.width,
-            amplifier=float(estimator.amplifier),
-            entropy=float(estimator.entropy),
+            n_conditions=plan.n_conditions,
+            amplifier=plan.amplifier,
+            entropy=plan.entropy,
         )
         d, own = self.ledger.dimension, None if condition is None else codes
         particles, noise = self.particles(d, self.type, m, own, flow.amplifier)
+        place = None
+        if flow.apart and particles.y is not None:
+            y, _, place, runs = arranged(particles.y, flow.n_conditions)
+            particles = Cloud(particles.x, y, runs)
         run = Run()
-        if last is not None:
-            steps = estimator._model[: max(0, estimator.n_iter_ - last)]
-            can_go_on(estimator, condition, estimator._model)
+        if before is not None:
+            part = before.fitted.parts[0]
+            check_classes(before.fitted.condition, condition)
+            steps = part.model[: max(0, len(part.model) - before.last)]
             replay(flow, steps, particles, noise)
-            run = go_on(steps, estimator, history)
+            run = resumed(steps, before, history)
         data = self.mixture(0, labels, codes, particles, flow)
         transport = transports.Histogram(data.n_bins)
-        knots = estimator._options.n_knots
         model = simulate(
-            flow, particles, data, transport, noise, n_knots=knots, listeners=heard, run=run
+            flow, particles, data, transport, noise, n_knots=plan.n_knots, listeners=heard, run=run
         )
-        estimator._flow, estimator._model, estimator._n_rows = flow, model, len(codes)
-        estimator._units = units.Units.linear(self.shift, self.scale)
-        estimator._type, estimator._device, estimator._given_device = self.type, self.device, self.given
-        estimator._form = self.form
-        particles = particles.part(slice(m))
-        keep(estimator, condition, own, particles, history)
-        estimator.particles_ = estimator._give_back(particles.x)  # or an error, and nothing is kept
+        units = Units.linear(self.shift, self.scale)
+        fitted = FittedVectors(
+            (Part(flow, model, units),),
+            condition,
+            own,
+            len(codes),
+            self.type,
+            self.device,
+            self.given,
+            self.form,
+        )
+        n_moved = particles.x.shape[1]
+        particles = particles.part(slice(m) if place is None else place[:m])
+        y_kept = None
+        if condition is not None and particles.y is not None:
+            y_kept = condition.decode(particles.y)
+        batched = fitted.in_form(fitted.rows(units, particles.x))  # or an error, and nothing is kept
+        return Refreshed(replace(plan, n_moved=n_moved), fitted, batched, y_kept)

@@ -1,10 +1,11 @@
-"""The model file of a `SlicedWassersteinFlow`: what of it is written, and how it is read again."""
+"""The model file of a `SlicedWassersteinFlow`: its fitted state as JSON and tensors, and back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,7 +26,6 @@ from sliceflow.storage.limits import (
     offset_of,
     rotation_bytes,
 )
-from sliceflow.storage.models import restore_rest
 from sliceflow.storage.schema import (
     FRAMES,
     TRANSPORTS,
@@ -33,43 +33,34 @@ from sliceflow.storage.schema import (
     describe,
     describe_frame,
     restore,
-    restore_parameters,
     restore_seed,
     unpack_condition,
 )
 from sliceflow.storage.tables import pack_tables, unpack_tables
-from sliceflow.vectors.options import VectorOptions
+from sliceflow.vectors.fitted import FittedVectors, Part
 from sliceflow.vectors.units import Units
-
-if TYPE_CHECKING:
-    from sliceflow.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["packed", "unpacked"]
 
-F = TypeVar("F", bound="SlicedWassersteinFlow")
-
-_BENT = ("middle", "width")
+_UNITS = ("shift", "scale", "middle", "width")
 
 
-def packed(flow: SlicedWassersteinFlow, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The fitted model as JSON, its arrays in `tensors`."""
-    engine = flow._flow
-    tables = pack_tables(
-        [[s for s in flow._model if s.stage == i] for i in range(len(engine.schedule))], tensors
-    )
-    _check(flow)  # what cannot be read must not be written
-    units = flow._units
-    tensors["shift"], tensors["scale"] = map(torch.from_numpy, (units.shift, units.scale))
-    if units.bent.any():
-        tensors["middle"], tensors["width"] = map(torch.from_numpy, (units.middle, units.width))
-    names = getattr(flow, "feature_names_in_", None)
+def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The fitted model as JSON, its arrays in `tensors`; `names` are those of the columns, or None."""
+    for part in fitted.parts:
+        _check(part, fitted)  # what cannot be read must not be written
+    stages = [(part, i) for part in fitted.parts for i in range(len(part.flow.schedule))]
+    tables = pack_tables([[s for s in part.model if s.stage == i] for part, i in stages], tensors)
+    for name in _UNITS:
+        tensors[name] = torch.from_numpy(np.stack([getattr(part.units, name) for part in fitted.parts]))
+    engine = fitted.parts[0].flow
     return {
         "columns": None if names is None else [str(name) for name in names],
-        "frame": None if flow._form is None else flow._form.packed(),
-        "type": str(flow._type).removeprefix("torch."),
-        "tensors_on": None if flow._given_device is None else flow._given_device.type,
-        "seed": asdict(engine.seed),
-        "amplifier": engine.amplifier,
+        "frame": None if fitted.form is None else fitted.form.packed(),
+        "type": str(fitted.dtype).removeprefix("torch."),
+        "tensors_on": None if fitted.given_device is None else fitted.given_device.type,
+        "seeds": [asdict(part.flow.seed) for part in fitted.parts],
+        "amplifier": None if math.isinf(engine.amplifier) else engine.amplifier,  # JSON has no infinity
         "entropy": engine.entropy,
         "schedule": [
             {
@@ -81,82 +72,100 @@ def packed(flow: SlicedWassersteinFlow, tensors: dict[str, Tensor]) -> dict[str,
                 "transport": describe(stage.transport, TRANSPORTS),
                 "tables": tables[i],
             }
-            for i, stage in enumerate(engine.schedule)
+            for i, stage in enumerate(part.flow.schedule[k] for part, k in stages)
         ],
     }
 
 
 def unpacked(
-    kind_of: type[F],
-    header: Fields,
-    tensors: dict[str, Tensor],
-    device: torch.device,
-    allowed: Allowance,
-) -> F:
-    """The model that `packed` described, checked: a ValueError names what is wrong with it."""
+    header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
+) -> tuple[FittedVectors, list[str] | None]:
+    """The model that `packed` described, and the names of its columns; a ValueError if it is wrong."""
     size_of_maps = model_bytes(header, allowed)
-    flow = kind_of(**restore_parameters(header, kind_of, VectorOptions))
-    flow._check_parameters()
-    flow._units = _units(tensors)
-    d = len(flow._units.shift)
-    kind = header.text("type")
+    units = _units(tensors)
+    d, kind = len(units[0].shift), header.text("type")
     if kind not in ("float32", "float64"):
         raise ValueError(f"type is {kind!r}; it must be float32 or float64")
-    flow._type, flow._device = getattr(torch, kind), device
     on = header.raw("tensors_on")
-    flow._given_device = None if on is None else torch.device("cpu") if on == "cpu" else device
-    condition, flow._codes = unpack_condition(header, tensors)
-    flow._condition = condition
-    stages, model, rows = [], [], header.inners("schedule")
-    for row in rows:
-        frame = cast(frames.FrameKind, restore(row.inner("frame"), FRAMES))
-        transport = (
-            None if row.raw("transport") is None else restore(row.inner("transport"), TRANSPORTS)
-        )
-        size, taper = row.number("step_size", 0), row.number("taper", 0, 1)
-        stages.append(Stage(row.text("name"), frame, row.whole("n_steps", 1), size, taper, transport))
+    condition, codes = unpack_condition(header, tensors)
     width = 0 if condition is None else condition.width
-    allowed.check(size_of_maps, _frame_bytes(d, width, stages, rows))
-    for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
-        h = stage.frame.n_directions if isinstance(stage.frame, frames.Random) else d
-        model += unpack_tables(row, i, i, tensors, stage.n_steps, lambda _, h=h: h, device)  # type: ignore[misc]
-    amplifier, entropy = header.number("amplifier", 0), header.number("entropy", 0)
-    budget = projection_budget(device)
-    flow._flow = Flow(stages, restore_seed(header), width, amplifier, entropy, budget)
-    flow._model = model
-    _check(flow)
-    flow.n_features_in_ = d
+    rows, seeds = header.inners("schedule"), header.inners("seeds")
+    if len(seeds) != len(units) or len(rows) % len(seeds) or len(seeds) not in (1, width):
+        raise ValueError(
+            f"there are {len(seeds)} seeds for {len(units)} units, {len(rows)} stages, {width} classes"
+        )
+    stages = [_stage(row) for row in rows]
+    several = len(seeds) > 1
+    apart = header.raw("amplifier") is None
+    width = 0 if several else width
+    allowed.check(size_of_maps, _frame_bytes(d, 0 if apart else width, stages, rows))
+    amplifier = math.inf if apart else header.number("amplifier", 0)
+    parts, each = [], len(rows) // len(seeds)
+    for k, seed in enumerate(seeds):
+        model: list[Step] = []
+        for i in range(each):
+            at = k * each + i
+            frame, n_steps = stages[at].frame, stages[at].n_steps
+            h = frame.n_directions if isinstance(frame, frames.Random) else d
+            h *= width if apart and width else 1
+            model += unpack_tables(rows[at], at, i, tensors, n_steps, lambda _, h=h: h, device)  # type: ignore[misc]
+        flow = Flow(
+            stages[k * each : (k + 1) * each],
+            restore_seed(seed),
+            width,
+            amplifier,
+            header.number("entropy", 0),
+            projection_budget(device),
+        )
+        parts.append(Part(flow, model, units[k]))
+    fitted = FittedVectors(
+        tuple(parts),
+        condition,
+        codes,
+        None if header.value.get("rows") is None else header.whole("rows", 1),
+        getattr(torch, kind),
+        device,
+        None if on is None else torch.device("cpu") if on == "cpu" else device,
+        _form(header, d),
+    )
+    for part in parts:
+        _check(part, fitted)
+    names = None
     if header.raw("columns") is not None:
         names = [str(name) for name in header.rows("columns")]
         if len(names) != d:
             raise ValueError(f"columns has {len(names)} names for {d} columns")
-        flow.feature_names_in_ = np.array(names, dtype=object)
-    if header.value.get("frame") is not None:  # files of earlier versions have none
-        row = header.inner("frame")
-        flow._form = Form.unpacked(row.text("library"), row.rows("names"), row.rows("dtypes"))
-        if len(flow._form.names) != d:
-            raise ValueError(f"frame.names has {len(flow._form.names)} names for {d} columns")
-    restore_rest(flow, header, tensors, (d,), kind)
-    if flow._given_device is not None and "particles_" in vars(flow):
-        flow.particles_ = torch.from_numpy(flow.particles_).to(flow._given_device)
-    elif flow._form is not None and "particles_" in vars(flow):
-        flow.particles_ = flow._form.made(flow.particles_)
-    return flow
+    return fitted, names
 
 
-def _units(tensors: dict[str, Tensor]) -> Units:
-    """The units of the columns of X."""
-    shift = check_tensor(tensors, "shift", torch.float64, (None,)).numpy()
-    d = len(shift)
-    scale = check_tensor(tensors, "scale", torch.float64, (d,)).numpy()
-    if d == 0 or not (scale > 0).all():
+def _stage(row: Fields) -> Stage:
+    frame = cast(frames.FrameKind, restore(row.inner("frame"), FRAMES))
+    known = row.raw("transport") is not None
+    transport = restore(row.inner("transport"), TRANSPORTS) if known else None
+    size, taper = row.number("step_size", 0), row.number("taper", 0, 1)
+    return Stage(row.text("name"), frame, row.whole("n_steps", 1), size, taper, transport)
+
+
+def _form(header: Fields, d: int) -> Form | None:
+    """The DataFrame that was fitted."""
+    if header.raw("frame") is None:
+        return None
+    row = header.inner("frame")
+    form = Form.unpacked(row.text("library"), row.rows("names"), row.rows("dtypes"))
+    if len(form.names) != d:
+        raise ValueError(f"frame.names has {len(form.names)} names for {d} columns")
+    return form
+
+
+def _units(tensors: dict[str, Tensor]) -> list[Units]:
+    """The units of the columns of X, of every part."""
+    shape = tuple(check_tensor(tensors, "shift", torch.float64, (None, None)).shape)
+    values = [check_tensor(tensors, name, torch.float64, shape).numpy() for name in _UNITS]
+    if 0 in shape or not (values[1] > 0).all():
         raise ValueError("scale holds numbers that are not positive")
-    if "width" not in tensors:  # no column has heavy tails
-        return Units.linear(shift, scale)
-    middle, width = (check_tensor(tensors, name, torch.float64, (d,)).numpy() for name in _BENT)
-    if not (np.isfinite(middle) & np.isfinite(width) & (width >= 0)).all():
-        raise ValueError("middle and width hold numbers that are no places and sizes")
-    return Units(shift, scale, middle, width)
+    if not (values[3] >= 0).all():
+        raise ValueError("width holds numbers that are negative")
+    return [Units(*columns) for columns in zip(*values, strict=True)]
 
 
 def _frame_bytes(d: int, width: int, stages: Sequence[Stage], rows: Sequence[Fields]) -> int:
@@ -173,13 +182,13 @@ def _frame_bytes(d: int, width: int, stages: Sequence[Stage], rows: Sequence[Fie
     return most + 48 * d
 
 
-def _check(flow: SlicedWassersteinFlow) -> None:
+def _check(part: Part, fitted: FittedVectors) -> None:
     """Refuse a model whose samples may not be finite."""
-    engine, dtype = flow._flow, flow._type
+    engine, units, dtype = part.flow, part.units, fitted.dtype
     stages: list[tuple[float, list[Step]]] = [(stage.step_size, []) for stage in engine.schedule]
-    for step in flow._model:
+    for step in part.model:
         stages[step.stage][1].append(step)
-    units, offset = flow._units, offset_of(engine.amplifier, flow._codes)
+    offset = offset_of(engine.amplifier, fitted.codes) if engine.n_conditions else 0.0
     d, straight = len(units.shift), ~units.bent  # of a bent column every number is finite
     reach = check_reach(stages, d, dtype, entropy=engine.entropy, offset=offset)
     end = reach * float(units.scale[straight].max(initial=0.0))

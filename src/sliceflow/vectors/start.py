@@ -1,9 +1,8 @@
-"""What a fit starts from: particles, data, and the flow that is to move the ones onto the others."""
+"""What a fit starts from: particles, data, and the flow that moves the ones onto the others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,23 +11,66 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions
 from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Transport
-from sliceflow.errors import need
 from sliceflow.ranks.ranks import Place, Ranks, weighed
 from sliceflow.vectors.data import Rows
-from sliceflow.vectors.memory import check_memory
-from sliceflow.vectors.parameters import transport_of
+from sliceflow.vectors.plan import VectorPlan
 
-if TYPE_CHECKING:
-    from sliceflow.vectors.estimator import SlicedWassersteinFlow
+__all__ = ["Asked", "Start", "begin", "cloud", "looked_at", "particle_conditions"]
 
-_KNOTS_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
-_MOST_KNOTS = 4096  # unless that would take more
 
-__all__ = ["Start", "begin", "cloud", "count_particles"]
+@dataclass(frozen=True)
+class Asked:
+    """The conditions of the particles of all ranks.
+
+    Parameters
+    ----------
+    y : of the particles asked for, as the user writes them; None without conditions
+    codes : of all that are moved, encoded
+    order : of the user's particles, in which all stand, the further ones having the last numbers; None
+        where they stand in that order
+    """
+
+    y: np.ndarray | None = None
+    codes: Tensor | None = None
+    order: Tensor | None = None
+
+    def n_moved(self, m: int) -> int:
+        """How many particles are moved where m are asked for."""
+        return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
+
+    def kept_codes(self, m: int) -> Tensor | None:
+        """The codes of the m particles asked for, in the user's order."""
+        if self.codes is None:
+            return None
+        return (self.codes if self.order is None else self.codes[torch.argsort(self.order)])[:m]
+
+
+def particle_conditions(
+    rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
+) -> Asked:
+    """The conditions of m particles: the user's y, or the data's own in their proportions."""
+    if rows.condition is None or rows.codes is None or rows.y is None:
+        return Asked()
+    given = y is not None
+    if y is not None:
+        codes = rows.condition.encode(y)
+        if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
+            label = conditions.shown(y[lost.numpy()][0])
+            raise ValueError(
+                f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
+                "more of them or set early_stopping=False"
+            )
+    else:
+        numbers = conditions.proportional(rows.codes, m, seed, least=1)
+        y, codes = rows.y[numbers.numpy()], rows.codes[numbers]
+    moved = conditions.moved(rows.codes, codes, amplifier, seed)
+    if amplifier == 0 or (not given and len(moved) == m):
+        return Asked(y, moved)
+    order = seed.permutation(len(moved))  # the flow wants them in random order
+    return Asked(y, moved[order], order)
 
 
 @dataclass(frozen=True)
@@ -37,6 +79,7 @@ class Start:
 
     Parameters
     ----------
+    plan : of the fit
     particles : this rank's, standing where they start
     data : this rank's
     noise : the particles' own
@@ -45,15 +88,11 @@ class Start:
     transport : of stages that have none of their own
     batches : what steps look at; None lets `simulate` divide the clouds
     share : which of all particles are this rank's
-    codes : conditions of all ranks' particles, encoded; None where the flow sees none
-    n_knots : that are kept of each map before the axis steps
     kept : which of those that the user asked for this rank gives back: the fit may have more
-    y : conditions of those as the user wrote them, or None
-    kept_codes : the same of all ranks, encoded
-    order : of the user's particles, in which those of all ranks stand, the further ones having the last
-        numbers; None where they stand in that order
+    asked : the conditions of all ranks' particles
     """
 
+    plan: VectorPlan
     particles: Cloud
     data: Cloud
     noise: Noise
@@ -62,85 +101,57 @@ class Start:
     transport: Transport
     batches: MiniBatches | None
     share: Place
-    codes: Tensor | None
-    n_knots: int
     kept: Place
-    y: np.ndarray | None
-    kept_codes: Tensor | None
-    order: Tensor | None
+    asked: Asked
+
+    @property
+    def y(self) -> np.ndarray | None:
+        """Conditions of the particles that this rank keeps, as the user wrote them."""
+        return None if self.asked.y is None else self.asked.y[self.kept.slice]
+
+    @property
+    def seen_codes(self) -> Tensor | None:
+        """Conditions of all ranks' particles, encoded; None where the flow sees none."""
+        return self.asked.codes if self.flow.conditional else None
 
     def in_users_order(self, ranks: Ranks) -> Tensor:
         """x (d, n) of this rank's share of the particles that are kept, as `y` is ordered."""
-        x = self.particles.x
-        if self.order is None and self.kept == self.share:
+        x, order = self.particles.x, self.asked.order
+        if order is None and self.kept == self.share:
             return x
-        place = torch.arange(self.share.total) if self.order is None else torch.argsort(self.order)
+        place = torch.arange(self.share.total) if order is None else torch.argsort(order)
         return ranks.pick(x, place[self.kept.slice].to(x.device))
 
 
 def begin(
-    estimator: SlicedWassersteinFlow,
+    plan: VectorPlan,
     rows: Rows,
-    particle_conditions: Any,
+    asked: Asked,
     seed: Seed,
     device: torch.device,
     ranks: Ranks | None,
 ) -> Start:
-    """Everything that is simulated; a fit that cannot fit into memory is refused.
-
-    With `ranks`, even with one, every step looks at everything.
-    """
+    """Everything that is simulated. With `ranks`, even with one, every step looks at everything."""
     together, x, place = ranks or Ranks(), rows.x, rows.place
-    m = count_particles(estimator.n_particles, place.total, rows.condition, particle_conditions)
-    kept = together.share(m)
-    need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
-    transport = transport_of(estimator.transport)
-    width = 0 if rows.condition is None else rows.condition.width
-    check_memory(estimator, x, kept.count, m + place.total, transport, device, width)
-    seen = estimator.amplifier > 0
-    y_p, codes_p, order = _conditions(rows, m, particle_conditions, seen, seed.child("conditions"))
-    m = max(m, conditions.ENOUGH) if codes_p is None else len(codes_p)
-    share = together.share(m)
-    n_knots = count_knots(estimator._options.n_knots, codes_p if seen else None)
-    if share != kept or n_knots != estimator._options.n_knots:
-        check_memory(estimator, x, share.count, m + place.total, transport, device, width, n_knots)
-
+    kept, share = together.share(plan.n_particles), together.share(plan.n_moved)
     data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
     noise = Noise(seed.child("particles"), share.first)
-    own_codes = None if codes_p is None else codes_p[share.slice]
+    own_codes = None if asked.codes is None else asked.codes[share.slice]
     particles = cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
     noise.child("start").fill(particles.x)
     flow = Flow(
-        estimator.stages(),
+        plan.stages(),
         seed.child("flow"),
-        width,
-        float(estimator.amplifier),
-        float(estimator.entropy),
+        plan.n_conditions,
+        plan.amplifier,
+        plan.entropy,
         projection_budget(device),
     )
-    shared, (batches, left_out) = flow, looked_at(flow, rows, codes_p, ranks, device)
+    shared, transport = flow, plan.transport
+    batches, left_out = looked_at(flow, rows, asked.codes, ranks, device)
     if ranks is not None:  # all ranks have the same maps
-        shared, transport = _shared(flow, transport, ranks, m + place.total - left_out)
-    own_y = None if y_p is None else y_p[kept.slice]
-    codes = None
-    if codes_p is not None:
-        codes = (codes_p if order is None else codes_p[torch.argsort(order)])[: kept.total]
-    return Start(
-        particles,
-        data,
-        noise,
-        flow,
-        shared,
-        transport,
-        batches,
-        share,
-        codes_p if flow.conditional else None,
-        n_knots,
-        kept,
-        own_y,
-        codes,
-        order,
-    )
+        shared, transport = _shared(flow, transport, ranks, plan.n_moved + place.total - left_out)
+    return Start(plan, particles, data, noise, flow, shared, transport, batches, share, kept, asked)
 
 
 def looked_at(
@@ -157,83 +168,9 @@ def looked_at(
     return weighed(*pair, torch.arange(first, first + rows.place.count), device)
 
 
-def count_particles(
-    n_particles: int | None,
-    n: int,
-    condition: conditions.Condition | None,
-    particle_conditions: np.ndarray | None = None,
-) -> int:
-    """M: as many as the user says, or as they have conditions, or enough for n rows."""
-    if particle_conditions is not None:
-        if condition is None:
-            raise ValueError("particle_conditions was given without y; pass y as well")
-        m = len(particle_conditions)
-        if n_particles not in (None, m):
-            raise ValueError(
-                f"particle_conditions has {m} rows but n_particles={n_particles}; "
-                "make them equal or leave n_particles=None"
-            )
-    elif n_particles is not None:
-        m = int(n_particles)
-    else:
-        m = default_particles(n)
-    if isinstance(condition, conditions.Labels) and m < condition.width:
-        raise ValueError(
-            f"n_particles={m} is fewer than the {condition.width} classes of y; "
-            f"pass n_particles >= {condition.width}"
-        )
-    return m
-
-
-def count_knots(n_knots: int, codes: Tensor | None) -> int:
-    """How many knots to keep of each map: more than asked for, where a rare class would get few.
-
-    Examples
-    --------
-    >>> count_knots(512, None), count_knots(512, torch.tensor([0] * 9_900 + [1] * 100))
-    (512, 3200)
-    """
-    if codes is None or codes.dim() != 1:
-        return n_knots
-    sizes = torch.bincount(codes)
-    wanted = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
-    return max(n_knots, min(wanted, _MOST_KNOTS))
-
-
 def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
     """Rows (n, d) and codes, as the engine stores them: columns, on its device."""
     return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
-
-
-def _conditions(
-    rows: Rows, m: int, y_p: np.ndarray | None, seen: bool, seed: Seed
-) -> tuple[np.ndarray | None, Tensor | None, Tensor | None]:
-    """The y of the particles asked for, the codes of all that are fitted, and the order of these.
-
-    Conditions that are not `seen` by the flow change nothing of it.
-    """
-    if rows.condition is None or rows.codes is None or rows.y is None:
-        return None, None, None
-    given = y_p is not None
-    if y_p is not None:
-        codes = rows.condition.encode(y_p)
-        if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
-            label = conditions.shown(y_p[lost.numpy()][0])
-            raise ValueError(
-                f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
-                "more of them or set early_stopping=False"
-            )
-    else:
-        numbers = conditions.proportional(rows.codes, m, seed, least=1)
-        y_p, codes = rows.y[numbers.numpy()], rows.codes[numbers]
-    if not seen:
-        further = conditions.evenly(m, max(m, conditions.ENOUGH) - m, seed)
-        return y_p, torch.cat((codes, codes[further])), None
-    more = conditions.further(rows.codes, codes, False, seed.child("further"))
-    if not given and len(more) == 0:
-        return y_p, codes, None
-    order = seed.permutation(m + len(more))  # the flow wants them in random order
-    return y_p, torch.cat((codes, more))[order], order
 
 
 def _shared(flow: Flow, transport: Transport, ranks: Ranks, n: int) -> tuple[Flow, Transport]:

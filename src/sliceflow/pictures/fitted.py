@@ -1,4 +1,4 @@
-"""Offline samples of pictures, completed ones among them: fresh particles moved by a fitted model."""
+"""A fitted flow of pictures: what is learned, and how samples and completions are drawn from it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,79 @@ from sliceflow.engine.compact import Step
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.layout import as_array
+from sliceflow.pictures.layout import Layout, as_array
 from sliceflow.pictures.levels import Walk
 
-__all__ = ["Offline", "proportional_codes", "sample_codes"]
+__all__ = ["FittedPictures"]
 
 _CHUNK = 1 << 13  # offline samples per pass
 
 
 @dataclass(frozen=True)
-class Offline:
-    """A fitted model, and fresh particles for it to move.
+class FittedPictures:
+    """All that a fit has learned.
 
     Parameters
     ----------
     walk : the stages
     model : the steps of each stage
-    device : of the model
+    condition : classes, or clusters; None without
+    codes : of the data
+    n_rows : pictures that were given; None where a file does not say
+    device : where samples are drawn
+    mask : (d, 1) observed pixels; None without
     """
 
     walk: Walk
     model: list[list[Step]]
+    condition: conditions.Labels | None
+    codes: Tensor | None
+    n_rows: int | None
     device: torch.device
+    mask: Tensor | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return self.walk.layout
+
+    @property
+    def observed(self) -> np.ndarray | None:
+        """(h, w) booleans, True where a pixel is known: known in one channel, known in all."""
+        return None if self.mask is None else self.mask.view(*self.layout.shape)[0].numpy()
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of all stages."""
+        return [step for steps in self.model for step in steps]
+
+    @property
+    def rows_of_a_map(self) -> int | None:
+        """How many pictures the maps were fitted to; of the smallest class, if these have their own."""
+        if self.codes is None or not self.walk.apart:
+            return self.n_rows
+        counts = torch.bincount(self.codes)
+        return int(counts[counts > 0].min())
+
+    def check_model(self) -> None:
+        """Refuse a model without maps."""
+        if not self.model[0]:
+            raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
+
+    def codes_for(self, n: int, y: Any, seed: Seed) -> Tensor | None:
+        """The classes of n samples: the user's y, or the data's proportions for None."""
+        condition, codes = self.condition, self.codes
+        if (condition is None or condition.hidden) and y is not None:
+            raise ValueError("y was given but the model was fitted without labels; leave y out")
+        if condition is None or codes is None:
+            return None
+        if y is None:
+            return codes[conditions.proportional(codes, n, seed.child("conditions"))]
+        wanted = condition.encode(conditions.repeated(condition, y, n))
+        if len(wanted) != n:
+            raise ValueError(
+                f"y has {len(wanted)} labels but n_samples={n}; pass one label, or one per sample"
+            )
+        return wanted
 
     @releasing()
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
@@ -112,35 +163,6 @@ class Offline:
         if self.device.type == "cpu":
             return _CHUNK
         return max(_CHUNK, min(1 << 16, (1 << 26) // self.walk.layout.dimension))
-
-
-def proportional_codes(codes: Tensor, n: int, seed: Seed) -> Tensor:
-    """Codes of n samples of `seed`, in the proportions of the data's codes."""
-    return codes[conditions.proportional(codes, n, seed.child("conditions"))]
-
-
-def sample_codes(
-    condition: conditions.Labels | None, codes: Tensor | None, labels: Any, n: int, seed: Seed
-) -> Tensor | None:
-    """Codes of n samples with the user's labels; None without a condition.
-
-    Parameters
-    ----------
-    condition, codes : of the data
-    labels : one for all, one per sample, class weights, or None for the data's proportions
-    """
-    if condition is None or condition.hidden:
-        if labels is not None:
-            raise ValueError("y was given but the model was fitted without labels; leave y out")
-        return None if condition is None or codes is None else proportional_codes(codes, n, seed)
-    if labels is None and codes is not None:
-        return proportional_codes(codes, n, seed)
-    wanted = condition.encode(conditions.repeated(condition, labels, n))
-    if len(wanted) != n:
-        raise ValueError(
-            f"y has {len(wanted)} labels but n_samples={n}; pass one label, or one per sample"
-        )
-    return wanted
 
 
 def _joined(chunks: list[Any]) -> Any:

@@ -1,0 +1,121 @@
+"""A fit of pictures, from the pictures to a fitted flow: prepare, move the particles level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from sliceflow.engine import events
+from sliceflow.engine.flow import Run
+from sliceflow.engine.random import Seed
+from sliceflow.errors import need
+from sliceflow.pictures.data import PictureData
+from sliceflow.pictures.fitted import FittedPictures
+from sliceflow.pictures.layout import mask_of
+from sliceflow.pictures.plan import PicturePlan, choose_clusters, choose_patch_basis, make_plan
+from sliceflow.pictures.start import Asked, begin, particle_labels
+from sliceflow.ranks.ranks import Ranks
+from sliceflow.storage.checkpoints import Keeper
+
+__all__ = ["Job", "prepare", "run"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Pictures that are to be fitted, and the plan for it. Nothing has moved yet.
+
+    Parameters
+    ----------
+    plan : of the fit
+    data : the pictures, with their mirror images and clusters if these are wanted
+    asked : the particles' classes
+    mask : (d, 1) observed pixels; None without
+    seed : of all that is random
+    """
+
+    plan: PicturePlan
+    data: PictureData
+    asked: Asked
+    mask: Tensor | None
+    seed: Seed
+
+
+class Done(NamedTuple):
+    """A fitted flow, the batched samples, and their labels."""
+
+    fitted: FittedPictures
+    particles: Any
+    y: Any
+
+
+def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks: Ranks | None) -> Job:
+    """The job of fitting the pictures; an error names what forbids it."""
+    together, options = ranks or Ranks(), parameters["options"]
+    if parameters["mirror"]:
+        data = data.with_mirror_images()
+    if data.condition is None and parameters["observed"] is None:
+        k = choose_clusters(parameters, data.n, data.layout.shape)
+        if k > 1:
+            data = data.clustered(k, seed.child("data"), options.upsampling, together)
+    mask = None if parameters["observed"] is None else mask_of(parameters["observed"], data.layout)
+    basis = choose_patch_basis(
+        parameters["patch_basis"], data.layout, data.raw, data.here, data.n, together
+    )
+    about: dict[str, Any] = dict(
+        layout=data.layout,
+        n=data.n,
+        condition=data.condition,
+        patch_basis=basis,
+        device=data.device,
+        ranks=ranks,
+    )
+    n_here = data.raw.shape[1]
+    plan = make_plan(parameters, n_moved=None, here=None, **about) if ranks is None else None
+    if plan is None:
+        m = parameters["n_particles"] or 1
+        plan = make_plan(parameters, n_moved=None, here=(n_here, together.share(m).count), **about)
+    m, model = plan.n_particles, plan.n_knots > 0
+    need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
+    asked = particle_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
+    n_moved = asked.n_moved(m, model)
+    here = (n_here, together.share(n_moved).count)
+    return Job(make_plan(parameters, n_moved=n_moved, here=here, **about), data, asked, mask, seed)
+
+
+def run(
+    job: Job,
+    history: events.History,
+    listeners: Sequence[events.Listener],
+    keeper: Keeper | None,
+    ranks: Ranks | None,
+) -> Done:
+    """Do it."""
+    plan, seed, together = job.plan, job.seed, ranks or Ranks()
+    start = begin(plan, job.data, job.asked, job.mask, seed, ranks)
+    data = replace(job.data, order=start.batches.order)
+    run, kept_up = Run(), nullcontext() if keeper is None else None
+    if keeper is not None:
+        kept_up = keeper.running(run, start.particles, history, None, start.share.first)  # type: ignore[assignment]
+    assert kept_up is not None
+    with kept_up:
+        model = start.walk.simulate(
+            start.particles,
+            lambda i: data.cloud(seed.child("data", i), plan.dequantize, plan.apart),
+            start.transport,
+            start.noise,
+            plan.n_knots,
+            [history, *listeners],
+            start.batches,
+            run,
+        )
+    fitted = FittedPictures(
+        start.walk, model, data.condition, data.codes, data.place.total, data.device, job.mask
+    )
+    y, rows = None, job.asked.rows
+    if data.names is not None and rows is not None:
+        y = data.names[rows[start.kept.slice].cpu().numpy()]
+    return Done(fitted, data.layout.write(start.given_back(together)), y)
