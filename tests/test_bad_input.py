@@ -72,12 +72,14 @@ PARAMETERS = {
     "amplifier=-1 must be a finite number of at least 0": dict(amplifier=-1),
     "amplifier=nan must be a finite number": dict(amplifier=float("nan")),
     "entropy=-0.1 must be a finite number of at least 0": dict(entropy=-0.1),
-    "taper=2 must be a number from 0 to 1": dict(taper=2),
-    "validation_fraction=1.0 must be a number between 0 and 1": dict(validation_fraction=1.0),
-    "n_iter_no_change=0 must be an int of at least 1": dict(n_iter_no_change=0),
-    "tol='a' must be a number of at least 0": dict(tol="a"),
+    "taper=2 must be a number from 0 to 1": dict(options=VectorOptions(taper=2)),
+    "validation_fraction=1.0 must be a number between 0 and 1": dict(
+        options=VectorOptions(validation_fraction=1.0)
+    ),
+    "n_iter_no_change=0 must be an int of at least 1": dict(options=VectorOptions(n_iter_no_change=0)),
+    "tol='a' must be a number of at least 0": dict(options=VectorOptions(tol="a")),
     "verbose=-1 must be an int of at least 0": dict(verbose=-1),
-    "n_knots=1 must be an int of at least 2": dict(n_knots=1),
+    "n_knots=1 must be an int of at least 2": dict(options=VectorOptions(n_knots=1)),
     "device='gpu' is not a torch device": dict(device="gpu"),
     "random_state=-3 is negative": dict(random_state=-3),
 }
@@ -145,13 +147,10 @@ def test_early_stopping_needs_rows():
 
 
 def test_particles_of_a_class_that_is_held_out_have_nowhere_to_go():
-    y, parameters = (
-        np.array(["rare"] + 29 * ["other"]),
-        dict(early_stopping=True, validation_fraction=0.9),
-    )
+    y, options = np.array(["rare"] + 29 * ["other"]), VectorOptions(validation_fraction=0.9)
     message = "particle_conditions has 'rare', but early_stopping holds out all its rows"
     with pytest.raises(ValueError, match=message):
-        SlicedWassersteinFlow(n_steps=4, random_state=0, **parameters).fit(
+        SlicedWassersteinFlow(n_steps=4, early_stopping=True, options=options, random_state=0).fit(
             X, y, particle_conditions=["rare"] * 9
         )
 

@@ -84,7 +84,7 @@ def test_cosines_bring_photographs_nearer():
                 "1[1] 2[2] 4[4] 8[8,5,3]",
                 3000,
                 10,
-                directions=ways,
+                patch_basis=ways,
                 random_state=0,
                 options=PictureOptions(n_knots=0),
             )
@@ -107,5 +107,5 @@ def test_drawings_get_pixels_and_photographs_cosines(grey, expected):
 
 
 def test_an_unknown_kind_of_directions_is_refused():
-    with pytest.raises(ValueError, match="directions='waves' must be one of"):
-        ImageFlow(directions="waves").fit(np.zeros((9, 4, 4), np.uint8))
+    with pytest.raises(ValueError, match="patch_basis='waves' must be one of"):
+        ImageFlow(patch_basis="waves").fit(np.zeros((9, 4, 4), np.uint8))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions, load
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions, load
 from sliceflow.cli import commands
 from sliceflow.engine.transports import Histogram
 from sliceflow.storage import file as container
@@ -19,13 +19,14 @@ X = RNG.normal(3, 7, size=(200, 3))
 PICTURES = RNG.integers(0, 17, (90, 4, 4)).astype(np.uint8)
 
 
-def fitted(n_particles=200, **options):
-    flow = SlicedWassersteinFlow(n_particles, 3, random_state=0, device="cpu", **options)
-    return flow.fit(X)
+def fitted(n_particles=200, transport="auto", **options):
+    on = dict(random_state=0, device="cpu", transport=transport)
+    return SlicedWassersteinFlow(n_particles, 3, options=VectorOptions(**options), **on).fit(X)
 
 
-def pictures(**options):
-    return ImageFlow(quality=1, n_pixel_values=17, random_state=0, device="cpu", **options)
+def pictures(n_knots="auto", **changes):
+    on = dict(random_state=0, device="cpu", options=PictureOptions(n_knots=n_knots))
+    return ImageFlow(quality=1, n_pixel_values=17, **on, **changes)
 
 
 def found(path):
@@ -65,9 +66,9 @@ def test_more_particles_than_rows_do_not_hide_the_rows():
 
 def test_maps_of_every_kind_are_counted():
     assert knots_and_rows(fitted(transport=Histogram(64), n_axis_steps=0)) == (64, 200)
-    flow = pictures(n_particles=400, transport="histogram", n_knots=8).fit(PICTURES)
+    flow = pictures(8, n_particles=400, transport="histogram").fit(PICTURES)
     assert knots_and_rows(flow) == (8, 90)
-    assert knots_and_rows(pictures(n_particles=100, n_knots=4).fit(PICTURES)) == (32, 90)
+    assert knots_and_rows(pictures(4, n_particles=100).fit(PICTURES)) == (32, 90)
     rare = np.arange(90) < 7  # a class with maps of its own, of seven pictures
     flow.set_params(amplifier=math.inf).fit(PICTURES, rare)
     assert knots_and_rows(flow) == (8, 7)

@@ -217,16 +217,18 @@ def test_continuous_conditions_are_judged_together_with_x(weights):
 @pytest.mark.parametrize("kind", ["labels", "columns"])
 def test_early_stopping_sees_that_conditions_are_not_met_yet(kind, monkeypatch):
     """x alone is right from the start, being normal as the particles are; what depends on y is not."""
-    rules, make = [], SlicedWassersteinFlow._stopping_rule
-    monkeypatch.setattr(
-        SlicedWassersteinFlow,
-        "_stopping_rule",
-        lambda *args: rules.append(make(*args)) or rules[-1],
-    )
+    rules, begin = [], HeldOut.__init__
+
+    def recorded(rule, *args, **kwargs):
+        begin(rule, *args, **kwargs)
+        rules.append(rule)
+
+    monkeypatch.setattr(HeldOut, "__init__", recorded)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 2))
     y = (X[:, 0] > 0).astype(int) if kind == "labels" else X[:, :1] + 0.05 * rng.normal(size=(600, 1))
-    options = dict(n_particles=600, n_steps=40, early_stopping=True, validation_fraction=0.3)
+    options = dict(n_particles=600, n_steps=40, early_stopping=True)
+    options["options"] = VectorOptions(validation_fraction=0.3)
     SlicedWassersteinFlow(**options, random_state=0).fit(X, y)
     SlicedWassersteinFlow(**options, random_state=0).fit(X)
     joint, alone = (rule.distances for rule in rules)

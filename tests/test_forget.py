@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import events, flow, transports
 from sliceflow.online.counts import whole, whole_rows
 from sliceflow.online.first import Column
@@ -128,7 +128,7 @@ def test_the_secret_that_came_first_is_not_in_the_file(tmp_path):
     assert not any(value.tobytes() in file for value in secret[0])
 
 
-@pytest.mark.parametrize("changes", [{}, {"mirror": True}, {"directions": "cosines"}])
+@pytest.mark.parametrize("changes", [{}, {"mirror": True}, {"patch_basis": "cosines"}])
 def test_a_file_holds_nothing_of_forgotten_pictures(changes, tmp_path, no_clock):
     never = pictures(**changes).partial_fit(IMAGES[20:80], LABELS[20:80])
     model = pictures(**changes).partial_fit(IMAGES[:20], LABELS[:20], refresh=False)
@@ -233,11 +233,13 @@ def test_forget_says_which_directions_stay():
     grey, black = np.full((20, 8, 8), 8, np.uint8), np.zeros((40, 8, 8), np.uint8)
     black[np.arange(40), np.arange(40) % 8] = 16
     model = pictures().partial_fit(grey).partial_fit(black)
-    with pytest.warns(UserWarning, match="leave this behind: directions='cosines', chosen by \"auto\""):
+    with pytest.warns(
+        UserWarning, match="leave this behind: patch_basis='cosines', chosen by \"auto\""
+    ):
         model.forget(grey)
     waited = pictures().partial_fit(grey, refresh=False).partial_fit(black)
     assert waited._walk.patch_basis == "cosines"
-    with pytest.warns(UserWarning, match="directions='cosines'"):
+    with pytest.warns(UserWarning, match="patch_basis='cosines'"):
         waited.forget(grey)
     other = pictures().partial_fit(grey[:2], refresh=False).partial_fit(black)
     assert other._walk.patch_basis == "pixels"
@@ -374,7 +376,7 @@ def test_counting_can_be_interrupted_anywhere(change, monkeypatch):
     X, y = np.concatenate((rows(300), rows(5) * 1e4)), np.arange(305) % 2
     monkeypatch.setattr("sliceflow.online.counts.BUDGET", 1)
     monkeypatch.setattr("sliceflow.vectors.online.projection_budget", lambda device: 1)  # parts of 64
-    model = vectors(n_steps=1, n_axis_steps=1).partial_fit(X[:260], y[:260])
+    model = vectors(n_steps=1, options=VectorOptions(n_axis_steps=1)).partial_fit(X[:260], y[:260])
     arguments = (X[100:], y[100:] + 1) if change == "partial_fit" else (X[60:250], y[60:250])
     before = pickle.loads(pickle.dumps(model))
     add, calls, stop = Tally.add, 0, 0
@@ -487,18 +489,13 @@ def test_results_are_finite_or_an_error():
     ):
         model.sample(20_000, random_state=0)
     before = dict(vars(model))
+    changed = dict(entropy=10.0, options=VectorOptions(n_axis_steps=0))
     with pytest.raises(ValueError, match="came out infinite"):
-        model.set_params(entropy=10.0, n_axis_steps=0).fit(X)
-    assert vars(model) == before | {"entropy": 10.0, "n_axis_steps": 0}
-    picture = ImageFlow(
-        schedule="1[1]",
-        quality=1,
-        n_particles=20,
-        n_pixel_values=17,
-        options=PictureOptions(start_noise=1e38),
-    )
+        model.set_params(**changed).fit(X)
+    assert vars(model) == before | changed
+    picture = pictures(schedule="1[1]", n_particles=20, options=PictureOptions(start_noise=3e38))
     with pytest.raises(ValueError, match="came out infinite or as NaN"):
-        picture.set_params(random_state=0, start_noise=3e38).fit(IMAGES[:50])
+        picture.fit(IMAGES[:50])
     assert not hasattr(picture, "particles_")
 
 

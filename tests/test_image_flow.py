@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from collections import Counter
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -45,6 +46,13 @@ def refused(message, kind=ValueError):
     return pytest.raises(kind, match=f"^{re.escape(message)}$")
 
 
+def setting(name, value):
+    """One parameter, or one of the options."""
+    if name in {field.name for field in fields(PictureOptions)}:
+        return {"options": PictureOptions(**{name: value})}
+    return {name: value}
+
+
 # What comes out
 
 
@@ -58,7 +66,7 @@ def test_samples_have_the_layout_and_type_of_the_data(dtype, layout):
         images = images[..., :1]
     elif layout == "tensor":
         images = torch.from_numpy(images)
-    flow = ImageFlow(**{**quick, "levels": 256, "n_particles": 70}, schedule="1[1] 6[3]").fit(images)
+    flow = ImageFlow("1[1] 6[3]", 70, 2, random_state=0, device="cpu").fit(images)
     for out in (flow.particles_, flow.sample(70)):
         assert type(out) is type(images)
         assert out.dtype == images.dtype
@@ -255,14 +263,14 @@ def test_unknown_labels_are_refused_with_the_known_ones(labelled):
 
 
 def test_as_many_labels_as_samples_are_needed(labelled):
-    message = "labels have 2 rows but n_samples=3; pass one label, or one per sample"
+    message = "y has 2 labels but n_samples=3; pass one label, or one per sample"
     with refused(message):
         labelled.sample(3, y=[1, 2])
 
 
 def test_labels_of_a_model_without_are_refused(digits):
     flow = ImageFlow(**quick, schedule="1[1]").fit(digits[0])
-    with refused("labels were given but the model was fitted without; leave them out"):
+    with refused("y was given but the model was fitted without labels; leave y out"):
         flow.sample(3, y=1)
 
 
@@ -511,18 +519,14 @@ def test_no_knots_keep_no_model(digits):
         (
             "transport",
             "greedy",
-            "'auto', 'sorted', 'histogram' or a transport from sliceflow.engine.transports",
+            "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
         ),
-        (
-            "transport",
-            None,
-            "'auto', 'sorted', 'histogram' or a transport from sliceflow.engine.transports",
-        ),
+        ("transport", None, "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports"),
     ],
 )
 def test_parameters_are_checked(digits, name, value, what):
     with refused(f"{name}={value!r} must be {what}"):
-        ImageFlow(**{**quick, name: value}).fit(digits[0])
+        ImageFlow(**quick | setting(name, value)).fit(digits[0])
 
 
 @pytest.mark.parametrize("n_samples", [0, -3, 2.5])
@@ -590,7 +594,7 @@ def test_digits_are_recognised_and_not_copied(n_particles, accuracy):
 )
 def test_parameters_of_the_wrong_kind_are_named(digits, name, value):
     with pytest.raises(ValueError, match=f"{name}={value!r} must be"):
-        ImageFlow(**(quick | {name: value})).fit(digits[0])
+        ImageFlow(**quick | setting(name, value)).fit(digits[0])
 
 
 def test_numpy_integers_are_integers(digits):
@@ -636,7 +640,7 @@ def test_a_stage_that_is_ended_early_is_counted_as_it_was_run(digits):
 def test_parameters_changed_after_fitting_do_not_change_samples(digits):
     flow = ImageFlow(**quick, observed="top").fit(digits[0])
     before = flow.inpaint(digits[0][:5], 2, random_state=0)
-    flow.set_params(start_noise=1.0, dequantize=False)
+    flow.set_params(options=PictureOptions(start_noise=1.0, dequantize=False))
     assert np.array_equal(flow.inpaint(digits[0][:5], 2, random_state=0), before)
 
 

@@ -142,10 +142,11 @@ def test_an_estimate_grows_with_all_that_a_fit_has():
 
     least = estimate()
     for more in (
-        dict(n=100_000), dict(d=500), dict(m=100_000), dict(n_knots=1024), dict(n_steps=300),
-        dict(n_axis_steps=40), dict(transport=transports.Histogram(1 << 20)),
-        dict(frame=frames.Random(50_000)),
+        dict(n=100_000), dict(d=500), dict(m=100_000), dict(n_steps=300),
+        dict(options=VectorOptions(n_knots=1024)), dict(options=VectorOptions(n_axis_steps=40)),
+        dict(transport=transports.Histogram(1 << 20)), dict(frame=frames.Random(50_000)),
     ):  # fmt: skip
         assert estimate(**more) > least, more
-    assert estimate(n_steps=0, n_axis_steps=0) < least
-    assert estimate(d=6000, m=100, n_knots=8, n_steps=5) > 36e6 * 8 * 12  # twelve rotations
+    assert estimate(n_steps=0, options=VectorOptions(n_axis_steps=0)) < least
+    rotations = estimate(d=6000, m=100, n_steps=5, options=VectorOptions(n_knots=8))
+    assert rotations > 36e6 * 8 * 12  # twelve of them

@@ -11,34 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, load
+from models import FITTED, X, parts, vectors
+from sliceflow import ModelFileError, load
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.engine.transports import Histogram
 from sliceflow.storage import file as container
 from sliceflow.storage.models import RUN_FILE
 
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 3))
-PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
-quick = dict(n_particles=80, n_steps=4, random_state=3, device="cpu", n_knots=16)
-small = dict(
-    schedule="1[1] 3[2] 5[3]",
-    n_particles=60,
-    quality=2,
-    n_pixel_values=17,
-    random_state=3,
-    device="cpu",
-    n_knots=16,
-)
-FLOWS = {
-    "vectors": lambda: SlicedWassersteinFlow(**quick).fit(X, np.arange(60) % 3),
-    "floats": lambda: SlicedWassersteinFlow(**quick, entropy=0.01).fit(X.astype(np.float32)),
-    "columns": lambda: SlicedWassersteinFlow(**quick).fit(X, X[:, :2]),
-    "counted": lambda: SlicedWassersteinFlow(**quick, transport=Histogram(16)).fit(X).compress(0.01),
-    "pictures": lambda: ImageFlow(**small).fit(PICTURES, np.arange(50) % 2),
-    "bends": lambda: ImageFlow(**{**small, "n_knots": 4}, transport=Histogram(16)).fit(PICTURES),
-    "inpainting": lambda: ImageFlow(**small, observed="top").fit(PICTURES),
-}
+KINDS = ("vectors", "floats", "columns", "counted", "pictures", "bends", "inpainting")
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +25,14 @@ def saved(tmp_path_factory):
     """The text and tensors of a small model of each kind."""
     folder, kept = tmp_path_factory.mktemp("models"), {}
 
-    def parts(kind):
+    def copied(kind):
         if kind not in kept:
-            FLOWS[kind]().save(folder / kind)
-            kept[kind] = container.read(folder / kind)
+            FITTED[kind]().save(folder / kind)
+            kept[kind] = parts(folder / kind)
         text, tensors = kept[kind]
         return json.loads(json.dumps(text)), dict(tensors)
 
-    return parts
+    return copied
 
 
 def peak():
@@ -260,7 +239,7 @@ def test_a_type_that_is_none_of_labels_is_refused(saved, tmp_path, dtype):
     text, tensors = saved("pictures")
     text["pictures"]["dtype"] = dtype
     container.write(tmp_path / "m", text, tensors)
-    refused(tmp_path / "m", "pictures.dtype is .*, which does not go with its levels")
+    refused(tmp_path / "m", "pictures.dtype is .*, which does not go with its n_pixel_values")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
@@ -317,7 +296,7 @@ def test_what_would_make_samples_infinite_is_refused(saved, tmp_path, kind, chan
 
 def test_large_units_are_no_harm(tmp_path):
     for scale, dtype in ((1e30, np.float32), (1e-30, np.float32), (1e150, np.float64)):
-        flow = SlicedWassersteinFlow(**quick).fit((X * scale).astype(dtype))
+        flow = vectors().fit((X * scale).astype(dtype))
         flow.save(tmp_path / "m")
         samples = load(tmp_path / "m", device="cpu").sample(50, random_state=0)
         assert np.isfinite(samples).all()
@@ -325,7 +304,7 @@ def test_large_units_are_no_harm(tmp_path):
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
-    flow = SlicedWassersteinFlow(**quick, standardize=False).fit(X)
+    flow = vectors(standardize=False).fit(X)
     flow._units = replace(flow._units, scale=np.full(3, 1e307))
     with pytest.raises(ValueError, match=r"samples may not stay finite.*fit with rescaled columns"):
         flow.save(tmp_path / "m")
@@ -337,7 +316,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path):
 
 def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
     assert RUN_FILE in RunFolder.FILES
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     with pytest.raises(ModelFileError, match=r"is a folder without model.sliceflow; .* has ended$"):
         load(tmp_path)
     flow.save(tmp_path / RUN_FILE)
@@ -413,12 +392,12 @@ def fuzz(saved, tmp_path, kind, count):
     assert used > count // 50
 
 
-@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_changed_models_are_refused_or_give_finite_samples(saved, tmp_path, kind):
     fuzz(saved, tmp_path, kind, 40)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_thousands_of_changed_models_are_refused_or_give_finite_samples(saved, tmp_path, kind):
     fuzz(saved, tmp_path, kind, 1500)

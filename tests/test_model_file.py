@@ -10,7 +10,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from safetensors import safe_open
 from sklearn.datasets import load_digits
 
 import sliceflow
+from models import FITTED, PICTURES, RNG, X, parts, pictures, vectors
 from sliceflow import (
     ImageFlow,
     ModelFileError,
@@ -34,22 +34,9 @@ from sliceflow import (
 from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.storage import file as container
-from sliceflow.storage.models import FORMAT
+from sliceflow.storage.models import FORMAT, OLDEST
 
 DATA = Path(__file__).parent / "data"
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 3))
-PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
-quick = dict(n_particles=80, n_steps=4, random_state=3, device="cpu", n_knots=16)
-small = dict(
-    schedule="1[1] 3[2] 5[3]",
-    n_particles=60,
-    quality=2,
-    n_pixel_values=17,
-    random_state=3,
-    device="cpu",
-    n_knots=16,
-)
 LABELS = {
     "ints": np.arange(60) % 3,
     "small ints": (np.arange(60) % 3).astype(np.int8),
@@ -91,7 +78,6 @@ def same(a, b):
     amplifier=st.sampled_from([0.0, 10.0]),
     standardize=st.booleans(),
     particles=st.booleans(),
-    compressed=st.booleans(),
 )
 def test_vectors_sample_the_same_bits_after_saving(
     tmp_path_factory,
@@ -103,19 +89,15 @@ def test_vectors_sample_the_same_bits_after_saving(
     amplifier,
     standardize,
     particles,
-    compressed,
 ):
     y = {"none": None, "labels": LABELS["ints"], "columns": X[:, :2] * 3 + 1}[condition]
-    flow = SlicedWassersteinFlow(
-        **quick,
+    flow = vectors(
         frame=frame,
         transport=transport,
         entropy=entropy,
         amplifier=amplifier,
         standardize=standardize,
     ).fit(X.astype(dtype), y)
-    if compressed:
-        flow.compress()
     loaded = again(flow, tmp_path_factory.getbasetemp() / "vectors.sliceflow", particles=particles)
     assert loaded.get_params() == flow.get_params()
     same(loaded.sample(70, random_state=1), flow.sample(70, random_state=1))
@@ -131,14 +113,15 @@ def test_vectors_sample_the_same_bits_after_saving(
 
 @pytest.mark.filterwarnings("error")
 def test_parameters_may_be_numbers_of_numpy(tmp_path):
-    numbers = dict(n_particles=np.int64(60), n_pixel_values=PICTURES.max() + 1, n_knots=np.int64(16))
-    more = dict(quality=np.int32(2), taper=np.float32(0.5), mirror=np.bool_(True), clusters=np.int64(1))
-    pictures = ImageFlow(**numbers, **more, transport=Histogram(np.int64(8))).fit(PICTURES)
+    numbers = dict(n_particles=np.int64(60), n_pixel_values=PICTURES.max() + 1, quality=np.int32(2))
+    numbers |= dict(mirror=np.bool_(True), n_clusters=np.int64(1), transport=Histogram(np.int64(8)))
+    options = PictureOptions(n_knots=np.int64(16), taper=np.float32(0.5))
+    drawn = ImageFlow(**numbers, options=options).fit(PICTURES)
     frame = Random(np.int64(5))
     rows = SlicedWassersteinFlow(
         np.int64(60), np.int64(3), frame, options=VectorOptions(taper=np.float32(0.5))
     ).fit(X)
-    for flow in (pictures, rows):
+    for flow in (drawn, rows):
         loaded = again(flow, tmp_path / "flow.sliceflow")
         same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
 
@@ -151,12 +134,11 @@ def test_parameters_may_be_numbers_of_numpy(tmp_path):
     upsampling=st.sampled_from(["lanczos", "bilinear", "nearest"]),
     clip=st.booleans(),
     mirror=st.booleans(),
-    compressed=st.booleans(),
 )
 def test_pictures_sample_the_same_bits_after_saving(
-    tmp_path_factory, condition, transport, layout, upsampling, clip, mirror, compressed
+    tmp_path_factory, condition, transport, layout, upsampling, clip, mirror
 ):
-    pictures = {
+    images = {
         "grey": PICTURES,
         "colour": np.stack([PICTURES] * 3, axis=3),
         "floats": (PICTURES / 16).astype(np.float32),
@@ -165,20 +147,17 @@ def test_pictures_sample_the_same_bits_after_saving(
     mask = np.arange(20).reshape(5, 4) % 3 == 0
     observed = {"top": "top", "mask": mask, "nothing observed": np.zeros((5, 4), bool)}.get(condition)
     labels = np.array(["even", "odd"])[np.arange(50) % 2] if condition == "labels" else None
-    flow = ImageFlow(
-        **small,
+    flow = pictures(
         transport=transport,
-        options=PictureOptions(upsampling=upsampling, clip=clip),
+        options=PictureOptions(n_knots=16, upsampling=upsampling, clip=clip),
         mirror=mirror,
         observed=observed,
-    ).fit(pictures, labels)
-    if compressed:
-        flow.compress()
+    ).fit(images, labels)
     loaded = again(flow, tmp_path_factory.getbasetemp() / "pictures.sliceflow", particles=True)
     if condition != "nothing observed" and observed is not None:
         same(
-            loaded.inpaint(pictures[:4], 3, random_state=1),
-            flow.inpaint(pictures[:4], 3, random_state=1),
+            loaded.inpaint(images[:4], 3, random_state=1),
+            flow.inpaint(images[:4], 3, random_state=1),
         )
     else:
         same(loaded.sample(30, random_state=1), flow.sample(30, random_state=1))
@@ -194,7 +173,7 @@ def test_pictures_sample_the_same_bits_after_saving(
 @pytest.mark.parametrize("kind", LABELS)
 def test_labels_of_every_kind_come_back(tmp_path, kind):
     y = LABELS[kind]
-    flow = SlicedWassersteinFlow(**quick).fit(X, y)
+    flow = vectors().fit(X, y)
     loaded = again(flow, tmp_path / "m", particles=True)
     assert loaded.classes_.dtype == flow.classes_.dtype
     assert loaded.classes_.tolist() == flow.classes_.tolist()
@@ -209,14 +188,14 @@ def test_labels_of_every_kind_come_back(tmp_path, kind):
 def test_a_label_that_json_cannot_write_is_refused(tmp_path):
     y = np.empty(60, dtype=object)
     y[:] = [frozenset({i % 2}) for i in range(60)]
-    flow = SlicedWassersteinFlow(**quick).fit(X, y)
+    flow = vectors().fit(X, y)
     with pytest.raises(ValueError, match=r"is a frozenset, which a file cannot keep; use strings"):
         flow.save(tmp_path / "m")
     assert not list(tmp_path.iterdir())
 
 
 def test_tensors_and_names_of_columns_come_back(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(torch.from_numpy(X).float())
+    flow = vectors().fit(torch.from_numpy(X).float())
     loaded = again(flow, tmp_path / "m", particles=True)
     same(loaded.sample(5, random_state=1), flow.sample(5, random_state=1))
     same(loaded.particles_, flow.particles_)
@@ -228,32 +207,30 @@ def test_a_stage_that_a_listener_ended_is_kept_as_it_is(tmp_path):
     def stop(event):
         return event.stage_index == 0 and event.step == 1
 
-    flow = SlicedWassersteinFlow(**quick).fit(X, listeners=(stop,))
+    flow = vectors().fit(X, listeners=(stop,))
     loaded = again(flow, tmp_path / "m")
     assert loaded.history_["stage"] == ["flow", "flow", "axis", "axis"]
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
-    pictures = ImageFlow(**small).fit(PICTURES, listeners=(lambda e: e.stage_index == 1,))
-    same(again(pictures, tmp_path / "m").sample(9, random_state=1), pictures.sample(9, random_state=1))
+    flow = pictures().fit(PICTURES, listeners=(lambda e: e.stage_index == 1,))
+    same(again(flow, tmp_path / "m").sample(9, random_state=1), flow.sample(9, random_state=1))
 
 
 def test_a_flow_of_no_steps_is_a_model_too(tmp_path):
-    flow = SlicedWassersteinFlow(**{**quick, "n_steps": 0}, options=VectorOptions(n_axis_steps=0)).fit(
-        X
-    )
+    flow = vectors(n_axis_steps=0, n_steps=0).fit(X)
     same(again(flow, tmp_path / "m").sample(9, random_state=1), flow.sample(9, random_state=1))
 
 
 def test_saving_what_was_loaded_gives_the_same_file(tmp_path):
     for flow in (
-        SlicedWassersteinFlow(**quick).fit(X, LABELS["tuples"]),
-        ImageFlow(**small, observed="left").fit(PICTURES),
+        vectors().fit(X, LABELS["tuples"]),
+        pictures(observed="left").fit(PICTURES),
     ):
         again(flow, tmp_path / "a", particles=True).save(tmp_path / "b", particles=True)
         assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_particles_are_left_out_unless_asked_for(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     loaded = again(flow, tmp_path / "m")
     assert not hasattr(loaded, "particles_")
     with pytest.raises(
@@ -268,7 +245,7 @@ def test_particles_are_left_out_unless_asked_for(tmp_path):
 
 
 def test_a_loaded_model_can_be_fitted_again(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     same(again(flow, tmp_path / "m").fit(X).particles_, flow.particles_)
 
 
@@ -294,18 +271,16 @@ class OwnTables(Sorted):
 
 
 def test_a_transport_of_the_users_own_is_forgotten_and_a_frame_is_refused(tmp_path):
-    flow = SlicedWassersteinFlow(**quick, transport=OwnTransport()).fit(X)
+    flow = vectors(transport=OwnTransport()).fit(X)
     loaded = again(flow, tmp_path / "m")
     assert loaded.transport == "auto"
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
-    flow = SlicedWassersteinFlow(**quick, frame=OwnFrame()).fit(X)
+    flow = vectors(frame=OwnFrame()).fit(X)
     with pytest.raises(
         ValueError, match=r"^frame=OwnFrame\(\) cannot be saved: .* Random, Orthogonal, Ax"
     ):
         flow.save(tmp_path / "n")
-    flow = SlicedWassersteinFlow(
-        **quick, transport=OwnTables(), options=VectorOptions(n_axis_steps=0)
-    ).fit(X)
+    flow = vectors(n_axis_steps=0, transport=OwnTables()).fit(X)
     with pytest.raises(ValueError, match=r"^a OwnTable cannot be saved"):
         flow.save(tmp_path / "n")
 
@@ -314,11 +289,11 @@ def test_what_is_not_fitted_or_keeps_no_maps_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="not fitted yet"):
         SlicedWassersteinFlow().save(tmp_path / "m")
     with pytest.raises(ValueError, match="n_knots=0, which keeps no maps"):
-        ImageFlow(**{**small, "n_knots": 0}).fit(PICTURES).save(tmp_path / "m")
+        pictures(n_knots=0).fit(PICTURES).save(tmp_path / "m")
 
 
 def test_the_file_is_safetensors_with_one_json_text(tmp_path):
-    ImageFlow(**small).fit(PICTURES).save(tmp_path / "m")
+    pictures().fit(PICTURES).save(tmp_path / "m")
     with safe_open(tmp_path / "m", framework="np") as file:
         text = json.loads(file.metadata()["sliceflow"])
         assert file.get_tensor("tables.0.0.knots").shape == (2, 128)
@@ -329,33 +304,33 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
 
 
 def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
-    flow = ImageFlow(**small, options=PictureOptions(precision="float16")).fit(PICTURES)
+    flow = pictures(options=PictureOptions(precision="float16")).fit(PICTURES)
     loaded = again(flow, tmp_path / "m")
-    assert loaded.precision == "float16"
+    assert loaded.options.precision == "float16"
     assert loaded._walk.precision is None  # a CPU has float32 only
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
     other = load(tmp_path / "m", device="cpu", precision="float32")
-    assert (other.precision, other._walk.precision) == ("float32", None)
+    assert (other.options.precision, other._walk.precision) == ("float32", None)
     same(other.sample(9, random_state=1), flow.sample(9, random_state=1))
     with pytest.raises(ValueError, match="precision='float8'"):
         load(tmp_path / "m", device="cpu", precision="float8")
-    SlicedWassersteinFlow(**quick).fit(X).save(tmp_path / "v")
+    vectors().fit(X).save(tmp_path / "v")
     with pytest.raises(ValueError, match="is of pictures"):
         load(tmp_path / "v", device="cpu", precision="float32")
 
 
 @pytest.mark.gpu
 def test_what_was_fitted_on_a_gpu_samples_on_a_cpu_and_back(tmp_path):
-    flow = SlicedWassersteinFlow(**{**quick, "device": "cuda"}).fit(X, LABELS["ints"])
+    flow = vectors(device="cuda").fit(X, LABELS["ints"])
     flow.save(tmp_path / "m")
     wanted = flow.sample(50, 1, random_state=0)
     same(load(tmp_path / "m", device="cuda").sample(50, 1, random_state=0), wanted)
     assert (
         np.abs(load(tmp_path / "m", device="cpu").sample(50, 1, random_state=0) - wanted).max() < 1e-6
     )
-    pictures = ImageFlow(**{**small, "device": "cuda"}).fit(PICTURES)
-    pictures.save(tmp_path / "m")
-    wanted = pictures.sample(50, random_state=0)
+    flow = pictures(device="cuda").fit(PICTURES)
+    flow.save(tmp_path / "m")
+    wanted = flow.sample(50, random_state=0)
     same(load(tmp_path / "m", device="cuda").sample(50, random_state=0), wanted)
     other = load(tmp_path / "m", device="cpu").sample(50, random_state=0)
     assert np.abs(other.astype(int) - wanted).mean() < 0.1
@@ -363,13 +338,13 @@ def test_what_was_fitted_on_a_gpu_samples_on_a_cpu_and_back(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [40, 500, 3000])
-@pytest.mark.parametrize("directions", ["pixels", "cosines"])
-def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, directions, n):
+@pytest.mark.parametrize("patch_basis", ["pixels", "cosines"])
+def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, patch_basis, n):
     """Rotations out of the pool and not, filled up and not (4[4]), maps for each class, few knots."""
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target
     options = dict(n_pixel_values=17, amplifier=math.inf, transport="histogram", random_state=0)
-    options["directions"] = directions
+    options["patch_basis"] = patch_basis
     flow = ImageFlow("2[2] 4[4] 5[5] 8[8,7,5,4]", 6000, 8, **options, device="cuda")
     flow.fit(images, labels).save(tmp_path / "m")
     assert flow._walk.apart == 10
@@ -384,7 +359,7 @@ def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, dire
 
 
 def test_another_process_samples_the_same(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(X, LABELS["strings"])
+    flow = vectors().fit(X, LABELS["strings"])
     flow.save(tmp_path / "m")
     code = (
         "import sys, sliceflow; f = sliceflow.load(sys.argv[1], device='cpu');"
@@ -415,16 +390,13 @@ sys.stdout.write(flow.sample(20, 7, random_state=0).tobytes().hex())
 """
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path, compressed):
+def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path):
     """As the wheel has it: the package's folder alone, away from this repository."""
     digits = load_digits()
     flow = ImageFlow(
         quality=2, n_particles=1000, n_pixel_values=17, random_state=0, transport="histogram"
     )
     flow.set_params(device="cpu").fit(digits.images.astype(np.uint8), digits.target)
-    if compressed:
-        flow.compress()
     flow.save(tmp_path / "digits.sliceflow")
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
@@ -450,8 +422,8 @@ def test_files_of_every_format_still_sample_what_they_did(path):
     flow = load(path, device="cpu")
     recorded = json.loads(path.with_suffix(".json").read_text())
     if "inpaint" in recorded:
-        pictures = np.array(recorded["pictures"], dtype=np.uint8)
-        samples = flow.inpaint(pictures, 2, random_state=0)
+        images = np.array(recorded["pictures"], dtype=np.uint8)
+        samples = flow.inpaint(images, 2, random_state=0)
         assert np.abs(samples.astype(int) - np.array(recorded["inpaint"])).max() <= 1
     else:
         for y, wanted in zip(recorded["y"], recorded["samples"], strict=True):
@@ -475,10 +447,8 @@ def test_files_of_every_format_are_saved_in_the_newest_with_the_same_maps(path, 
 
 def test_there_is_a_file_of_every_format_for_every_kind_of_model():
     names = {path.name for path in DATA.glob("*.sliceflow")}
-    since = {"vectors": 1, "pictures": 1, "compact": 1, "inpainting": 1, "classes": 3, "bends": 3}
-    assert names == {
-        f"{kind}-{n}.sliceflow" for kind, first in since.items() for n in range(first, FORMAT + 1)
-    }
+    kinds = ("vectors", "pictures", "inpainting", "classes", "bends")
+    assert names >= {f"{kind}-{n}.sliceflow" for kind in kinds for n in range(OLDEST, FORMAT + 1)}
 
 
 # Writing
@@ -486,7 +456,7 @@ def test_there_is_a_file_of_every_format_for_every_kind_of_model():
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "m"
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     flow.save(path)
     before = path.read_bytes()
     flow.fit(X + 1)
@@ -507,7 +477,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
 
 def test_a_write_that_stops_halfway_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "m"
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     flow.save(path)
     before = path.read_bytes()
     real, left = container._bytes, [0]
@@ -529,7 +499,7 @@ def test_a_write_that_stops_halfway_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_saving_into_a_folder_or_nowhere_says_so(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
         flow.save(tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -537,7 +507,7 @@ def test_saving_into_a_folder_or_nowhere_says_so(tmp_path):
 
 
 def test_a_saved_file_has_the_rights_of_any_new_file_and_links_are_followed(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     (tmp_path / "plain").touch()
     (tmp_path / "link").symlink_to(tmp_path / "m")
     flow.save(tmp_path / "link")
@@ -548,7 +518,7 @@ def test_a_saved_file_has_the_rights_of_any_new_file_and_links_are_followed(tmp_
 
 def test_whose_label_it_was_is_not_in_the_file(tmp_path):
     y = np.array(["b", "a", "c"])[RNG.integers(0, 3, 60)]
-    SlicedWassersteinFlow(**quick).fit(X, y).save(tmp_path / "m")
+    vectors().fit(X, y).save(tmp_path / "m")
     kept = parts(tmp_path / "m").tensors["codes"]
     assert kept.dtype == torch.int32
     assert kept.tolist() == sorted("abc".index(label) for label in y)
@@ -571,7 +541,7 @@ def test_tensors_are_aligned_in_the_file(tmp_path):
 
 
 def test_a_distance_that_was_no_number_is_none_again(tmp_path):
-    flow = SlicedWassersteinFlow(**quick).fit(X)
+    flow = vectors().fit(X)
     flow.history_["distance"][1] = math.nan
     flow.history_["distance"][2] = math.inf
     kept = again(flow, tmp_path / "m").history_["distance"]
@@ -579,7 +549,7 @@ def test_a_distance_that_was_no_number_is_none_again(tmp_path):
 
 
 def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
-    ImageFlow(**small).fit(PICTURES).save(tmp_path / "m")
+    pictures().fit(PICTURES).save(tmp_path / "m")
     kinds = {"auto": torch.float16, "float32": torch.float32}  # as on a GPU
     choose = "sliceflow.pictures.plan.choose_operands"
     monkeypatch.setattr(choose, lambda precision, device: kinds[precision])
@@ -592,7 +562,7 @@ def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
 
 def test_codes_of_no_class_and_names_of_no_column_are_refused(tmp_path):
     path = tmp_path / "m"
-    SlicedWassersteinFlow(**quick).fit(pd.DataFrame(X, columns=list("abc")), LABELS["ints"]).save(path)
+    vectors().fit(pd.DataFrame(X, columns=list("abc")), LABELS["ints"]).save(path)
     good = parts(path)
     for wrong in (3, -1):
         codes = good.tensors["codes"].clone()
@@ -604,19 +574,10 @@ def test_codes_of_no_class_and_names_of_no_column_are_refused(tmp_path):
         refuses(path, f"columns has {len(names)} names for 3 columns")
 
 
-@pytest.fixture(scope="module", params=["vectors", "pictures", "compact", "inpainting", "classes"])
+@pytest.fixture(scope="module", params=["tuples", "pictures", "bends", "inpainting", "classes"])
 def model(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / f"{request.param}.sliceflow"
-    flow = {
-        "vectors": lambda: SlicedWassersteinFlow(**quick).fit(X, LABELS["tuples"]),
-        "pictures": lambda: ImageFlow(**small).fit(PICTURES, np.arange(50) % 2),
-        "compact": lambda: ImageFlow(**small, transport="histogram").fit(PICTURES).compress(),
-        "inpainting": lambda: ImageFlow(**small, observed="top").fit(PICTURES),
-        "classes": lambda: ImageFlow(**small, transport=Histogram(16), amplifier=math.inf).fit(
-            PICTURES, np.arange(50) % 2
-        ),
-    }[request.param]()
-    flow.save(path, particles=True)
+    FITTED[request.param]().save(path, particles=True)
     return path
 
 
@@ -624,16 +585,6 @@ def refuses(path, message="."):
     with pytest.raises(ModelFileError, match=message) as caught:
         load(path, device="cpu")
     assert str(path) in str(caught.value)
-
-
-@dataclass
-class Parts:
-    text: dict
-    tensors: dict
-
-
-def parts(path):
-    return Parts(*container.read(path))
 
 
 def test_a_file_cut_off_anywhere_is_refused(model, tmp_path):

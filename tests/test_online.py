@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow, kernels, metrics
+from sliceflow import (
+    ImageFlow,
+    PictureOptions,
+    SlicedWassersteinFlow,
+    VectorOptions,
+    kernels,
+    metrics,
+)
 from sliceflow.engine import frames, transports
 from sliceflow.engine.compact import CompactTable
 from sliceflow.engine.flow import Flow
@@ -21,6 +28,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.kernels import reference
 from sliceflow.online.counts import Place
 from sliceflow.online.tally import Tally, mixed
+from sliceflow.pictures.online import LevelPlace
 from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.tiles import Tiles
 
@@ -197,7 +205,8 @@ def test_projections_do_not_depend_on_the_company(kind):
         side = 11 if kind == "tiles" else 7
         space, d = Subspace(2, 11, 11, side, side), 242
         frame = Tiles(2, side, side, 5)
-    place = Place(Flow([Stage("", frame, 3)], Seed(0)), 0, space)
+    flow = Flow([Stage("", frame, 3)], Seed(0))
+    place = Place(flow, 0) if space is None else LevelPlace(flow, 0, space)
     x = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (d, 500))).float()
 
     def project(x):
@@ -237,11 +246,11 @@ def test_ten_batches_of_vectors_are_one(labelled):
     assert_same(one, ten)
 
 
-@pytest.mark.parametrize("directions", ["pixels", "cosines"])
+@pytest.mark.parametrize("patch_basis", ["pixels", "cosines"])
 @pytest.mark.parametrize("amplifier", [None, 10.0, math.inf])
-def test_ten_batches_of_pictures_are_one(amplifier, directions):
+def test_ten_batches_of_pictures_are_one(amplifier, patch_basis):
     X, y = IMAGES[:300], None if amplifier is None else LABELS[:300]
-    settings = dict(directions=directions, amplifier="auto" if amplifier is None else amplifier)
+    settings = dict(patch_basis=patch_basis, amplifier="auto" if amplifier is None else amplifier)
     one = pictures(**settings).partial_fit(X, y)
     ten = pictures(**settings)
     for i, part in enumerate(np.array_split(np.random.default_rng(1).permutation(300), 10)):
@@ -276,11 +285,11 @@ def test_a_batch_far_from_the_first_is_reached():
     assert np.all((flow.particles_[:, 0] < 100) | (flow.particles_[:, 0] > 900))
 
 
-@pytest.mark.parametrize("directions", ["pixels", "cosines"])
+@pytest.mark.parametrize("patch_basis", ["pixels", "cosines"])
 @pytest.mark.parametrize("amplifier", [None, 10.0, math.inf])
-def test_it_is_a_fit_on_all_the_data_with_the_same_seed(amplifier, directions):
+def test_it_is_a_fit_on_all_the_data_with_the_same_seed(amplifier, patch_basis):
     y = None if amplifier is None else LABELS
-    settings = dict(quality=6, n_particles=1797, directions=directions)
+    settings = dict(quality=6, n_particles=1797, patch_basis=patch_basis)
     settings |= dict(amplifier="auto" if amplifier is None else amplifier)
     fit = pictures(transport=transports.Histogram(1024), **settings).fit(IMAGES, y)
     online = pictures(**settings).partial_fit(IMAGES, y)
@@ -442,7 +451,7 @@ def test_a_partial_refresh_needs_the_same_classes_and_a_model():
     flow.refresh()
     with pytest.raises(ValueError, match="last=0 must be"):
         flow.refresh(0)
-    empty = pictures(n_knots=0).partial_fit(IMAGES[:50])
+    empty = pictures(options=PictureOptions(n_knots=0)).partial_fit(IMAGES[:50])
     with pytest.raises(ValueError, match="n_knots=0"):
         empty.refresh(1)
 
@@ -571,7 +580,7 @@ def test_what_cannot_be_counted_is_refused():
     with pytest.raises(ValueError, match="early_stopping"):
         vectors(early_stopping=True).partial_fit(X)
     with pytest.raises(ValueError, match="n_steps=0 must be at least 1 for partial_fit"):
-        vectors(n_steps=0, n_axis_steps=0).partial_fit(X)
+        vectors(n_steps=0, options=VectorOptions(n_axis_steps=0)).partial_fit(X)
     with pytest.raises(ValueError, match="random directions"):
         vectors(frame="random").partial_fit(X, y)
     vectors(frame=frames.Random(20)).partial_fit(X)
