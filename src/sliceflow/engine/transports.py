@@ -31,7 +31,7 @@ __all__ = [
     "Transport",
 ]
 
-Both = tuple[Runs, Runs] | None
+RunPair = tuple[Runs, Runs] | None
 
 MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
 
@@ -78,7 +78,7 @@ class Transport(Protocol):
         """How many particles and how many data a step looks at; None looks at all of them."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair = None) -> Fit:
         """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data.
 
         With `runs`, of the particles and of the data, every class by itself; not all transports can.
@@ -212,7 +212,7 @@ class Sorted:
     def __post_init__(self) -> None:
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         if runs is not None:
             raise ValueError(
                 "amplifier=inf counts every class by itself, and transport='sorted' does not count; "
@@ -263,7 +263,7 @@ class Histogram:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         if runs is None:
             return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
         of_p, of_q = runs
@@ -312,7 +312,7 @@ class Auto:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
 
     def chosen(self, n: int) -> Sorted | Histogram:

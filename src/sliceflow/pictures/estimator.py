@@ -38,8 +38,8 @@ from sliceflow.pictures.plan import (
 )
 from sliceflow.pictures.samples import Offline, proportional_codes, sample_codes
 from sliceflow.pictures.start import PictureStart, begin
-from sliceflow.ranks.ranks import Ranks
-from sliceflow.storage.checkpoints import Keeper, identity, same_on_all
+from sliceflow.ranks import Ranks
+from sliceflow.storage.checkpoints import CheckpointWriter, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved
@@ -160,7 +160,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
         checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.ranks.joined`, all of which call this with the same parameters.
+        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters.
             Pictures and labels are then this rank's own, and `particles_` and `particle_conditions_`
             this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
@@ -176,10 +176,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             device=self.device,
             ranks=together,
         )
-        seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
+        seed, keeper = together.broadcast(Seed.of(self.random_state)), None
         if checkpoint_dir is not None:
             of = identity(self, data.device, seed, **data.digests(together))
-            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
+            keeper = CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together)
             seed = keeper.seed
         if self.mirror:
             data = data.with_mirror_images()

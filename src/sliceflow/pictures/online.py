@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import events, transports
 from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
@@ -237,7 +237,7 @@ class PicturesOnline(Online):
         )
         place = None
         if walk.apart and particles.y is not None:
-            y, _, place, runs = arranged(particles.y, walk.apart)
+            y, _, place, runs = sort_by_class(particles.y, walk.apart)
             particles = Cloud(particles.x, y, runs)
         run = Run()
         if last is not None:

@@ -15,7 +15,7 @@ from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.levels import PATCH_BASES
 from sliceflow.pictures.options import PictureOptions
-from sliceflow.ranks.ranks import Ranks
+from sliceflow.ranks import Ranks
 
 if TYPE_CHECKING:
     from sliceflow.pictures.estimator import ImageFlow

@@ -12,7 +12,7 @@ from torch import Tensor
 from sliceflow.devices import columns_looked_at, need_memory, projection_budget
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.batches import MiniBatches, divide, divide_apart
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.random import Seed
@@ -31,7 +31,7 @@ from sliceflow.pictures.plan import (
     direction_bytes,
 )
 from sliceflow.pictures.tiles import Tiles
-from sliceflow.ranks.ranks import Place, Ranks, weighed
+from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 
 if TYPE_CHECKING:
     from sliceflow.pictures.estimator import ImageFlow
@@ -119,13 +119,13 @@ def begin(flow: ImageFlow, data: PictureData, seed: Seed, ranks: Ranks | None) -
     if share != kept:
         _check_memory(one, data, share, stages, directions, most, bins)
     if apart and codes_p is not None:
-        codes_p, _, stand, whole = arranged(codes_p, apart)
+        codes_p, _, stand, whole = sort_by_class(codes_p, apart)
         place = stand if place is None else stand[place]
         runs = whole.part(share.slice)
     seen = None if amplifier == 0 else codes_p
     batches, n_seen = _batches(data, m, codes, seen, apart, most, seed.child("batches"), ranks)
     if ranks is not None:  # all ranks have the same maps
-        transport = ranks.shared(transport, n_seen)
+        transport = shared_transport(transport, ranks, n_seen)
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(layout.dimension, share.count, dtype=torch.float32, device=data.device)
     noise.child("start").fill(x).mul_(flow._options.start_noise)
@@ -158,7 +158,7 @@ def _labels(
         return rows, torch.cat((codes[rows], more)), None
     more = codes[:0]
     if model:
-        more = conditions.further(codes, codes[rows], math.isinf(amplifier), seed.child("further"))
+        more = conditions.extra_codes(codes, codes[rows], math.isinf(amplifier), seed.child("further"))
     if len(more) == 0:
         return rows, codes[rows], None
     order = seed.child("mixed").permutation(m + len(more))
@@ -183,7 +183,7 @@ def _batches(
         return MiniBatches(order=torch.argsort(data.own_codes, stable=True)), n_seen
     if ranks is None:
         return divide(m, data.n, most, codes_p, codes, seed, data.device), n_seen
-    batches, left_out = weighed(codes, codes_p, data.here, data.device)
+    batches, left_out = weighted_batches(codes, codes_p, data.here, data.device)
     return batches, n_seen - left_out
 
 
@@ -193,7 +193,7 @@ def _observed(
     """The particles' observed pixels: the pictures' own, each used equally often, also by the kept."""
     seeds = seed.child("conditions"), seed.child("conditions", "further")
     counts = kept.total, share.total - kept.total
-    numbers = torch.cat([conditions.evenly(data.n, *of) for of in zip(counts, seeds, strict=True)])
+    numbers = torch.cat([conditions.even_rows(data.n, *of) for of in zip(counts, seeds, strict=True)])
     numbers = numbers[share.slice]
     return data.layout.encode(
         data.picked(numbers.to(data.device), ranks),

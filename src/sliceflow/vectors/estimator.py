@@ -24,8 +24,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.errors import is_int, need, need_finite
 from sliceflow.online.growing import Growing
-from sliceflow.ranks.ranks import Ranks
-from sliceflow.storage.checkpoints import Keeper, digest, identity, same_on_all
+from sliceflow.ranks import Ranks
+from sliceflow.storage.checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved
@@ -174,7 +174,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
         checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.ranks.joined`, all of which call this with the same parameters. X
+        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters. X
             and y are then this rank's own rows, `particle_conditions` all of them, and `particles_`
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
@@ -187,10 +187,10 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             together, self, device, checkpoint_dir, particle_conditions=digest(particle_conditions)
         )
         given = read(self, X, y, together)
-        seed, keeper = together.told_by_first(Seed.of(self.random_state)), None
+        seed, keeper = together.broadcast(Seed.of(self.random_state)), None
         if checkpoint_dir is not None:
             of = identity(self, device, seed, **given.digests(particle_conditions, together))
-            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
+            keeper = CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together)
             seed = keeper.seed
 
         units = Units.of(given.X, self.standardize, together, given.place.total)

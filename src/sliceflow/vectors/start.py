@@ -17,7 +17,7 @@ from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Transport
 from sliceflow.errors import need
-from sliceflow.ranks.ranks import Place, Ranks, weighed
+from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.memory import check_memory
 from sliceflow.vectors.parameters import transport_of
@@ -154,7 +154,7 @@ def looked_at(
         return None, 0
     pair = (rows.codes, codes_p) if flow.conditional else (None, None)
     first = rows.place.first
-    return weighed(*pair, torch.arange(first, first + rows.place.count), device)
+    return weighted_batches(*pair, torch.arange(first, first + rows.place.count), device)
 
 
 def count_particles(
@@ -218,7 +218,7 @@ def _conditions(
     if y_p is not None:
         codes = rows.condition.encode(y_p)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
-            label = conditions.shown(y_p[lost.numpy()][0])
+            label = conditions.format_label(y_p[lost.numpy()][0])
             raise ValueError(
                 f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
                 "more of them or set early_stopping=False"
@@ -227,9 +227,9 @@ def _conditions(
         numbers = conditions.proportional(rows.codes, m, seed, least=1)
         y_p, codes = rows.y[numbers.numpy()], rows.codes[numbers]
     if not seen:
-        further = conditions.evenly(m, max(m, conditions.ENOUGH) - m, seed)
+        further = conditions.even_rows(m, max(m, conditions.ENOUGH) - m, seed)
         return y_p, torch.cat((codes, codes[further])), None
-    more = conditions.further(rows.codes, codes, False, seed.child("further"))
+    more = conditions.extra_codes(rows.codes, codes, False, seed.child("further"))
     if not given and len(more) == 0:
         return y_p, codes, None
     order = seed.permutation(m + len(more))  # the flow wants them in random order
@@ -239,7 +239,7 @@ def _conditions(
 def _shared(flow: Flow, transport: Transport, ranks: Ranks, n: int) -> tuple[Flow, Transport]:
     """The flow and the transport with which ranks simulate, `n` particles and data in all."""
     stages = [
-        replace(stage, transport=stage.transport and ranks.shared(stage.transport, n))
+        replace(stage, transport=stage.transport and shared_transport(stage.transport, ranks, n))
         for stage in flow.schedule
     ]
-    return replace(flow, schedule=stages), ranks.shared(transport, n)
+    return replace(flow, schedule=stages), shared_transport(transport, ranks, n)
