@@ -35,10 +35,6 @@ def main() -> None:
     samples = [pictures.sample(4, y, random_state=0).tolist() for y in ys]
     keep("pictures", pictures, {"y": ys, "samples": samples})
 
-    pictures.compress()
-    samples = [pictures.sample(4, y, random_state=0).tolist() for y in ys]
-    keep("compact", pictures, {"y": ys, "samples": samples})
-
     digits = load_digits()
     classes = ImageFlow(
         **options | dict(schedule="1[1] 4[3] 8[3]", quality=2, n_knots=8),

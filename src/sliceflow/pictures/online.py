@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import events, transports
 from sliceflow.engine.batches import MiniBatches
@@ -18,7 +19,6 @@ from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
-from sliceflow.kernels import reference
 from sliceflow.online.counts import REACH, Ledger, Place, whole
 from sliceflow.online.first import First
 from sliceflow.online.growing import can_go_on, go_on, keep
@@ -83,7 +83,8 @@ class LevelPlace(Place):
 
     def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
         assert isinstance(frame, TileFrame)
-        return reference.project_tiles(x, whole(frame.theta), frame.geometry)
+        z: Tensor = kernels.for_tensor(x).project_tiles(x, whole(frame.theta), frame.geometry)
+        return z  # exact: x is float64
 
     def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
         """How far the first bins reach on either side of 0, for x (d, n): (h,).

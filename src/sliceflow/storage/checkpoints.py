@@ -226,7 +226,7 @@ class CheckpointWriter:
             "spared": run.spared,
             "seconds": run.seconds,
             "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors, weights=True)],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
             "history": pack_history(history.as_columns()),
             "held_out": None
             if rule is None

@@ -54,5 +54,5 @@ def _steps(model: list[Any]) -> list[Any]:
 
 def _knots(table: Any) -> int:
     if isinstance(table, CompactTable):
-        return int(table.sizes.amax()) if len(table.sizes) else 0
+        return int(table.at.shape[1])
     return int(table.values.shape[1] - (0 if isinstance(table, KnotTable) else 1))
