@@ -8,7 +8,7 @@ directions of a tile; values are float32, rotations half precision.
 
 from dataclasses import dataclass
 
-from sliceflow.kernels.reference import Geometry
+from sliceflow.kernels.geometry import Geometry
 
 __all__ = [
     "Rates",

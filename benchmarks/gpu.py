@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        from sliceflow.kernels.triton import passes as gpu
+        from sliceflow.kernels import triton as gpu
         from sliceflow.kernels.triton import values as gpu_values
     except ImportError as error:
         print(f"the GPU's kernels need Triton, which cannot be imported: {error}", file=sys.stderr)

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.ranks.ranks import Ranks, joined
+from sliceflow.ranks import Ranks, joined
 
 DIGITS = load_digits()
 PICTURES, LABELS = DIGITS.images[:900].astype(np.uint8), DIGITS.target[:900]
@@ -30,7 +30,9 @@ X = RNG.normal(size=(1500, 5)) + RNG.integers(0, 3, (1500, 1))
 Y = np.sort(RNG.integers(0, 4, 1500))  # in order: ranks have different classes
 FEW = RNG.normal(size=(80, 3))
 
-vectors = dict(n_particles=4001, n_steps=12, random_state=3, device="cpu", n_knots=32)
+vectors = dict(
+    n_particles=4001, n_steps=12, random_state=3, device="cpu", options=VectorOptions(n_knots=32)
+)
 pictures = dict(
     schedule="1[1] 3[2] 8[5,3]",
     n_particles=5003,
@@ -70,7 +72,7 @@ CASES = {
         lambda: SlicedWassersteinFlow(
             **{**vectors, "n_steps": 40},
             early_stopping=True,
-            options=VectorOptions(n_iter_no_change=2, tol=0.05),
+            **{"options": VectorOptions(n_iter_no_change=2, tol=0.05, n_knots=32)},
         ),
         (X, Y),
         {},

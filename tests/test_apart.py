@@ -27,7 +27,7 @@ from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.plan import choose_amplifier, choose_transport
 from sliceflow.pictures.start import begin
-from sliceflow.ranks.ranks import Ranks
+from sliceflow.ranks import Ranks
 from sliceflow.storage import file as container
 
 DIGITS = load_digits()

@@ -23,7 +23,7 @@ from paper import algorithm1
 from presets import CIFAR10, MNIST, Preset
 
 from sliceflow import datasets, kernels, metrics
-from sliceflow.kernels.reference import Geometry
+from sliceflow.kernels.geometry import Geometry
 
 CPU = torch.device("cpu")
 RATES = floors.Rates(copy=4e12, half=6e14, tf32=3e14)
@@ -132,7 +132,7 @@ def test_the_gpus_kernels_are_called_as_they_want_to_be(monkeypatch):
     """In Triton's interpreter, if need be: composing tables is slow there, so that others make them."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from sliceflow.kernels import reference
-    from sliceflow.kernels.triton import passes as triton_kernels
+    from sliceflow.kernels import triton as triton_kernels
     from sliceflow.kernels.triton import values as gpu_values
 
     maps = gpu_kernels._maps

@@ -14,7 +14,7 @@ from sliceflow.engine.conditions import (
     Labels,
     Offset,
     as_array,
-    evenly,
+    even_rows,
     infer,
     proportional,
     repeated,
@@ -246,11 +246,11 @@ def test_labels_are_shown_as_python_writes_them():
 
 
 def test_rows_that_are_used_often_come_in_random_order():
-    rows = evenly(10, 1000, Seed(0))
+    rows = even_rows(10, 1000, Seed(0))
     first, second = rows.chunk(2)
     assert not torch.equal(first, second)
     assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
-    assert torch.equal(evenly(10, 1000, Seed(0)), rows)
+    assert torch.equal(even_rows(10, 1000, Seed(0)), rows)
 
 
 def test_weights_are_such_that_their_sums_are_exact():

@@ -26,8 +26,16 @@ import sliceflow
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto, Histogram, Sorted
-from sliceflow.ranks import ranks as distributed
-from sliceflow.ranks.ranks import LostRank, Place, Ranks, Shared, joined, weighed
+from sliceflow.ranks import (
+    LostRank,
+    Place,
+    Ranks,
+    SharedTransport,
+    joined,
+    lost,
+    shared_transport,
+    weighted_batches,
+)
 from sliceflow.storage.checkpoints import digest, same_on_all
 
 TOLERANCE = 1e-5
@@ -205,7 +213,7 @@ def test_what_changes_no_particle_may_differ_from_rank_to_rank(two):
 
 def told(monkeypatch, *facts):
     """Ranks that have said these facts, seen from the first."""
-    monkeypatch.setattr(Ranks, "told_by_all", lambda self, value: [value, *facts])
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value, *facts])
     return Ranks(0, 1 + len(facts))
 
 
@@ -254,7 +262,7 @@ def test_a_rank_that_is_gone_is_said_to_be_lost(error, monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_reduce", fail)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(LostRank, match=r"^rank 0 of 2 has lost another rank, which died or does not"):
-        Ranks(0, 2).largest(1)
+        Ranks(0, 2).maximum(1)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -266,7 +274,7 @@ def test_any_other_error_is_what_it_is(error, monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_reduce", fail)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(type(error)) as caught:
-        Ranks(0, 2).largest(1)
+        Ranks(0, 2).maximum(1)
     assert caught.value is error
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -283,7 +291,7 @@ def test_the_end_that_torchrun_brings_is_outlived_once_and_then_signals_end_agai
         if launched:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
         began = time.perf_counter()
-        distributed._outlive_torchrun()
+        lost._outlive_torchrun()
         assert time.perf_counter() - began < 2
         assert heard == []
         os.kill(os.getpid(), signal.SIGTERM)
@@ -407,19 +415,19 @@ def test_a_digest_does_not_depend_on_how_rows_are_spread_but_on_every_one_of_the
 
 def test_data_that_no_particle_has_the_class_of_are_left_out():
     codes_q, codes_p = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([1, 2])
-    look, left_out = weighed(codes_q, codes_p, torch.arange(2, 6), "cpu")
+    look, left_out = weighted_batches(codes_q, codes_p, torch.arange(2, 6), "cpu")
     assert left_out == 2
     assert look.at(0) == (None, None)
     assert look.weights.tolist() == pytest.approx([3, 1, 1, 1])
-    look, _ = weighed(codes_q, codes_p, torch.arange(2), "cpu")  # a rank with nothing of use
+    look, _ = weighted_batches(codes_q, codes_p, torch.arange(2), "cpu")  # a rank with nothing of use
     assert look.weights.tolist() == [0]
 
 
 def test_small_clouds_are_sorted_and_large_ones_counted_by_what_all_ranks_have():
     ranks = Ranks(0, 2)
-    assert ranks.shared(Auto(), 5000) == Shared(Sorted(most=1 << 17), ranks, 5000)
-    assert ranks.shared(Auto(), 5001) == Shared(Histogram(1024), ranks, 5001)
-    assert Ranks().shared(Auto(), 10) == Auto()
+    assert shared_transport(Auto(), ranks, 5000) == SharedTransport(Sorted(most=1 << 17), ranks, 5000)
+    assert shared_transport(Auto(), ranks, 5001) == SharedTransport(Histogram(1024), ranks, 5001)
+    assert shared_transport(Auto(), Ranks(), 10) == Auto()
 
 
 @pytest.mark.parametrize(
@@ -431,7 +439,7 @@ def test_small_clouds_are_sorted_and_large_ones_counted_by_what_all_ranks_have()
 )
 def test_every_rank_needs_a_particle(flow, data, monkeypatch):
     ranks = Ranks(0, 3)
-    monkeypatch.setattr(Ranks, "told_by_all", lambda self, value: [value] * self.size)
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value] * self.size)
     monkeypatch.setattr(Ranks, "_reduced", lambda self, t, how: t)
     with pytest.raises(ValueError, match="n_particles=2 must be at least 3, one per rank"):
         flow.fit(data, ranks=ranks)
@@ -443,7 +451,7 @@ def test_the_cost_model_counts_the_bytes_that_are_summed():
     for name in ("sum", "least"):
         listen = lambda t: sent.append(t) or t  # noqa: E731
         object.__setattr__(ranks, name, listen)
-    Shared(Histogram(256), ranks, 100).fit(z, z)
+    SharedTransport(Histogram(256), ranks, 100).fit(z, z)
     assert [t.numel() for t in sent] == [4 * 10, 2 * 10 * 256]
     assert stage.summed(256) == 4 * sum(t.numel() for t in sent)  # of 4 bytes, on a GPU
     assert scaling.sent_per_link(100, 2) == 100

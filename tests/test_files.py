@@ -10,7 +10,7 @@ import pytest
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.metrics import classifier
-from sliceflow.storage.files import write_whole
+from sliceflow.storage.atomic import write_atomically
 
 FLOW = SlicedWassersteinFlow(n_particles=20, n_steps=1, random_state=0, device="cpu").fit(np.eye(4, 2))
 
@@ -20,7 +20,7 @@ def mode(path):
 
 
 def put_words(path):
-    write_whole(path, lambda file: file.write(b"words"))
+    write_atomically(path, lambda file: file.write(b"words"))
 
 
 def put_json(path):
@@ -106,7 +106,7 @@ def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path):
         file.write(b"secret")
         seen.extend(mode(p) for p in tmp_path.iterdir() if p != path)
 
-    write_whole(path, look)
+    write_atomically(path, look)
     assert seen == [0o600]
 
 
@@ -128,7 +128,7 @@ def test_a_writer_that_fails_leaves_everything_as_it_was(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, fails)
+        write_atomically(path, fails)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 

@@ -189,7 +189,7 @@ def test_a_label_that_json_cannot_write_is_refused(tmp_path):
     y = np.empty(60, dtype=object)
     y[:] = [frozenset({i % 2}) for i in range(60)]
     flow = vectors().fit(X, y)
-    with pytest.raises(ValueError, match=r"is a frozenset, which a file cannot keep; use strings"):
+    with pytest.raises(ValueError, match=r"is a frozenset, which a file cannot store; use strings"):
         flow.save(tmp_path / "m")
     assert not list(tmp_path.iterdir())
 

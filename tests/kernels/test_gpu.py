@@ -9,9 +9,9 @@ import torch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sliceflow.kernels import reference  # noqa: E402
+from sliceflow.kernels import Geometry, reference  # noqa: E402
+from sliceflow.kernels import triton as gpu  # noqa: E402
 from sliceflow.kernels.triton import large_tiles as gpu_large_tiles  # noqa: E402
-from sliceflow.kernels.triton import passes as gpu  # noqa: E402
 from sliceflow.kernels.triton import tiles as gpu_tiles  # noqa: E402
 from sliceflow.kernels.triton.values import displace_in_place, pack  # noqa: E402
 
@@ -320,7 +320,7 @@ def tiles_of(cut, n, dtype, n_classes=0):
     """Pictures, a rotation, its geometry, a table, and class offsets."""
     channels, height, width, patch, offset = cut
     size = (min(patch, height), min(patch, width))
-    geometry = reference.Geometry((channels, height, width), size, offset)
+    geometry = Geometry((channels, height, width), size, offset)
     rng = np.random.default_rng(n)
     x = torch.from_numpy(rng.normal(size=(channels * height * width, n))).float().to(DEVICE)
     theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
@@ -483,7 +483,7 @@ def test_grids_of_large_pictures_are_within_what_cuda_allows(side, patch, channe
     for name, kernel in kernels.items():
         room = gpu_tiles if hasattr(gpu_tiles, name) else gpu_large_tiles
         monkeypatch.setattr(room, name, kernel)
-    geometry = reference.Geometry((channels, side, side), (patch, patch), (patch - 1, patch - 1))
+    geometry = Geometry((channels, side, side), (patch, patch), (patch - 1, patch - 1))
     words = torch.zeros(1, 64, dtype=torch.int32)
     monkeypatch.setattr(gpu_tiles, "pack", lambda *table: (words, words))
     monkeypatch.setattr(gpu_large_tiles, "displace_in_place", lambda *args: None)

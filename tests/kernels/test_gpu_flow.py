@@ -12,7 +12,7 @@ if torch.cuda.is_available():
     pytest.skip("on a GPU tests/test_model_file.py compares it with the CPU", allow_module_level=True)
 
 from sliceflow import ImageFlow, kernels
-from sliceflow.kernels.triton import passes as gpu
+from sliceflow.kernels import triton as gpu
 
 IMAGES, LABELS = load_digits(n_class=2, return_X_y=True)
 IMAGES = IMAGES.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).round().astype(np.uint8)
@@ -20,7 +20,12 @@ TOP = np.zeros((4, 4), dtype=bool)
 TOP[:2] = True
 # Tiles whose rotations are filled up for the kernels, and of 16 values, which are not.
 OPTIONS = dict(
-    schedule="3[3] 4[4]", quality=1, n_particles=400, levels=17, patch_basis="pixels", random_state=0
+    schedule="3[3] 4[4]",
+    quality=1,
+    n_particles=400,
+    n_pixel_values=17,
+    patch_basis="pixels",
+    random_state=0,
 )
 
 
@@ -28,8 +33,8 @@ OPTIONS = dict(
 def kernels_of_a_gpu():
     """Everything is computed by them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "for_device", lambda _: gpu)
-        patch.setattr(kernels, "for_tensor", lambda _: gpu)
+        patch.setattr(kernels, "for_device", lambda _: kernels.complete(gpu))
+        patch.setattr(kernels, "for_tensor", lambda _: kernels.complete(gpu))
         yield
 
 

@@ -1,5 +1,7 @@
 """Every kernel against the plain-torch reference in float64, on friendly and hostile projections."""
 
+import inspect
+from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sliceflow import kernels
-from sliceflow.kernels import cpu, reference
+from sliceflow.kernels import Geometry, complete, cpu, reference
 
 KINDS = ["normal", "ties", "constant", "huge", "tiny", "gap"]
 SIZES = [1, 2, 3, 7, 64, 97, 1000]
@@ -166,6 +168,28 @@ def test_no_empty_run_is_crossed(module):
     assert float(cost.max()) < 1e-12
 
 
+def modules():
+    """Those that speed up some kernels."""
+    return [cpu, *([pytest.importorskip("sliceflow.kernels.triton")] if find_spec("triton") else [])]
+
+
+def test_every_device_has_every_kernel_and_calls_it_alike():
+    """A faster kernel has the arguments of the reference's, which may have more: what it is made of."""
+    for module in modules():
+        own = [name for name in reference.__all__ if hasattr(module, name)]
+        assert len(own) > 10
+        for name in own:
+            theirs = list(inspect.signature(getattr(reference, name)).parameters)
+            ours = list(inspect.signature(getattr(module, name)).parameters)
+            assert ours == theirs[: len(ours)], name
+            given = [
+                p for p in theirs[len(ours) :] if p not in ("add", "displace", "histogram", "project")
+            ]
+            assert given == [], name
+        assert set(vars(complete(module))) == set(reference.__all__)
+        assert all(getattr(complete(module), name) is getattr(module, name) for name in own)
+
+
 def test_big_arrays_are_sorted_in_threads():
     z = torch.randn(9, 50_000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(cpu.sort_rows(z), torch.sort(z, dim=1).values)
@@ -177,7 +201,7 @@ def test_without_numba_the_reference_takes_over(monkeypatch):
     kernels._cpu.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="pip install numba"):
-            assert kernels.for_tensor(torch.zeros(1, 1)) is reference
+            assert kernels.for_tensor(torch.zeros(1, 1)) is complete(reference)
     finally:
         kernels._cpu.cache_clear()
 
@@ -185,7 +209,7 @@ def test_without_numba_the_reference_takes_over(monkeypatch):
 @pytest.mark.parametrize("n_classes", [0, 3])
 def test_tiles_agree(n_classes):
     """Pictures of 2 × 7 × 5 in tiles of 3, seven columns of them, with and without classes."""
-    geometry = reference.Geometry((2, 7, 5), (3, 3), (1, 2))
+    geometry = Geometry((2, 7, 5), (3, 3), (1, 2))
     g = torch.Generator().manual_seed(0)
     x, theta = torch.randn(70, 40, generator=g), torch.randn(18, 18, generator=g)
     h = geometry.n_directions
@@ -208,7 +232,7 @@ def test_tiles_agree(n_classes):
 
 @pytest.mark.parametrize("module", [cpu, reference])
 def test_runs_of_tiles_are_moved_by_themselves(module):
-    geometry = reference.Geometry((2, 7, 5), (3, 3), (1, 2))
+    geometry = Geometry((2, 7, 5), (3, 3), (1, 2))
     g = torch.Generator().manual_seed(0)
     x, theta = torch.randn(70, 40, generator=g), torch.randn(18, 18, generator=g)
     h, starts = geometry.n_directions, (0, 13, 13, 40)
@@ -281,7 +305,7 @@ def said_once(match):
     """The kernels for a GPU are asked for twice, and the warning comes once."""
     with pytest.warns(RuntimeWarning, match=match) as said:
         found = [kernels.for_device(device) for device in ("cuda", torch.device("cuda:0"))]
-    assert found == [reference, reference]
+    assert all(k is complete(reference) for k in found)
     assert len(said) == 1
 
 
@@ -289,7 +313,7 @@ def test_without_triton_the_reference_takes_over_on_a_gpu_and_says_so(monkeypatc
     modules = __import__("sys").modules
     for name in [n for n in modules if n.startswith("sliceflow.kernels.triton")]:
         monkeypatch.delitem(modules, name)
-    monkeypatch.delattr(kernels, "gpu", raising=False)
+    monkeypatch.delattr(kernels, "triton", raising=False)
     monkeypatch.setitem(modules, "triton", None)
     monkeypatch.setattr(torch.version, "hip", None)
     said_once(r"^Triton cannot be imported \(.*\); the slower .* pip install triton brings")

@@ -14,7 +14,8 @@ import numpy as np
 from sklearn.base import clone
 
 from sliceflow.cli.data import Data
-from sliceflow.engine.transports import MOST, Auto
+from sliceflow.engine.transports import MOST
+from sliceflow.vectors.options import VectorOptions
 
 __all__ = ["Job", "Work", "speed"]
 
@@ -45,13 +46,8 @@ class Job:
     pictures: bool
     particles: int
     data: int
-    transport: str
+    sorts: bool
     maps: int = 1
-
-    @property
-    def sorts(self) -> bool:
-        few = self.particles + self.data <= Auto().threshold
-        return self.transport == "sorted" or (self.transport == "auto" and few)
 
     @property
     def seconds(self) -> float:
@@ -81,10 +77,10 @@ def speed(flow: Any, data: Data, job: Job) -> float:
     if data.pictures:
         (h, w), patch = _sides(work), work.name.partition("[")[2].rstrip("]")
         x = x[:, :h, :w]  # such pictures have no other stage
-        more |= {"schedule": f"{max(h, w)}[{patch}]", "quality": _TIMED, "clusters": 1}
+        more |= {"schedule": f"{max(h, w)}[{patch}]", "quality": _TIMED, "n_clusters": 1}
     else:
         x = x[:, : work.side]
-        more |= {"n_steps": _TIMED, "n_axis_steps": 0}
+        more |= {"n_steps": _TIMED, "options": replace(flow.options or VectorOptions(), n_axis_steps=0)}
     probe = clone(flow).set_params(n_particles=few.particles, **more)
     probe.fit(x)
     took = np.diff(probe.history_["seconds"])  # but for the first step, which compiles
@@ -107,7 +103,6 @@ def _affordable(job: Job) -> tuple[Job, Work]:
     for most in (4096, 1024, 256, 64):  # many particles before a fine stage: their values take the time
         for work in stages:
             few = replace(job, particles=min(job.particles, most), data=min(job.data, most), maps=1)
-            few = replace(few, transport="sorted" if job.sorts else "histogram")
             if few.step(work) <= _BUDGET:
                 return few, work
     return few, work

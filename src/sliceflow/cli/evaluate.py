@@ -11,7 +11,7 @@ import numpy as np
 from sliceflow import metrics
 from sliceflow.cli.data import Data
 from sliceflow.datasets import sets
-from sliceflow.metrics.floors import few
+from sliceflow.metrics.floors import subsample
 
 __all__ = ["Measure", "Measures", "draw_neighbours", "measure"]
 
@@ -112,12 +112,12 @@ def measure(
         neighbours_of=int(np.clip(_WORK // whole.size, 50, _MOST)),
         device=device,
     )
-    kept = None if labels is None else few(labels, n)
-    scores = [battery.score(train.rows(few(batched, n)), kept)]
+    kept = None if labels is None else subsample(labels, n)
+    scores = [battery.score(train.rows(subsample(batched, n)), kept)]
     if getattr(flow, "observed", None) is not None:
         scores.append({})  # such a flow completes pictures; it makes none
     else:
-        asked = few(train.labels, n) if by_class and train.labels is not None else None
+        asked = subsample(train.labels, n) if by_class and train.labels is not None else None
         given = {} if asked is None else {"labels" if train.pictures else "y": asked}
         scores.append(
             battery.score(
@@ -162,7 +162,7 @@ def _recogniser(train: Data, test: Data, device: str) -> tuple[Any, str]:
         return predict, f"; accuracy by a network that learnt from {len(train.x)} pictures"
     from sklearn.svm import SVC
 
-    some = train.part(few(np.arange(len(train.x)), _LEARNT))
+    some = train.part(subsample(np.arange(len(train.x)), _LEARNT))
     machine = SVC(C=10).fit(train.rows(some.x), some.labels)
     return machine.predict, f"; accuracy by a support vector machine of {len(some.x)} rows"
 

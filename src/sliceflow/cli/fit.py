@@ -29,12 +29,12 @@ from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.signals import Unbroken
 from sliceflow.cli.table import write_csv
-from sliceflow.metrics.floors import few
+from sliceflow.metrics.floors import subsample
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution
     from sliceflow.engine.events import Event
-    from sliceflow.ranks.ranks import Ranks
+    from sliceflow.ranks import Ranks
 
 __all__ = ["fit"]
 
@@ -78,7 +78,7 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     """The ranks that torchrun has started; None without it, and then torch is not imported yet."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
-    from sliceflow.ranks.ranks import joined
+    from sliceflow.ranks import joined
 
     return joined(device)
 
@@ -109,7 +109,7 @@ def _fit(
         if resume:
             settings.check_same(folder)
     fitted = resume and not dry_run and folder.fitted
-    if fitted if ranks is None else ranks.told_by_first(fitted):
+    if fitted if ranks is None else ranks.broadcast(fitted):
         if first:
             say(f"note: the fit in {folder.path} has ended; it is measured now")
             root = None if settings.data_root is None else Path(settings.data_root).expanduser()
@@ -158,7 +158,7 @@ def _fit(
             say("note: there is no checkpoint yet; the fit starts anew")
     mine = slice(None)
     if ranks is not None:
-        ranks.told_by_first("the folder is ready")
+        ranks.broadcast("the folder is ready")
         mine = ranks.share(len(train.x)).slice
     unbroken, begun = Unbroken(), _Begun(folder if first else None, config, force and not resume)
     try:
@@ -282,7 +282,7 @@ def _kept_of_all(flow: Any, ranks: Ranks | None) -> int:
 def _told(error: BaseException, settings: Settings, folder: RunFolder) -> BaseException:
     """What ended a fit, with what to do about it."""
     from sliceflow.errors import NotEnoughMemoryError, ParameterError
-    from sliceflow.ranks.ranks import LostRank
+    from sliceflow.ranks import LostRank
     from sliceflow.storage.checkpoints import OtherFitError
 
     if isinstance(error, LostRank):
@@ -377,7 +377,7 @@ def _write_samples(flow: Any, train: Data, target: str, folder: RunFolder) -> No
         shown, _ = by_class(as_bytes(x, train.n_pixel_values), labels)
         grid(shown).save(folder / "samples.png", optimize=True)
         return
-    names, some = np.array(train.columns), few(train.x, _SHOWN)
+    names, some = np.array(train.columns), subsample(train.x, _SHOWN)
     np.savez_compressed(folder / "samples.npz", x=x, columns=names, data=some, **given)
     columns: dict[str, list[object]] = {c: x[:, i].tolist() for i, c in enumerate(train.columns)}
     if labels is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ from sliceflow.cli.data import Data
 from sliceflow.cli.display import seconds_text
 from sliceflow.cli.settings import Settings
 from sliceflow.devices import free_memory, resolve_device
-from sliceflow.engine.conditions import default_particles
-from sliceflow.pictures.plan import choose_amplifier, choose_clusters, direction_bytes
+from sliceflow.engine.planning import as_table
+from sliceflow.engine.transports import Sorted
+from sliceflow.pictures.plan import PicturePlan
+from sliceflow.vectors.plan import VectorPlan
 
-__all__ = ["Plan", "long_fit", "plan"]
+__all__ = ["Estimate", "long_fit", "plan"]
 
 _PROBE = 4096  # particles, and data, that a step is timed with on a GPU
 _LONG = 120.0  # seconds: longer fits come with flags that make them short
@@ -27,23 +28,30 @@ _FEW, _SMALL = 2000, 32  # particles, and pixels of a side, that are short
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Estimates; `bytes` are of the particles, the data and the model, `seconds` of the steps alone.
+class Estimate:
+    """What a fit would take: its plan, the memory that is free, the seconds of its steps.
 
     `shorter` are flags, and the seconds they would leave of a fit that takes minutes.
     """
 
-    stages: list[str]
-    steps: int
-    particles: int
-    device: str
-    bytes: int
+    plan: VectorPlan | PicturePlan
     free_bytes: int | None
     seconds: float
     shorter: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        job = _job(self.plan)
+        return {
+            "method": self.plan.method,
+            "stages": [work.name for work in job.stages],
+            "steps": sum(work.steps for work in job.stages),
+            "particles": self.plan.n_particles,
+            "device": self.plan.device,
+            "bytes": self.plan.nbytes,
+            "free_bytes": self.free_bytes,
+            "seconds": self.seconds,
+            "shorter": self.shorter,
+        }
 
     @property
     def ways(self) -> list[str]:
@@ -51,44 +59,28 @@ class Plan:
         return [f"{flags} takes about {seconds_text(s)}" for flags, s in self.shorter.items()]
 
     def __str__(self) -> str:
-        free = "" if self.free_bytes is None else f" of {self.free_bytes / 2**30:.1f} GiB free"
-        return "\n".join(
-            (
-                f"stages:    {len(self.stages)}: {' '.join(self.stages)}",
-                f"steps:     {self.steps}",
-                f"particles: {self.particles}",
-                f"device:    {self.device}",
-                f"memory:    about {self.bytes / 2**30:.2f} GiB{free}",
-                f"time:      about {seconds_text(self.seconds)}, by some steps that were timed",
-                *(f"shorter:   {text}" for text in self.ways),
-                "nothing was written",
-            )
-        )
+        free = "" if self.free_bytes is None else f"{self.free_bytes / 2**30:.1f} GiB"
+        took = f"about {seconds_text(self.seconds)}, by some steps that were timed"
+        rows = [("free", free), ("time", took), *(("shorter", text) for text in self.ways)]
+        return f"{self.plan}\n{as_table([(f'{name:<9}', text) for name, text in rows])}\nnothing was written"
 
 
-def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -> Plan:
+def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -> Estimate:
     """What fitting `flow` to the data takes. Some steps are timed, on some of the data.
 
     The settings are those that `flow` came from; without them there is no word of shorter ones.
     """
-    device = resolve_device(flow.device)
-    job, amplifier, classes = _job(flow, data, labels)
-    m, n, d = job.particles, job.data, int(np.prod(data.x.shape[1:]))
-    if data.pictures:
-        one = direction_bytes(flow, m, n, amplifier, classes)
-    else:
-        one = 4 * (flow._options.n_knots + 1)
-    model = one * sum(work.directions * work.steps for work in job.stages)
-    wanted = 4 * d * (4 * m + 3 * n) + data.x.nbytes + model
-    took, ways = _time(flow, data, labels, settings, job)
-    names, steps = [work.name for work in job.stages], sum(work.steps for work in job.stages)
-    return Plan(names, steps, m, str(device), wanted, free_memory(device), took, ways)
+    whole = flow.plan(data.x, labels)
+    took, ways = _time(flow, data, labels, settings, _job(whole))
+    return Estimate(whole, free_memory(resolve_device(flow.device)), took, ways)
 
 
 def long_fit(flow: Any, data: Data, labels: Any, settings: Settings) -> str:
     """What to say before a fit on a CPU that takes minutes, and how to make it short; else nothing."""
-    job, _, _ = _job(flow, data, labels)
-    if resolve_device(flow.device).type != "cpu" or job.seconds < _LONG / 4:  # or on the slowest
+    if resolve_device(flow.device).type != "cpu":
+        return ""
+    job = _job(flow.plan(data.x, labels))
+    if job.seconds < _LONG / 4:  # or on the slowest
         return ""
     took, ways = _time(flow, data, labels, settings, job)
     if took < _LONG:
@@ -97,25 +89,16 @@ def long_fit(flow: Any, data: Data, labels: Any, settings: Settings) -> str:
     return f"this takes about {seconds_text(took)} on this CPU{shown}"
 
 
-def _job(flow: Any, data: Data, labels: Any, shape: Sequence[int] = ()) -> tuple[Job, float, int]:
-    """The fit of the data, or of pictures like them of another shape; its amplifier, its classes."""
-    n = len(data.x) * (2 if getattr(flow, "mirror", False) else 1)
-    m = flow.n_particles or default_particles(n)
-    shape = shape or data.x.shape[1:3]
-    amplifier, classes = _classes(flow, data, labels, m, n, shape)
-    maps = classes if amplifier == math.inf else 1
-    if data.pictures:
-        from sliceflow.pictures.tiles import Tiles
-
-        c = data.x.shape[3] if data.x.ndim == 4 else 1
-        stages = [
-            Work(v.name, v.n_steps, Tiles(c, v.h, v.w, v.patch).most_directions, c * v.patch**2)
-            for v in flow.stages(*shape)
-        ]
-    else:
-        d = data.x.shape[1]
-        stages = [Work(stage.name, stage.n_steps, 2 * d, d) for stage in flow.stages()]
-    return Job(stages, data.pictures, m, n, flow.transport, maps), amplifier, classes
+def _job(plan: VectorPlan | PicturePlan) -> Job:
+    """The work of a plan."""
+    sorts = isinstance(plan.transport, Sorted)
+    if isinstance(plan, PicturePlan):
+        c = plan.layout.shape[0]
+        stages = [Work(v.name, v.n_steps, plan.n_directions(v), c * v.patch**2) for v in plan.stages]
+        return Job(stages, True, plan.n_moved, plan.n_pictures, sorts, plan.apart or 1)
+    d = plan.n_columns
+    stages = [Work(stage.name, stage.n_steps, 2 * d, d) for stage in plan.stages()]
+    return Job(stages, False, plan.n_moved, plan.n_rows, sorts)
 
 
 def _time(
@@ -136,25 +119,11 @@ def _time(
         changes.append({"size": _SMALL, "quality": "draft"})
     for change in changes:
         other = replace(settings, **{k: v for k, v in change.items() if k != "size"})
-        shape = (_SMALL, _SMALL) if "size" in change else ()
-        less = pace * _job(other.estimator(data), data, labels, shape)[0].seconds
+        x = data.x[:, :_SMALL, :_SMALL] if "size" in change else data.x  # of that size, like others
+        less = pace * _job(other.estimator(data).plan(x, labels)).seconds
         if less < 0.7 * min((took, *out.values())):
             out[" ".join(f"--{name} {value}" for name, value in change.items())] = less
     return took, out
-
-
-def _classes(
-    flow: Any, data: Data, labels: Any, m: int, n: int, shape: Sequence[int]
-) -> tuple[float, int]:
-    """How far apart classes of pictures are held, and how many there are; clusters are classes."""
-    if not data.pictures or flow.observed is not None:
-        return 0.0, 1
-    if labels is None:
-        c = data.x.shape[3] if data.x.ndim == 4 else 1
-        k = choose_clusters(flow, m, n, (c, shape[0], shape[1]))
-        return math.inf if k > 1 else 0.0, k
-    k = len(np.unique(labels))
-    return choose_amplifier(flow.amplifier, flow.transport, m, n, k), k
 
 
 def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
@@ -164,7 +133,7 @@ def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
     if flow.transport == "auto":  # as all of the data have it
         few["transport"] = "sorted" if job.sorts else "histogram"
     if job.maps > 1:
-        few |= {"clusters": job.maps} if labels is None else {"amplifier": math.inf}
+        few |= {"n_clusters": job.maps} if labels is None else {"amplifier": math.inf}
     probe = clone(flow).set_params(n_particles=min(job.particles, _PROBE), **few)
     probe.fit(data.x[some], None if labels is None else labels[some])
     moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]

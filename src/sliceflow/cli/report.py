@@ -14,7 +14,7 @@ from sliceflow.cli.chart import distance_chart, scatter_chart
 from sliceflow.cli.display import seconds_text
 from sliceflow.cli.evaluate import Measures, number
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.metrics.floors import few
+from sliceflow.metrics.floors import subsample
 
 __all__ = ["write_report"]
 
@@ -130,7 +130,7 @@ def _rows(arrays: dict[str, np.ndarray]) -> str:
     chart = ""
     if len(columns) > 1 and "data" in arrays:
         groups = [
-            (name, [(float(a), float(b)) for a, b in few(rows[:, :2], _POINTS)])
+            (name, [(float(a), float(b)) for a, b in subsample(rows[:, :2], _POINTS)])
             for name, rows in (("real rows", arrays["data"]), ("samples", x))
         ]
         chart = scatter_chart((columns[0], columns[1]), groups)

@@ -16,7 +16,7 @@ import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage, in_flags
 from sliceflow.cli.lock import Lock
-from sliceflow.storage.files import write_whole
+from sliceflow.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -146,7 +146,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """One file of text, whole or not at all."""
-        write_whole(self / name, lambda file: file.write(text.encode()))
+        write_atomically(self / name, lambda file: file.write(text.encode()))
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` wrote."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sliceflow.datasets import arrays, celeba, cifar, folders, idx, sets
-from sliceflow.datasets.distrust import BrokenPictureError, DatasetError, MixedSizesError
+from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSizesError
 from sliceflow.datasets.sets import MissingSetError
 
 __all__ = [

@@ -11,14 +11,14 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from sliceflow.datasets.distrust import MOST_INFLATION, DatasetError, naming
+from sliceflow.datasets.errors import MOST_INFLATION, DatasetError, reading
 
 __all__ = ["read"]
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     """The pictures in a file, and the labels if it has any."""
-    with naming(path):
+    with reading(path):
         arrays = _arrays(path)
     labels = next((arrays.pop(key) for key in ("labels", "y") if key in arrays), None)
     key = next((key for key in ("images", "x", *arrays) if key in arrays), "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sliceflow.datasets.distrust import DatasetError, naming
+from sliceflow.datasets.errors import DatasetError, reading
 from sliceflow.datasets.folders import decode_all, middle_square
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _in_split(files: Sequence[Path], split: str) -> Sequence[Path]:
         if split != "train":
             raise DatasetError(f"celeba: without {partition} all pictures are 'train', none {split!r}")
         return files
-    with naming(partition):
+    with reading(partition):
         parts = dict(line.split() for line in partition.read_text().splitlines())
     wanted = str(("train", "valid", "test").index(split))
     chosen = [file for file in files if parts.get(file.name) == wanted]

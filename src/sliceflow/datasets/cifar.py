@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.datasets.distrust import DatasetError, naming
+from sliceflow.datasets.errors import DatasetError, reading
 
 __all__ = ["read"]
 
@@ -25,7 +25,7 @@ def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     """Pictures and labels of all batches; a picture is a red, a green and a blue plane of 32×32."""
     rows, labels = [], []
     for file in files:
-        with naming(file):
+        with reading(file):
             x, y = _binary_batch(file) if file.suffix == ".bin" else _pickled_batch(file)
         if x.shape != (len(y), 3072) or len(y) == 0:
             raise DatasetError(f"{file} has {len(y)} labels but data {x.shape} instead of (n, 3072)")

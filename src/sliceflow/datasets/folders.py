@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.datasets.distrust import BrokenPictureError, DatasetError, MixedSizesError, naming
+from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSizesError, reading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -94,7 +94,7 @@ def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
     """One picture, upright, on white where it is transparent: (h, w) if stored grey, else (h, w, 3)."""
     pil = _pillow()
     formats = ("PNG", "JPEG", "BMP", "WEBP", "GIF")  # and none that runs other programs
-    with naming(file), pil.Image.open(file, formats=formats) as stored:
+    with reading(file), pil.Image.open(file, formats=formats) as stored:
         image = pil.ImageOps.exif_transpose(stored)
         if image.mode[0] in "IF":
             raise ValueError(f"its pixels ({image.mode}) have more than 256 levels; make it 8-bit")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.datasets.distrust import MOST_INFLATION, DatasetError, naming
+from sliceflow.datasets.errors import MOST_INFLATION, DatasetError, reading
 
 __all__ = ["read"]
 
@@ -26,7 +26,7 @@ def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
 
 def _idx(file: Path, rank: int) -> np.ndarray:
     """An idx file, gzipped or not: 00 00 08 rank, the sizes as big-endian uint32, then bytes."""
-    with naming(file), file.open("rb") as plain:
+    with reading(file), file.open("rb") as plain:
         packed = plain.read(2) == b"\x1f\x8b"  # whatever its name: browsers unpack .gz on their own
         plain.seek(0)
         stream: Any = gzip.GzipFile(fileobj=plain) if packed else plain

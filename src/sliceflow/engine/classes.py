@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["Runs", "arranged"]
+__all__ = ["Runs", "sort_by_class"]
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Runs:
         return Runs(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
-def arranged(codes: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor, Runs]:
+def sort_by_class(codes: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor, Runs]:
     """Class numbers (n,) made to ascend, their order, where each of them stands then, and the runs.
 
     Examples
     --------
-    >>> codes, order, place, runs = arranged(torch.tensor([1, 0, 1]), 2)
+    >>> codes, order, place, runs = sort_by_class(torch.tensor([1, 0, 1]), 2)
     >>> codes, order, place, runs
     (tensor([0, 1, 1]), tensor([1, 0, 2]), tensor([1, 0, 2]), Runs(starts=(0, 1, 3)))
     """

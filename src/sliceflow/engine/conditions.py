@@ -26,15 +26,15 @@ __all__ = [
     "Labels",
     "Offset",
     "as_array",
-    "evenly",
-    "further",
+    "even_rows",
+    "extra_codes",
+    "format_label",
     "infer",
     "moved",
     "proportional",
     "repeated",
     "row_groups",
     "row_weights",
-    "shown",
     "whole_weights",
 ]
 
@@ -233,16 +233,16 @@ def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
         one_row_of_each[codes.flip(0)] = torch.arange(n - 1, -1, -1)
         rows = torch.repeat_interleave(one_row_of_each, whole)
         return rows[seed.child("order").permutation(m)]
-    return evenly(n, m, seed)
+    return even_rows(n, m, seed)
 
 
-def evenly(n: int, m: int, seed: Seed) -> Tensor:
+def even_rows(n: int, m: int, seed: Seed) -> Tensor:
     """M of the rows 0..N-1 in random order, each used ⌊M/N⌋ or ⌈M/N⌉ times."""
     rows = seed.child("rows").permutation(n).repeat(-(-m // n))[:m]
     return rows[seed.child("order").permutation(m)]
 
 
-def further(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
+def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
     """Codes of the particles that a fit adds to those asked for, where these are too few for a model.
 
     Maps are fitted to particles and move fresh ones. Where a map had few particles, or a class few
@@ -258,16 +258,16 @@ def further(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor
     Examples
     --------
     >>> data = torch.tensor([0] * 9_990 + [1] * 10)
-    >>> further(data, data, False, Seed(0)).bincount()
+    >>> extra_codes(data, data, False, Seed(0)).bincount()
     tensor([  0, 190])
-    >>> len(further(data, data[::2000], False, Seed(0)))
+    >>> len(extra_codes(data, data[::2000], False, Seed(0)))
     2193
     """
     m, n = len(codes_p), len(codes_q)
     base = max(m, ENOUGH)
     if codes_q.dim() == 2 or codes_p.dim() == 2:  # no classes, or weights of several
         codes = codes_q if codes_q.dim() == codes_p.dim() else codes_p
-        return codes[evenly(len(codes), base - m, seed)]
+        return codes[even_rows(len(codes), base - m, seed)]
     size = torch.bincount(codes_q)
     n_classes = int((size > 0).sum())
     least = _OF_ONE_APART if apart else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
@@ -282,14 +282,14 @@ def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model:
     """Codes of all particles that a fit moves: those asked for, and behind them further ones.
 
     Further ones serve a `model` alone. A flow that does not see the condition (ξ = 0) needs `ENOUGH`
-    particles and no more; `further` says how many others need.
+    particles and no more; `extra_codes` says how many others need.
     """
     if not model:
         return codes_p
     if amplifier == 0:
-        more = evenly(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)
+        more = even_rows(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)
         return torch.cat((codes_p, codes_p[more]))
-    more = further(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
+    more = extra_codes(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
     return torch.cat((codes_p, more))
 
 
@@ -384,8 +384,8 @@ def _need_labels(array: np.ndarray, name: str) -> None:
     for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
         if _is_missing(label):
             raise ValueError(
-                f"row {row} of {name} has no label ({shown(label)}); drop such rows, or give them a "
-                "label of their own, such as 'unknown'"
+                f"row {row} of {name} has no label ({format_label(label)}); drop such rows, or give "
+                "them a label of their own, such as 'unknown'"
             )
         try:
             hash(label)
@@ -418,23 +418,23 @@ def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
     return y
 
 
-def shown(label: Any) -> str:
+def format_label(label: Any) -> str:
     """A label in a message: as Python writes it, whatever numpy calls its type.
 
     Examples
     --------
-    >>> shown(np.str_("cat")), shown((np.int64(3), "dog")), shown(np.datetime64("2020-01-31"))
-    ("'cat'", "(3, 'dog')", '2020-01-31')
+    >>> format_label((np.int64(3), np.str_("dog"))), format_label(np.datetime64("2020-01-31"))
+    ("(3, 'dog')", '2020-01-31')
     """
     if isinstance(label, tuple):
-        return f"({', '.join(map(shown, label))}{',' if len(label) == 1 else ''})"
+        return f"({', '.join(map(format_label, label))}{',' if len(label) == 1 else ''})"
     if isinstance(label, np.datetime64 | np.timedelta64):
         return str(label)
     return repr(label.item() if isinstance(label, np.generic) else label)
 
 
 def _listed(labels: list[Any], most: int = 12) -> str:
-    some = ", ".join(map(shown, labels[:most]))
+    some = ", ".join(map(format_label, labels[:most]))
     return some if len(labels) <= most else f"{some}, … ({len(labels)} in all)"
 
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.kernels.reference import philox_named
 
 __all__ = ["Seed"]
 
@@ -171,7 +170,8 @@ class Seed:
         block = max(1, _CHUNK // max(1, columns))
         for first in range(0, len(names), block):
             some = names[first : first + block]
-            words = philox_named(some, -(-columns // 4), self.key).view(len(some), -1)[:, :columns]
+            words = kernels.for_tensor(some).philox_named(some, -(-columns // 4), self.key)
+            words = words.view(len(some), -1)[:, :columns]
             out[first : first + block] = ((words.double() + 0.5) / 2**32).clamp_(max=most)
         return out
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.classes import Runs
 from sliceflow.errors import is_int, need
-from sliceflow.kernels.reference_bends import steady
 
 __all__ = [
     "Auto",
@@ -31,7 +30,7 @@ __all__ = [
     "Transport",
 ]
 
-Both = tuple[Runs, Runs] | None
+RunPair = tuple[Runs, Runs] | None
 
 MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
 
@@ -78,7 +77,7 @@ class Transport(Protocol):
         """How many particles and how many data a step looks at; None looks at all of them."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair = None) -> Fit:
         """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data.
 
         With `runs`, of the particles and of the data, every class by itself; not all transports can.
@@ -141,16 +140,13 @@ class KnotTable:
 class GridTable:
     """Maps on a uniform grid: edge b of [lo, hi] (h,) goes to values[:, b], (h, B + 1).
 
-    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted. What is left
-    of them in a thinned table are `weights`, a byte per bin: square roots of half a particle more than
-    were counted, the largest being 255.
+    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted.
     """
 
     lo: Tensor
     hi: Tensor
     values: Tensor
     counts: Tensor | None = None
-    weights: Tensor | None = None
 
     def displace(self, z: Tensor, runs: Runs | None = None) -> Tensor:
         """T(z) − z; of every run of columns by the maps of its class, if they are given."""
@@ -171,14 +167,12 @@ class GridTable:
 
         Inside, histograms are smooth already.
         """
-        values, n_bins, weights = self.values, self.values.shape[1] - 1, None
+        values, n_bins = self.values, self.values.shape[1] - 1
         stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
         if self.counts is not None:
+            steady = kernels.for_tensor(values).steady_tails
             values = steady(self.lo, self.hi, values, self.counts)
-            count = self.counts.view(len(values), -1, stride).sum(2, dtype=torch.float64)
-            root = (count + 0.5).sqrt()  # where nobody was, others may come
-            weights = (root * (255 / root.amax(1, keepdim=True))).ceil().clamp(max=255).to(torch.uint8)
-        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous(), weights=weights)
+        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous())
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ class Sorted:
     def __post_init__(self) -> None:
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         if runs is not None:
             raise ValueError(
                 "amplifier=inf counts every class by itself, and transport='sorted' does not count; "
@@ -263,7 +257,7 @@ class Histogram:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         if runs is None:
             return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
         of_p, of_q = runs
@@ -312,7 +306,7 @@ class Auto:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: Both = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
 
     def chosen(self, n: int) -> Sorted | Histogram:

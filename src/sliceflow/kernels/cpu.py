@@ -1,7 +1,7 @@
 """The kernels for the CPU, in numba: one direction at a time, so that its values stay in the cache.
 
-Each function is the one of the same name in `reference`, where the formulas are. Compiled code is
-kept in numba's cache beside this file (or in NUMBA_CACHE_DIR), so only the first run compiles.
+Each function is documented under the same name in `reference`. Compiled code is stored in numba's cache
+beside this file (or in NUMBA_CACHE_DIR), so only the first run compiles.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,40 +20,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels import reference
-from sliceflow.kernels.reference import (
-    GAP_RATIO,
-    LEVEL_EPSILON,
-    Geometry,
-    at_bends,
-    lanes,
-    laplace_of,
-    through_knots,
-)
-from sliceflow.kernels.reference import project_tiles as _projected
-
-__all__ = [
-    "add_below",
-    "add_class_offsets",
-    "argsort_rows",
-    "at_bends",
-    "box_muller",
-    "compose",
-    "count",
-    "displace_grid",
-    "displace_knots",
-    "displace_runs",
-    "histogram",
-    "histogram_of_runs",
-    "lanes",
-    "laplace",
-    "match",
-    "move_tiles",
-    "philox",
-    "project_tiles",
-    "sort_rows",
-    "through_knots",
-    "value_range",
-]
+from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON, laplace_of
 
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
 # Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
@@ -72,7 +39,10 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def over_rows(kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any) -> None:
-    """`kernel` on blocks of rows of `arrays`, in as many threads as torch uses; `shared` goes whole."""
+    """`kernel` on blocks of rows of `arrays`, in as many threads as torch uses.
+
+    `shared` arguments are passed whole.
+    """
     rows, size = len(arrays[0]), max(a.size for a in arrays)
     threads = min(torch.get_num_threads(), rows) if size >= 1 << 15 else 1
     if threads <= 1:
@@ -93,8 +63,8 @@ def _finite_rate(lo, hi, n_bins):
 
 @_inline
 def _bin(v, start, rate, n_bins):
-    # Unsigned: numba then leaves out the test for negative indices. NaN has no place among whole
-    # numbers, and what the cast makes of it is an index: no comparison with it holds, so it is 0.
+    # Unsigned: numba then skips the test for negative indices. Casting NaN gives an undefined index.
+    # No comparison with NaN holds, so its bin is 0.
     position = (v - start) * rate
     position = position if position > 0.0 else 0.0
     return np.uintp(position if position < n_bins - 1.0 else n_bins - 1.0)
@@ -141,7 +111,7 @@ def _box_muller(words, out):
 
 
 def box_muller(words: Tensor) -> Tensor:
-    # Not torch's functions: waking their threads takes longer than a few thousand numbers do.
+    # Not torch's functions: waking its threads takes longer than a few thousand numbers do.
     out = torch.empty(words.shape, dtype=torch.float64)
     over_rows(_box_muller, [_array(words), out.numpy()])
     return out
@@ -377,8 +347,7 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
     return count(z, lo, hi, n_bins, weights), lo, hi
 
 
-def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    return reference.histogram_of_runs(z, n_bins, starts, histogram)
+histogram_of_runs = partial(reference.histogram_of_runs, histogram=histogram)
 
 
 @_jit
@@ -480,35 +449,6 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-def displace_runs(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor, starts: Sequence[int]) -> Tensor:
-    return reference.displace_runs(z, lo, hi, values, starts, displace_grid)
-
-
-def project_tiles(
-    x: Tensor,
-    theta: Tensor,
-    geometry: Geometry,
-    columns: Tensor | None = None,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
-) -> Tensor:
-    z = _projected(x, theta, geometry, columns)
-    if offsets is None or codes is None:
-        return z
-    return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
-
-
-def move_tiles(
-    x: Tensor,
-    theta: Tensor,
-    geometry: Geometry,
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    size: float,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
-    starts: Sequence[int] | None = None,
-) -> None:
-    step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
-    reference.move_tiles(*step, project_tiles, displace_grid)
+displace_runs = partial(reference.displace_runs, displace=displace_grid)
+project_tiles = partial(reference.project_tiles, add=add_class_offsets)
+move_tiles = partial(reference.move_tiles, project=project_tiles, displace=displace_grid)

@@ -1,26 +1,22 @@
-"""The kernels in plain torch: slow, short, on any device. They define what the fast ones must return.
+"""All kernels in plain torch: slow, short, for any device. They define what the fast ones must return.
 
-Arithmetic on positions and masses is done in float64 whatever the projections' type, so that the
-answer for float32 projections is the float64 answer rounded once.
+Positions and masses are computed in float64 whatever the type of the projections. The result for
+float32 projections is the float64 result, rounded once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.reference_bends import at_bends, through_knots
+from sliceflow.kernels.geometry import Geometry
+from sliceflow.kernels.reference_bends import at_bends, steady_tails, through_knots
 
-__all__ = [
-    "GAP_RATIO",
-    "LEVEL_EPSILON",
-    "Geometry",
+__all__ = [  # every kernel
     "add_below",
     "add_class_offsets",
     "argsort_rows",
@@ -42,6 +38,7 @@ __all__ = [
     "philox_named",
     "project_tiles",
     "sort_rows",
+    "steady_tails",
     "through_knots",
     "value_range",
 ]
@@ -65,9 +62,9 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
 
 
 def philox_named(names: Tensor, n: int, key: tuple[int, int]) -> Tensor:
-    """Four 32-bit words for each of n places of every 64-bit name: int64 (len(names), n, 4).
+    """Four 32-bit words for each of n indices of every 64-bit name: int64 (len(names), n, 4).
 
-    The name is the lower half of the counter. The upper half is the place, and a 1 that no counter of
+    The name is the lower half of the counter. The upper half is the index, and a 1 that no counter of
     `philox` has.
     """
     name = names[:, None].expand(-1, n)
@@ -154,14 +151,14 @@ def _bracket(levels: Tensor, knots: Tensor) -> Tensor:
 def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     """T = F_q⁻¹(F_p(z)) at every sorted particle: (h, M), ascending.
 
-    Every particle is an atom of mass 1/M and every datum one of mass w_i/Σw; an atom stands at the
-    middle of its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses, and F⁻¹ interpolates
-    linearly between the data, constant beyond the first and the last. Particles that are tied stand
-    together at the middle of their common mass.
+    Every particle is an atom of mass 1/M and every datum one of mass w_i/Σw. The level of an atom is
+    the middle of its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses. F⁻¹ interpolates
+    linearly between the data and is constant beyond the first and the last. Tied particles share the
+    middle of their common mass.
 
     Across a gap more than `GAP_RATIO` times as wide as both gaps beside it F⁻¹ jumps where the mass of
-    one datum ends and that of the next begins: no particle is put between two classes that the
-    amplifier holds apart, nor between two values of a discrete column.
+    one datum ends and that of the next begins. So no particle lands between two classes that the
+    amplifier separates, nor between two values of a discrete column.
 
     Parameters
     ----------
@@ -204,9 +201,9 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """T(z) below lo and above hi (h, 1): a rigid shift by the end's displacement.
 
-    Only fresh particles get there, some because of a y or of observed pixels unlike the fitted ones.
-    Those never move, so a map that went on with its own slope would pull x again every step, without
-    end. Where the whole map leads to one point (a constant column), so does everything beyond.
+    Only fresh particles get there, some because their y or their observed pixels are unlike the fitted
+    ones. Those never move, so a map that continued with its own slope would pull x further at every
+    step. Where the whole map leads to one point (a constant column), everything beyond does, too.
     """
     low_end, high_end = values[:, :1], values[:, -1:]
     slope = ((hi > lo) & (high_end > low_end)).to(z.dtype)
@@ -227,13 +224,13 @@ def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
     """Histogram of each row over [lo, hi] in `n_bins` equal bins: (h, n_bins) float64.
 
-    Values outside the range are counted in the end bins, NaN in the first. `weights` (n,) weighs the
-    columns of z.
+    Values outside the range are counted in the end bins, NaN in the first. `weights` (n,) are those of
+    the columns of z.
     """
     rate = _bins_per_unit(lo, hi, n_bins)
     place = (z.double() - lo[:, None]) * rate[:, None]
-    b = place.nan_to_num(0.0).clamp(0, n_bins - 1).long()  # what NaN is as an integer, nobody says
-    # In integers, so that a GPU, which adds in any order, gives the same bits every time.
+    b = place.nan_to_num(0.0).clamp(0, n_bins - 1).long()  # NaN as an integer is undefined
+    # Integers, because a GPU adds in any order and should give the same bits every time.
     unit = 1 if weights is None else 2**30
     w = torch.ones_like(z[0]) if weights is None else weights.double() * unit
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.int64, device=z.device)
@@ -252,10 +249,10 @@ def histogram_of_runs(
     starts: Sequence[int],
     histogram: Callable[..., tuple[Tensor, Tensor, Tensor]] = histogram,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`histogram` of every run of columns by itself: (C·h, n_bins), (C·h,) and (C·h,), run by run.
+    """`histogram` of every run of columns separately: (C·h, n_bins), (C·h,) and (C·h,), run by run.
 
-    Run c has the columns from starts[c] to starts[c + 1]. One of no columns has no counts, and its
-    range is from 0 to 0.
+    Run c has the columns from starts[c] to starts[c + 1]. An empty run has counts of 0 and the range
+    from 0 to 0.
     """
     out = []
     for first, end in pairwise(starts):
@@ -303,10 +300,10 @@ def compose(
     And the cost of each direction, the mean of (T(z) − z)² over the particles spread evenly in their
     bins, (h,): the squared W₂ between the two histograms.
 
-    Where particles leave a run of bins empty, F_p is flat and the data may have a gap at that very
-    level (two classes apart). The bins beside the run must not be stretched into the gap: the run
-    starts at F_q⁻¹(level⁻), ends at F_q⁻¹(level⁺), and T is linear over the run.
-    Where all the particles are at one point (lo_p = hi_p) that point goes to the data's median.
+    Over a run of bins without particles F_p is flat, and the data may have a gap at the same level (two
+    separate classes). The bins beside the run must not be stretched into the gap: the run starts at
+    F_q⁻¹(level⁻) and ends at F_q⁻¹(level⁺), and T is linear over the run.
+    If all particles are at one point (lo_p = hi_p), that point goes to the data's median.
     """
     h, n_bins = counts_p.shape
     device = counts_p.device
@@ -356,7 +353,7 @@ def displace_runs(
     starts: Sequence[int],
     displace: Callable[..., Tensor] = displace_grid,
 ) -> Tensor:
-    """`displace_grid` of every run of columns by tables of its own: lo and hi (C·h,), run by run."""
+    """`displace_grid` of every run of columns by its own tables: lo and hi (C·h,), run by run."""
     h, out = len(z), torch.empty_like(z)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(c * h, (c + 1) * h)
@@ -365,44 +362,8 @@ def displace_runs(
     return out
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """How (C, h, w) pictures are cut at `offset` into tiles of `size`, zeros filling up the border."""
-
-    shape: tuple[int, int, int]
-    size: tuple[int, int]
-    offset: tuple[int, int]
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """How many tiles there are down and across."""
-        (_, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
-        return -(-(h + top) // s), -(-(w + left) // t)
-
-    @property
-    def side(self) -> int:
-        """C·S², the values of a tile and its directions."""
-        return self.shape[0] * self.size[0] * self.size[1]
-
-    @property
-    def n_directions(self) -> int:
-        down, across = self.grid
-        return down * across * self.side
-
-    @cached_property
-    def place(self) -> Tensor:
-        """Where each pixel of the picture stands among the tiles' values: (C·h·w,)."""
-        (c, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
-        row = torch.arange(top, top + h)[:, None]
-        column = torch.arange(left, left + w)
-        tile = row // s * self.grid[1] + column // t
-        inside = row % s * t + column % t
-        channel = torch.arange(c)[:, None, None] * (s * t)
-        return (tile * self.side + channel + inside).view(-1)
-
-
 def lanes(k: int) -> int:
-    """How many rows and columns a rotation of k directions should have on this device."""
+    """The number of rows and columns to which a rotation of k directions is padded on this device."""
     return k
 
 
@@ -413,12 +374,12 @@ def project_tiles(
     columns: Tensor | None = None,
     offsets: Tensor | None = None,
     codes: Tensor | None = None,
+    add: Callable[..., Tensor] = add_class_offsets,
 ) -> Tensor:
-    """z = Θx for pictures x (C·h·w, n), all tiles turned by theta (k, k): (tiles·k, n).
+    """z = Θx for pictures x (C·h·w, n), all tiles rotated by theta (k, k): (tiles·k, n).
 
-    theta may be filled up with zeros to more rows and columns, as a device likes it (`lanes`).
-    Of the given `columns` alone, in their order; shifted by each column's class, offsets (tiles·k, C)
-    and codes (n,), where there are any.
+    theta may be padded with zeros to more rows and columns (`lanes`). With `columns`, only those, in
+    that order. With offsets (tiles·k, C) and codes (n,), z is shifted by the class of each column.
     """
     if columns is not None:
         x, codes = x[:, columns], None if codes is None else codes[columns]
@@ -428,7 +389,7 @@ def project_tiles(
         tiles = x.new_zeros(geometry.n_directions, n)
         tiles.index_copy_(0, geometry.place.to(x.device), x)
     z = torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
-    return z if offsets is None or codes is None else add_class_offsets(z, offsets, codes)
+    return z if offsets is None else add(z, offsets, codes)
 
 
 def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:

@@ -1,6 +1,6 @@
-"""Maps at few knots, in plain torch: what a step keeps of a grid, and the grid made of it again.
+"""Maps through a few knots, in plain torch: what a model keeps of a grid, and the grid made from it.
 
-They define what the fast ones must return. A map's displacement is D(z) = T(z) − z.
+A map's displacement is D(z) = T(z) − z.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_LEVEL", "at_bends", "rounded", "shift_of", "steady", "through_knots"]
+__all__ = ["MOST_LEVEL", "ROUNDS", "at_bends", "steady_tails", "through_knots"]
 
 MOST_LEVEL = (1 << 15) - 1
-ROUNDS = 8
+ROUNDS = 8  # of Jacobi's method
 
 
-def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
-    """A grid's values (h, B + 1) with rigid tails: fit for particles the maps were not fitted on.
+def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
+    """A grid's values (h, B + 1) with rigid tails, for particles that the maps were not fitted to.
 
-    Beyond the ¼√M-th particle from either end all are shifted by the displacement there, though not
-    out of the data's range. Out there T leads from one extreme value to another, both drawn by chance.
-    It puts in place the particles that drew them; fresh ones it only pushes about. One that is out
-    there at every step, because its observed pixels are unusual, would end as noise.
+    Beyond the ¼√M-th particle from either end, all are shifted by the displacement there, but not out
+    of the data's range. In the tails T leads from one extreme value to another, both random. That suits
+    the particles of the fit, but is noise for fresh ones. A particle that is in the tails at every
+    step, because its observed pixels are unusual, would end as noise.
     """
     n_bins = counts.shape[1]
     below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
@@ -41,42 +41,31 @@ def steady(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     return (edge + shift).clamp(values[:, :1], values[:, -1:]).to(values.dtype)
 
 
-def shift_of(lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
-    """How far a grid's values (h, B + 1) are from its edges."""
-    n_bins = values.shape[1] - 1
-    place = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device)
-    return values - (lo[:, None] + (hi - lo)[:, None] * _over(place, n_bins))
-
-
 def _over(x: Tensor, n: int) -> Tensor:
     """x / n, rounded once. By a plain number torch divides on a GPU as x · (1/n), rounded twice."""
     return x / torch.full((), n, dtype=x.dtype, device=x.device)
 
 
-def rounded(lo: Tensor, hi: Tensor, values: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
-    """A grid's range rounded to 1/8 of a step, and how far its values are from the edges then."""
-    lo, hi = ((t / (step / 8)).round() * (step / 8) for t in (lo, hi))
-    return lo, hi, shift_of(lo, hi, values)
-
-
 def at_bends(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The maps of a grid at `n_knots` knots each, in whole steps of 2**exponent.
+    """The maps of a grid through `n_knots` knots each, in whole steps of 2**exponent.
 
     Parameters
     ----------
-    lo, hi, values, counts : as of `transports.GridTable`, some particles in every map
+    lo, hi, values, counts : as in `transports.GridTable`; every map has some particles
 
     Returns
     -------
-    lo and hi (h,), rounded, float64; the edges where knots stand, (h, K) int32, and D there in steps,
-    int16.
+    lo and hi (h,), float64, rounded to 1/8 of a step; the edges of the knots, (h, K) int32, and D there
+    in steps, int16.
     """
     n_bins, device = values.shape[1] - 1, lo.device
     step = math.ldexp(1.0, exponent)
-    values = steady(lo, hi, values, counts)
-    lo, hi, shift = rounded(lo.double(), hi.double(), values.double(), step)
+    values = steady_tails(lo, hi, values, counts).double()
+    lo, hi = ((t.double() / (step / 8)).round() * (step / 8) for t in (lo, hi))
+    place = torch.arange(n_bins + 1, dtype=torch.float64, device=device)
+    shift = values - (lo[:, None] + (hi - lo)[:, None] * _over(place, n_bins))
     bend = shift.diff(n=2, dim=1).abs()
     bend = torch.nn.functional.pad(bend, (1, 0)) + torch.nn.functional.pad(bend, (0, 1))  # of each bin
     density = (counts * bend.square()) ** 0.2
@@ -86,7 +75,7 @@ def at_bends(
     inner = torch.searchsorted(below, below[:, -1:] * share)
     at = torch.nn.functional.pad(torch.nn.functional.pad(inner, (1, 0)), (0, 1), value=n_bins)
     number = torch.arange(n_knots, device=device)
-    at = (at - number).cummax(1).values + number  # no two at one place,
+    at = (at - number).cummax(1).values + number  # no two at the same edge,
     at = torch.minimum(at, n_bins - (n_knots - 1) + number)  # and none beyond the last
     levels = (_fitted(shift, counts.double(), at) / step).round().clamp(-MOST_LEVEL, MOST_LEVEL)
     return lo, hi, at.int(), levels.to(torch.int16)
@@ -95,8 +84,8 @@ def at_bends(
 def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
     """Values at knots, (h, K), whose lines are nearest to `shift` (h, B + 1) for the counted particles.
 
-    Least squares over the middles of bins, and half a particle at each knot, which holds those that
-    nobody is near. All sums over the bins between two knots are differences of running sums.
+    Least squares over the middles of bins, and half a particle at each knot, which determines knots
+    without particles nearby. All sums over the bins between two knots are differences of running sums.
     """
     start, pad = shift.gather(1, at), torch.nn.functional.pad
     middle = (shift[:, 1:] + shift[:, :-1]) / 2
@@ -114,7 +103,7 @@ def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
     beside = t - tt
     right = pad(d - td, (0, 1)) + pad(td, (1, 0)) + 0.5 * start
     values = start
-    for _ in range(ROUNDS):  # Jacobi's; the diagonal is twice as heavy as what is beside it
+    for _ in range(ROUNDS):  # the diagonal is twice as large as what is beside it
         others = pad(beside * values[:, 1:], (0, 1)) + pad(beside * values[:, :-1], (1, 0))
         values = (right - others) / diagonal
     return values
@@ -123,7 +112,6 @@ def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
 def through_knots(
     lo: Tensor,
     hi: Tensor,
-    sizes: Tensor,
     at: Tensor,
     levels: Tensor,
     n_bins: int,
@@ -131,17 +119,12 @@ def through_knots(
     dtype: torch.dtype,
 ) -> Tensor:
     """Values (h, B + 1) of the maps of a `compact.CompactTable` on their whole grid, made to ascend."""
-    h, device = len(lo), lo.device
-    at, n_knots = at.long(), len(at)
-    row = torch.arange(h, device=device)
-    row = row.repeat_interleave(sizes.long(), output_size=n_knots)  # known: no wait for a GPU
-    edge = lo[row] + _over(hi - lo, n_bins)[row] * at
+    place = at.double()
+    edge = lo[:, None] + _over(hi - lo, n_bins)[:, None] * place
     values = edge + levels.double() * math.ldexp(1.0, exponent)
-    # A knot's line runs up to the next knot; that of a map's last one is its own edge only.
-    bins = torch.diff(at, append=at[:1])
-    bins = torch.where(bins > 0, bins, 1)
-    rise = torch.diff(values, append=values[-1:]) / bins
-    k = torch.arange(n_knots, device=device)
-    k = k.repeat_interleave(bins, output_size=h * (n_bins + 1)).view(h, n_bins + 1)
-    beyond = torch.arange(n_bins + 1, device=device) - at[k]
-    return (values[k] + beyond * rise[k]).to(dtype).cummax(1).values
+    rise = values.diff(dim=1) / place.diff(dim=1)
+    rise = torch.nn.functional.pad(rise, (0, 1))  # the last knot is the last edge
+    grid = torch.arange(n_bins + 1, dtype=at.dtype, device=at.device).expand(len(at), -1)
+    k = torch.searchsorted(at, grid.contiguous(), right=True) - 1
+    beyond = grid - at.gather(1, k)
+    return (values.gather(1, k) + beyond * rise.gather(1, k)).to(dtype).cummax(1).values

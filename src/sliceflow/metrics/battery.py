@@ -11,7 +11,7 @@ import numpy as np
 
 from sliceflow.metrics.coverage import density_coverage, precision_recall
 from sliceflow.metrics.distances import energy_distance, sliced_wasserstein
-from sliceflow.metrics.floors import few
+from sliceflow.metrics.floors import subsample
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.neighbours import nearest
 from sliceflow.metrics.pairs import as_rows
@@ -78,9 +78,11 @@ class Battery:
 
     def score(self, samples: np.ndarray, labels: np.ndarray | None = None) -> dict[str, float]:
         """All numbers of the samples; with their labels also `accuracy`, if there is a classifier."""
-        out = self._against_test(few(samples, self.n, self.seed))
+        out = self._against_test(subsample(samples, self.n, self.seed))
         if self._test_distance > 0:
-            apart = nearest(few(samples, self.neighbours_of, self.seed), self.train, device=self.device)
+            apart = nearest(
+                subsample(samples, self.neighbours_of, self.seed), self.train, device=self.device
+            )
             out["NN ratio"] = float(np.median(apart[0]) / self._test_distance)
         if self.predict is not None and labels is not None:
             out["accuracy"] = float(np.mean(self.predict(samples) == labels))
@@ -94,12 +96,12 @@ class Battery:
     @cached_property
     def floors(self) -> dict[str, float]:
         """What real rows score."""
-        out = self._against_test(few(self.train, self.n, self.seed + 1))
+        out = self._against_test(subsample(self.train, self.n, self.seed + 1))
         if self._test_distance > 0:
             distances = self._test_distances
             out["NN ratio"] = float(np.median(distances[::2]) / max(np.median(distances[1::2]), 1e-300))
         if self.predict is not None and self.test_labels is not None:
-            labels = few(self.test_labels, self.most, self.seed)
+            labels = subsample(self.test_labels, self.most, self.seed)
             out["accuracy"] = float(np.mean(self.predict(self._unseen) == labels))
         return out
 
@@ -132,7 +134,7 @@ class Battery:
             "energy distance": energy_distance(flat, unseen, device=self.device),
         }
         if self.features is None:
-            seen = as_rows(few(self.train, self.most, self.seed), "train")
+            seen = as_rows(subsample(self.train, self.most, self.seed), "train")
             out["FD-PCA32"] = frechet_distance_pca(flat, unseen, seen)
             made = flat
         else:
@@ -155,7 +157,7 @@ class Battery:
 
     @cached_property
     def _unseen(self) -> np.ndarray:
-        return few(self.test, self.most, self.seed)
+        return subsample(self.test, self.most, self.seed)
 
     @cached_property
     def _unseen_features(self) -> np.ndarray:
@@ -163,7 +165,7 @@ class Battery:
 
     @cached_property
     def _test_distances(self) -> np.ndarray:
-        rows = few(self.test, self.neighbours_of, self.seed)
+        rows = subsample(self.test, self.neighbours_of, self.seed)
         return nearest(rows, self.train, device=self.device)[0][:, 0]
 
     @property

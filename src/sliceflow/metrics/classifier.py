@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.storage.files import write_whole
+from sliceflow.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -288,7 +288,7 @@ def _write(path: Path, made: PictureClassifier) -> None:
     about = {"accuracy": made.accuracy, "about": made.about}
     tensors = {name: t.contiguous().cpu() for name, t in made.network.state_dict().items()}
     words = save(tensors, {"sliceflow": json.dumps(about)})
-    write_whole(path, lambda file: file.write(words))
+    write_atomically(path, lambda file: file.write(words))
 
 
 def _read(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Score", "few", "with_floor"]
+__all__ = ["Score", "subsample", "with_floor"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Score:
         return asdict(self)
 
 
-def few(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
+def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
     """n rows drawn without repetition, in their order; all, where there are no more."""
     if len(x) <= n:
         return x
@@ -64,5 +64,5 @@ def with_floor(
     sliced_wasserstein 0.97 (floor 0.108, 400 samples)
     """
     n = min(len(samples), len(real))
-    value, floor = (float(metric(few(x, n, seed), unseen)) for x in (samples, real))
+    value, floor = (float(metric(subsample(x, n, seed), unseen)) for x in (samples, real))
     return Score(name or str(getattr(metric, "__name__", "metric")), value, floor, n)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.metrics.floors import few
+from sliceflow.metrics.floors import subsample
 from sliceflow.metrics.frechet import frechet_distance
 
 __all__ = ["FID", "fid", "inception_features"]
@@ -100,7 +100,7 @@ def fid(
 
     made, true = features(samples), features(real)
     n = min(len(samples), len(real) // 2)
-    chosen = few(np.arange(len(real)), n, seed)
+    chosen = subsample(np.arange(len(real)), n, seed)
     floor = frechet_distance(true[chosen], np.delete(true, chosen, axis=0))
     version = importlib.metadata.version("torch-fidelity")
     return FID(

@@ -159,7 +159,7 @@ class Online(ABC):
         missing = self.ledger.missing(given.names, given.groups)
         if missing is not None:
             label = next(label for label, of in given.groups if of.start <= missing < of.stop)
-            of = "" if label is None else f" of class {conditions.shown(label)}"
+            of = "" if label is None else f" of class {conditions.format_label(label)}"
             raise ValueError(
                 f"{len(given.rows)} rows are to be forgotten, but the counts do not hold all of them: "
                 f"a row{of} was never absorbed, or is forgotten already. Nothing was changed"
@@ -281,7 +281,7 @@ class Online(ABC):
     ) -> tuple[Cloud, Noise]:
         """M of them at their start, with the classes that a fit on all the rows would give them.
 
-        Behind them stand those that a `model` wants besides (`conditions.further`).
+        Behind them stand those that a `model` wants besides (`conditions.extra_codes`).
         """
         y, enough = None, max(m, conditions.ENOUGH) if model else m
         if codes is not None:

@@ -17,7 +17,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.pictures.clusters import centres, nearest
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.pyramid import Subspace
-from sliceflow.ranks.ranks import Place, Ranks
+from sliceflow.ranks import Place, Ranks
 from sliceflow.storage.checkpoints import digest
 
 __all__ = ["PictureData"]

@@ -25,8 +25,8 @@ from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.online import PicturesOnline
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
-from sliceflow.ranks.ranks import Ranks
-from sliceflow.storage.checkpoints import Keeper, identity, same_on_all
+from sliceflow.ranks import Ranks
+from sliceflow.storage.checkpoints import CheckpointWriter, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
@@ -151,7 +151,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
         checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.ranks.joined`, all of which call this with the same parameters.
+        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters.
             Pictures and labels are then this rank's own, and `particles_` and `particle_conditions_`
             this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
@@ -159,12 +159,12 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         together, name = ranks or Ranks(), type(self).__name__
         same_on_all(together, name, parameters, resolve_device(self.device), checkpoint_dir)
         data = self._read(X, y, together)
-        seed = together.told_by_first(Seed.of(self.random_state))
+        seed = together.broadcast(Seed.of(self.random_state))
         job, keeper = prepare(parameters, data, seed, ranks), None
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
             of = identity(name, job.plan.settings(), data.device, fixed, **data.digests(together))
-            keeper = Keeper(checkpoint_dir, checkpoint_every, of, seed, together)
+            keeper = CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together)
             if keeper.seed != seed:
                 job = prepare(parameters, data, keeper.seed, ranks)
         history, heard = events.History(), [*together.agreeing(listening)]

@@ -18,8 +18,8 @@ from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import mask_of
 from sliceflow.pictures.plan import PicturePlan, choose_clusters, choose_patch_basis, make_plan
 from sliceflow.pictures.start import Asked, begin, particle_labels
-from sliceflow.ranks.ranks import Ranks
-from sliceflow.storage.checkpoints import Keeper
+from sliceflow.ranks import Ranks
+from sliceflow.storage.checkpoints import CheckpointWriter
 
 __all__ = ["Job", "prepare", "run"]
 
@@ -90,7 +90,7 @@ def run(
     job: Job,
     history: events.History,
     listeners: Sequence[events.Listener],
-    keeper: Keeper | None,
+    keeper: CheckpointWriter | None,
     ranks: Ranks | None,
 ) -> Done:
     """Do it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.compact import Step
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.frames import releasing
@@ -142,7 +142,7 @@ class FittedPictures:
             x = torch.where(self.walk.known, values, x)
         cloud, place = Cloud(x, y), None
         if self.walk.apart and y is not None and y.dim() == 1:
-            y, order, place, runs = arranged(y, self.walk.apart)
+            y, order, place, runs = sort_by_class(y, self.walk.apart)
             cloud = Cloud(x[:, order], y, runs)
         self.walk.replay(cloud, self.model, noise)
         return cloud.x if place is None else cloud.x[:, place]

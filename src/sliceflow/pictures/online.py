@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
-from sliceflow.kernels import reference
 from sliceflow.online.counts import REACH, Ledger, Place, whole
 from sliceflow.online.first import First
 from sliceflow.online.growing import check_classes, resumed
@@ -75,7 +75,8 @@ class LevelPlace(Place):
 
     def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
         assert isinstance(frame, TileFrame)
-        return reference.project_tiles(x, whole(frame.theta), frame.geometry)
+        z: Tensor = kernels.for_tensor(x).project_tiles(x, whole(frame.theta), frame.geometry)
+        return z  # exact: x is float64
 
     def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
         """How far the first bins reach on either side of 0, for x (d, n): (h,).
@@ -237,7 +238,7 @@ class PicturesOnline(Online):
         )
         place = None
         if walk.apart and particles.y is not None:
-            y, _, place, runs = arranged(particles.y, walk.apart)
+            y, _, place, runs = sort_by_class(particles.y, walk.apart)
             particles = Cloud(particles.x, y, runs)
         run = Run()
         if before is not None:

@@ -24,7 +24,7 @@ from sliceflow.pictures.levels import PATCH_BASES
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import Tiles
-from sliceflow.ranks.ranks import Ranks
+from sliceflow.ranks import Ranks
 
 __all__ = [
     "QUALITY",

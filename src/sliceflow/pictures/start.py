@@ -10,13 +10,13 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.batches import MiniBatches, divide, divide_apart
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.levels import Walk
 from sliceflow.pictures.plan import PicturePlan
-from sliceflow.ranks.ranks import Place, Ranks, weighed
+from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 
 __all__ = ["Asked", "PictureStart", "begin", "particle_labels"]
 
@@ -109,13 +109,13 @@ def begin(
     place = None if place is None else place.to(device)
     runs = None
     if apart and codes_p is not None:
-        codes_p, _, stand, whole = arranged(codes_p, apart)
+        codes_p, _, stand, whole = sort_by_class(codes_p, apart)
         place = stand if place is None else stand[place]
         runs = whole.part(share.slice)
     batches, n_seen = _batches(plan, data, codes, codes_p, seed.child("batches"), ranks)
     transport = plan.transport
     if ranks is not None:  # all ranks have the same maps
-        transport = ranks.shared(transport, n_seen)
+        transport = shared_transport(transport, ranks, n_seen)
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
     noise.child("start").fill(x).mul_(plan.start_noise)
@@ -159,7 +159,7 @@ def _batches(
         return MiniBatches(order=torch.argsort(data.own_codes, stable=True)), n_seen
     if ranks is None:
         return divide(plan.n_moved, data.n, most, codes_p, codes, seed, data.device), n_seen
-    batches, left_out = weighed(codes, codes_p, data.here, data.device)
+    batches, left_out = weighted_batches(codes, codes_p, data.here, data.device)
     return batches, n_seen - left_out
 
 
@@ -169,7 +169,7 @@ def _observed(
     """The particles' observed pixels: the pictures' own, each used equally often, also by the kept."""
     seeds = seed.child("conditions"), seed.child("conditions", "further")
     counts = kept.total, share.total - kept.total
-    numbers = torch.cat([conditions.evenly(data.n, *of) for of in zip(counts, seeds, strict=True)])
+    numbers = torch.cat([conditions.even_rows(data.n, *of) for of in zip(counts, seeds, strict=True)])
     numbers = numbers[share.slice]
     return data.layout.encode(
         data.picked(numbers.to(data.device), ranks),

@@ -18,7 +18,7 @@ from sliceflow import kernels
 from sliceflow.engine.frames import Frame, condition_directions, independent, rotation, step_uniform
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridTable
-from sliceflow.kernels.reference import Geometry, lift_tiles
+from sliceflow.kernels.geometry import Geometry
 from sliceflow.pictures.cosines import cosine_rotation
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class TileFrame:
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
-        return lift_tiles(dz, self.theta, self.geometry)
+        dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
+        return dx
 
     def move(
         self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None

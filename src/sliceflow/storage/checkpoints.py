@@ -31,12 +31,12 @@ from sliceflow.engine.events import HeldOut, History, now
 from sliceflow.engine.flow import Cloud, Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int, is_real, need
-from sliceflow.ranks.ranks import LostRank, Place, Ranks
+from sliceflow.ranks import LostRank, Place, Ranks
 from sliceflow.storage.file import Fields, ModelFileError, read, write
 from sliceflow.storage.schema import check_tensor, pack_history, restore_seed, unpack_history
 from sliceflow.storage.tables import pack_tables, unpack_tables
 
-__all__ = ["Keeper", "OtherFitError", "digest", "identity", "same_on_all"]
+__all__ = ["CheckpointWriter", "OtherFitError", "digest", "identity", "same_on_all"]
 
 _NAME = "fit.checkpoint"
 
@@ -49,7 +49,7 @@ class OtherFitError(ValueError):
         self.fact = fact
 
 
-class Keeper:
+class CheckpointWriter:
     """Keeps the checkpoint of one fit in a folder.
 
     Parameters
@@ -129,7 +129,7 @@ class Keeper:
         def after() -> None:
             nonlocal written
             # The clocks of ranks differ: one that wants to stop or to write does so with all others.
-            wish = ranks.largest(2 if asked else int(now() - written >= self._every))
+            wish = ranks.maximum(2 if asked else int(now() - written >= self._every))
             if wish == 2:
                 self._write(run, particles, history, rule, first)
                 self._stop(run)
@@ -161,7 +161,7 @@ class Keeper:
         finally:
             if hears:
                 signal.signal(signal.SIGINT, before)
-        if ranks.largest(int(asked)):
+        if ranks.maximum(int(asked)):
             self._stop(run)
         if ranks.first:
             self._path.unlink(missing_ok=True)
@@ -188,7 +188,7 @@ class Keeper:
             write(self._folder / name, {"part": 1}, tensors)
         except OSError as error:
             failed = str(error)
-        answers = self._ranks.told_by_all((name, first, particles.x.shape[1], failed))
+        answers = self._ranks.all_gather((name, first, particles.x.shape[1], failed))
         parts = [list(answer[:3]) for answer in answers]
         failures = [f"rank {r}: {a[3]}" for r, a in enumerate(answers) if a[3] is not None]
         if self._ranks.first and not failures:
@@ -197,7 +197,7 @@ class Keeper:
                 self._clear({part[0] for part in parts})
             except OSError as error:
                 failures = [str(error)]
-        failures = self._ranks.told_by_first(failures)
+        failures = self._ranks.broadcast(failures)
         if failures:
             (self._folder / name).unlink(missing_ok=True)
             raise OSError(failures[0])
@@ -226,7 +226,7 @@ class Keeper:
             "spared": run.spared,
             "seconds": run.seconds,
             "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors, weights=True)],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
             "history": pack_history(history.as_columns()),
             "held_out": None
             if rule is None

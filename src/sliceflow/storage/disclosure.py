@@ -42,5 +42,5 @@ def knots_and_rows(flow: Any) -> tuple[int, int | None]:
 
 def _knots(table: Any) -> int:
     if isinstance(table, CompactTable):
-        return int(table.sizes.amax()) if len(table.sizes) else 0
+        return int(table.at.shape[1])
     return int(table.values.shape[1] - (0 if isinstance(table, KnotTable) else 1))

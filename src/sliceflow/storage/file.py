@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sliceflow.storage.files import write_whole
+from sliceflow.storage.atomic import write_atomically
 
 __all__ = ["Fields", "ModelFileError", "read", "write"]
 
@@ -48,7 +48,7 @@ class ModelFileError(ValueError):
 def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `text` and `tensors` to `path`: all of it, or the file that was there stays as it is.
 
-    What may be replaced, and what is kept of it, says `files.write_whole`.
+    What may be replaced, and what is kept of it, says `atomic.write_atomically`.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
         for t in arrays.values():
             file.write(_bytes(t))
 
-    write_whole(path, put)
+    write_atomically(path, put)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -287,8 +287,8 @@ def _label(label: Any) -> Any:
     ):
         return label
     raise ValueError(
-        f"the label {conditions.shown(label)} is a {type(label).__name__}, which a file cannot keep; "
-        "use strings, numbers or tuples of them"
+        f"the label {conditions.format_label(label)} is a {type(label).__name__}, which a file cannot "
+        "store; use strings, numbers or tuples of them"
     )
 
 

@@ -1,6 +1,6 @@
 """The tables of a model as JSON and tensors, and back.
 
-What comes back has been checked: whatever a file says, its tensors and its frames fit together.
+What is read has been checked: whatever a file says, its tensors and its frames fit together.
 """
 
 from __future__ import annotations
@@ -27,33 +27,32 @@ _FIELDS = {"grid": ("lo", "hi", "values"), "knots": ("knots", "values")}
 
 
 def pack_tables(
-    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor], *, weights: bool = False
+    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor]
 ) -> list[list[dict[str, Any]]]:
-    """Put the tables of every stage into `tensors`; what `unpack_tables` must be told of them.
+    """Put the tables of every stage into `tensors`; return what `unpack_tables` needs besides.
 
-    Steps whose tables are alike (kind, number of knots, type) lie one after the other along the
-    directions, of which every step may have another number. The grids' `weights` are left out unless
-    asked for: only who goes on fitting needs them.
+    Tables that are alike (kind, number of bins and knots, type) are concatenated along their
+    directions, whose number may differ from step to step.
     """
     out = []
     for i, steps in enumerate(model):
-        alike: dict[tuple[str, int, torch.dtype], list[Step]] = {}
+        alike: dict[tuple[Any, ...], list[Step]] = {}
         for step in steps:
             alike.setdefault(_likeness(step.table), []).append(step)
         groups = []
-        for j, ((kind, _, _), some) in enumerate(alike.items()):
+        for j, ((kind, *_), some) in enumerate(alike.items()):
             tables = [cast(Any, step.table) for step in some]
             pack = _pack_compact if kind == "compact" else _pack_whole
-            about = pack(f"tables.{i}.{j}", kind, tables, tensors, weights)
+            about = pack(f"tables.{i}.{j}", kind, tables, tensors)
             groups.append({"kind": kind, "steps": [step.step for step in some], **about})
         out.append(groups)
     return out
 
 
-def _likeness(table: Table) -> tuple[str, int, torch.dtype]:
-    """Kind, number of values, and type."""
+def _likeness(table: Table) -> tuple[Any, ...]:
+    """Kind, number of values or of bins and knots, and type."""
     if isinstance(table, CompactTable):
-        return "compact", table.n_bins, table.dtype
+        return "compact", table.n_bins, table.at.shape[1], table.dtype
     if isinstance(table, (GridTable, KnotTable)):
         kind = "grid" if isinstance(table, GridTable) else "knots"
         return kind, table.values.shape[1], table.values.dtype
@@ -63,29 +62,25 @@ def _likeness(table: Table) -> tuple[str, int, torch.dtype]:
     )
 
 
-def _pack_whole(
-    name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor], weights: bool
-) -> dict[str, Any]:
-    """Tensors as they are."""
+def _pack_whole(name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The tensors themselves."""
     parts = {field: torch.cat([getattr(t, field).cpu() for t in tables]) for field in _FIELDS[kind]}
     _check_maps(name, parts)
-    if weights and kind == "grid" and all(t.weights is not None for t in tables):
-        parts["weights"] = torch.cat([t.weights.cpu() for t in tables])
     tensors |= {f"{name}.{field}": t for field, t in parts.items()}
     return {"directions": [len(t.values) for t in tables]}
 
 
 def _pack_compact(
-    name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor], weights: bool
+    name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """One stream of bytes."""
+    """A stream of bytes."""
     packed = np.frombuffer(bytearray(to_bytes(tables)), np.uint8)
     tensors[f"{name}.packed"] = torch.from_numpy(packed)
     return {
         "directions": [len(t.lo) for t in tables],
         "exponents": [t.exponent for t in tables],
         "bins": tables[0].n_bins,
-        "knots": sum(len(t.at) for t in tables),
+        "knots": sum(t.at.numel() for t in tables),
         "packing": PACKING,
         "type": str(tables[0].dtype).removeprefix("torch."),
     }
@@ -104,8 +99,8 @@ def unpack_tables(
 
     Parameters
     ----------
-    stage : the number that the steps are to bear
-    n_steps, maps : of the stage, and how many maps a step has; None where the file can only be our own
+    stage : the number of the steps' stage
+    n_steps, maps : the steps of the stage, and the number of maps of a step; None skips these checks
     """
     groups, seen = row.inners("tables"), set[int]()
     for j, group in enumerate(groups):
@@ -151,9 +146,6 @@ def _unpack_whole(
         shape = (sum(sizes),) if field in ("lo", "hi") else (sum(sizes), None)
         parts[field] = check_tensor(tensors, f"{name}.{field}", None, shape)
     _check_maps(name, parts)
-    if f"{name}.weights" in tensors and kind == "grid":
-        bins = parts["values"].shape[1] - 1
-        parts["weights"] = check_tensor(tensors, f"{name}.weights", torch.uint8, (sum(sizes), bins))
     split = {field: torch.split(t.to(device), sizes) for field, t in parts.items()}
     return [_KINDS[kind](**{f: t[n] for f, t in split.items()}) for n in range(len(sizes))]
 
@@ -166,6 +158,7 @@ def _unpack_compact(
     tensors: dict[str, Tensor],
     device: torch.device,
 ) -> list[Table]:
+    group.whole("packing", PACKING, PACKING)
     if group.text("type") not in ("float32", "float64"):
         raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
     return cast(
@@ -177,16 +170,13 @@ def _unpack_compact(
             group.whole("bins", 1),
             group.whole("knots", 0),
             getattr(torch, group.text("type")),
-            group.whole("packing", 1, PACKING)
-            if "packing" in group.value
-            else 1,  # not in formats 1 to 3
             device,
         ),
     )
 
 
 def farthest(steps: Sequence[Step]) -> float:
-    """The largest number in the maps of some steps, or more."""
+    """An upper bound of the numbers in the maps of some steps."""
     most = 0.0
     for table in (cast(Any, step.table) for step in steps):
         if isinstance(table, CompactTable):
@@ -200,7 +190,7 @@ def farthest(steps: Sequence[Step]) -> float:
 
 
 def _check_maps(name: str, parts: dict[str, Tensor]) -> None:
-    """Refuse maps that are not finite or not ascending, and tensors that do not belong together."""
+    """Raise a ValueError for maps that are not finite or not ascending, or tensors that do not fit."""
     exact, pair = {torch.float32, torch.float64}, ("lo", "hi") if "lo" in parts else ("knots", "values")
     if not {t.dtype for t in parts.values()} <= exact or parts[pair[0]].dtype != parts[pair[1]].dtype:
         raise ValueError(f"{name} mixes types of numbers, or they are neither float32 nor float64")

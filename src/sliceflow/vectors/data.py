@@ -19,7 +19,7 @@ from sliceflow.dataframes import Form, check_columns
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
-from sliceflow.ranks.ranks import Place, Ranks
+from sliceflow.ranks import Place, Ranks
 from sliceflow.storage.checkpoints import digest
 from sliceflow.vectors.units import Units
 

@@ -22,8 +22,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
-from sliceflow.ranks.ranks import Ranks
-from sliceflow.storage.checkpoints import Keeper, digest, identity, same_on_all
+from sliceflow.ranks import Ranks
+from sliceflow.storage.checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
@@ -174,7 +174,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             when it is called again with the same data, parameters and folder, and ends with the same
             bits as one that was not
         checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.ranks.joined`, all of which call this with the same parameters. X
+        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters. X
             and y are then this rank's own rows, `particle_conditions` all of them, and `particles_`
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
@@ -184,9 +184,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         name = type(self).__name__
         same_on_all(together, name, parameters, device, checkpoint_dir, particle_conditions=digest(y_p))
         given, features = self._read(X, y, together)
-        seed = together.told_by_first(Seed.of(self.random_state))
+        seed = together.broadcast(Seed.of(self.random_state))
         jobs, whole, y_kept, codes_kept = self._jobs(parameters, given, y_p, seed, device, together)
-        keepers: list[Keeper | None] = [None] * len(jobs)
+        keepers: list[CheckpointWriter | None] = [None] * len(jobs)
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
             data = given.digests(y_p, together)
@@ -195,7 +195,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
                 for c in range(len(jobs))
             ]
-            keepers = [Keeper(folder, checkpoint_every, of, seed, together) for folder in folders]
+            keepers = [
+                CheckpointWriter(folder, checkpoint_every, of, seed, together) for folder in folders
+            ]
             if (found := next(keeper for keeper in keepers if keeper).seed) != seed:
                 jobs, whole, y_kept, codes_kept = self._jobs(
                     parameters, given, y_p, found, device, together
@@ -320,7 +322,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return x, None if fitted.condition is None or codes is None else fitted.condition.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sliced Wasserstein distance between fresh samples and the rows of X: more is better.
+        """Minus the sliced Wasserstein distance between fresh samples and rows: more is better.
 
         −SW₂ over 100 random directions, in the units of the flow: standardised columns, unless
         ``standardize=False``. With y, samples take the rows' own conditions. Rows of a class are

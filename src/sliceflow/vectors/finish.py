@@ -22,7 +22,7 @@ from sliceflow.engine.flow import Cloud, Flow, Noise, Run, batches_for, replay, 
 from sliceflow.engine.frames import Axis
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Sorted
-from sliceflow.ranks.ranks import Ranks
+from sliceflow.ranks import Ranks
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.start import Start, cloud, looked_at
 
@@ -96,7 +96,7 @@ def _fresh(
     if rows.codes is not None:
         codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]
         if start.flow.conditional:  # a rare class shall not hang on a particle or two
-            codes = torch.cat((codes, conditions.further(rows.codes, codes, False, seed)))
+            codes = torch.cat((codes, conditions.extra_codes(rows.codes, codes, False, seed)))
     share = ranks.share(m if codes is None else len(codes))
     x = _spread_evenly(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
     fresh = cloud(x, None if codes is None else codes[share.slice], start.data.x.device)

@@ -15,8 +15,8 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.flow import Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
-from sliceflow.ranks.ranks import Ranks
-from sliceflow.storage.checkpoints import Keeper
+from sliceflow.ranks import Ranks
+from sliceflow.storage.checkpoints import CheckpointWriter
 from sliceflow.vectors.data import Given, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
@@ -161,7 +161,7 @@ def run(
     job: Job,
     history: events.History,
     listeners: Sequence[events.Listener],
-    keeper: Keeper | None,
+    keeper: CheckpointWriter | None,
     ranks: Ranks | None,
 ) -> Done:
     """Do it."""

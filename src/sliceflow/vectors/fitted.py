@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.compact import Step
 from sliceflow.engine.flow import Cloud, Flow, Noise, replay
 from sliceflow.engine.frames import frame_bytes, releasing
@@ -166,7 +166,7 @@ def _moved(part: Part, particles: Cloud, noise: Noise) -> Tensor:
     """x (d, n) of particles moved by a model."""
     y, place = particles.y, None
     if part.flow.apart and y is not None and y.dim() == 1:
-        y, order, place, runs = arranged(y, part.flow.n_conditions)
+        y, order, place, runs = sort_by_class(y, part.flow.n_conditions)
         particles = Cloud(particles.x[:, order], y, runs)
     replay(part.flow, part.model, particles, noise)
     return particles.x if place is None else particles.x[:, place]

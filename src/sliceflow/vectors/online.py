@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
-from sliceflow.engine.classes import arranged
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import flat
@@ -180,7 +180,7 @@ class VectorsOnline(Online):
         particles, noise = self.particles(d, self.type, m, own, flow.amplifier)
         place = None
         if flow.apart and particles.y is not None:
-            y, _, place, runs = arranged(particles.y, flow.n_conditions)
+            y, _, place, runs = sort_by_class(particles.y, flow.n_conditions)
             particles = Cloud(particles.x, y, runs)
         run = Run()
         if before is not None:

@@ -14,7 +14,7 @@ from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Transport
-from sliceflow.ranks.ranks import Place, Ranks, weighed
+from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.plan import VectorPlan
 
@@ -58,7 +58,7 @@ def particle_conditions(
     if y is not None:
         codes = rows.condition.encode(y)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
-            label = conditions.shown(y[lost.numpy()][0])
+            label = conditions.format_label(y[lost.numpy()][0])
             raise ValueError(
                 f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
                 "more of them or set early_stopping=False"
@@ -165,7 +165,7 @@ def looked_at(
         return None, 0
     pair = (rows.codes, codes_p) if flow.conditional else (None, None)
     first = rows.place.first
-    return weighed(*pair, torch.arange(first, first + rows.place.count), device)
+    return weighted_batches(*pair, torch.arange(first, first + rows.place.count), device)
 
 
 def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
@@ -176,7 +176,7 @@ def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
 def _shared(flow: Flow, transport: Transport, ranks: Ranks, n: int) -> tuple[Flow, Transport]:
     """The flow and the transport with which ranks simulate, `n` particles and data in all."""
     stages = [
-        replace(stage, transport=stage.transport and ranks.shared(stage.transport, n))
+        replace(stage, transport=stage.transport and shared_transport(stage.transport, ranks, n))
         for stage in flow.schedule
     ]
-    return replace(flow, schedule=stages), ranks.shared(transport, n)
+    return replace(flow, schedule=stages), shared_transport(transport, ranks, n)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.ranks.ranks import Ranks
+from sliceflow.ranks import Ranks
 
 __all__ = ["Units", "decode", "encode", "standardization"]
 
@@ -156,7 +156,7 @@ def standardization(
 
 def _ends(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest value of every column of all ranks' rows."""
-    ends = ranks.least(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
+    ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
     return ends[0], -ends[1]
 
 

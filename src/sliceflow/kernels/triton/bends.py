@@ -1,7 +1,7 @@
-"""Maps at few knots on NVIDIA GPUs, in Triton: what a step keeps of its grid, and the grid made again.
+"""Maps through a few knots on NVIDIA GPUs, in Triton; documented in `reference_bends`.
 
 One program per map, in float64. Products and sums are not fused, so that they round as torch's do.
-Numbers that other threads of the program need go through memory, that is through the cache.
+Threads of a program exchange numbers through memory, that is through the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels import reference_bends
 from sliceflow.kernels.reference_bends import MOST_LEVEL, ROUNDS
 from sliceflow.kernels.triton.values import larger
 
@@ -236,27 +235,25 @@ def at_bends(
 
 @triton.jit(do_not_specialize=["exponent"])
 def _through_knots_kernel(
-    lo, hi, ends, sizes, at, levels, values, exponent,
-    BINS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
+    lo, hi, at, levels, values, exponent,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     values += row * (BINS + 1)
-    end = tl.load(ends + row).to(tl.int64)
-    size = tl.load(sizes + row).to(tl.int32)
-    at += end - size
-    levels += end - size
+    at += row * KNOTS
+    levels += row * KNOTS
     step = _power_of_two(exponent)
     start = tl.load(lo + row)
     width = (tl.load(hi + row) - start) / BINS
     so_far = tl.full([], float("-inf"), values.dtype.element_ty)
     for first in range(0, BINS + 1, WIDE):
         e = first + tl.arange(0, WIDE)
-        k, beyond_k = tl.zeros([WIDE], tl.int32), tl.zeros([WIDE], tl.int32) + size
+        k, beyond_k = tl.zeros([WIDE], tl.int32), tl.zeros([WIDE], tl.int32) + KNOTS
         for _ in range(STEPS):  # the last knot at or below the edge
             middle = (k + beyond_k) // 2
             open_, below = beyond_k - k > 1, tl.load(at + middle) <= e
             k, beyond_k = tl.where(open_ & below, middle, k), tl.where(open_ & ~below, middle, beyond_k)
-        following = tl.minimum(k + 1, size - 1)  # a map's last knot: its own edge only
+        following = tl.minimum(k + 1, KNOTS - 1)  # the last knot is the last edge
         place, next_place = tl.load(at + k), tl.load(at + following)
         value = start + width * place.to(tl.float64) + tl.load(levels + k).to(tl.float64) * step
         next_value = start + width * next_place.to(tl.float64)
@@ -271,22 +268,18 @@ def _through_knots_kernel(
 def through_knots(
     lo: Tensor,
     hi: Tensor,
-    sizes: Tensor,
     at: Tensor,
     levels: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    if lo.dtype != torch.float64 or dtype not in (torch.float32, torch.float64):
-        return reference_bends.through_knots(lo, hi, sizes, at, levels, n_bins, exponent, dtype)
-    h = len(lo)
+    h, n_knots = at.shape
     values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
     wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _WIDE)
     grid: Any = (h,)
     _through_knots_kernel[grid](
-        lo.contiguous(), hi.contiguous(), sizes.cumsum(0), sizes.contiguous(),
-        at.contiguous(), levels.contiguous(), values, exponent,
-        BINS=n_bins, STEPS=n_bins.bit_length(), WIDE=wide, enable_fp_fusion=False,
+        lo.contiguous(), hi.contiguous(), at.contiguous(), levels.contiguous(), values, exponent,
+        BINS=n_bins, KNOTS=n_knots, STEPS=n_knots.bit_length(), WIDE=wide, enable_fp_fusion=False,
     )  # fmt: skip
     return values

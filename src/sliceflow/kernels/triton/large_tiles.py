@@ -1,7 +1,7 @@
-"""Tiles of more values than stay on a chip: cut out into memory, turned by cuBLAS, pasted back.
+"""Tiles too large for on-chip memory: cut out into memory, rotated by cuBLAS, pasted back.
 
-Three passes over memory around two products, which at this size are most of the work; what lies
-between them is written in the type of the rotation, half of float32.
+Three passes over memory around two products, which at this size are most of the work. Intermediate
+results have the type of the rotation, half the size of float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import Geometry
+from sliceflow.kernels.geometry import Geometry
 from sliceflow.kernels.triton.values import Packed, add_class_offsets, displace_in_place
 
 __all__ = ["move", "project"]

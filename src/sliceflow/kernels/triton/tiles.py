@@ -1,12 +1,11 @@
-"""Tiles on NVIDIA GPUs, in Triton: project, displace and lift without writing what lies between.
+"""Tiles on NVIDIA GPUs, in Triton: project, displace and lift without writing intermediate results.
 
-A program owns one tile and a block of columns. Pixels are gathered from x (d, n) by the loads
-themselves; the products take operands in the type of the rotation (16 bits: tensor cores) and add in
-float32; x stays float32. Rotations are filled up with zeros to `lanes` rows and columns, so that no
-load of them needs a mask. What each function does is written in `reference`, under the same name. With
-rotations of float32 moves are not fused, and nothing is rounded to 16 bits.
+A program owns one tile and a block of columns. The loads themselves gather the pixels from x (d, n).
+Products take operands in the type of the rotation (16 bits: tensor cores) and add in float32; x stays
+float32. Rotations are padded with zeros to `lanes` rows and columns, so that no load of them needs a
+mask. With float32 rotations moves are not fused, and nothing is rounded to 16 bits.
 
-Tiles too large for a chip (`large_tiles`) are written out, and their products left to cuBLAS.
+Tiles too large for on-chip memory (`large_tiles`) are written out, and cuBLAS multiplies them.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
-from sliceflow.kernels.reference import Geometry
+from sliceflow.kernels.geometry import Geometry
 from sliceflow.kernels.triton import large_tiles as large
 from sliceflow.kernels.triton.values import block_of, blocks_of, by_word, displace_grid, pack
 
 __all__ = ["lanes", "launch_grid", "move_tiles", "project_tiles"]
 
-_ON_CHIP = 256  # up to so many lanes a tile, a whole step stays on chip
+_ON_CHIP = 256  # the most lanes of a tile for which a whole step stays on chip
 
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
 
 
 def lanes(k: int) -> int:
-    """Rows and columns of a rotation of k directions as the tensor cores take them."""
+    """Rows and columns of a rotation of k directions, padded for the tensor cores."""
     return max(16, 1 << (k - 1).bit_length()) if k <= _ON_CHIP else -(-k // 16) * 16
 
 
 @cached(1 << 24)
 def _pixels_of(shape: tuple[int, int, int], size: tuple[int, int], device: torch.device) -> Tensor:
-    """(lanes, 2) int32: how far each pixel of a tile lies from its first one in x, and row, column.
+    """(lanes, 2) int32: the distance in x of each pixel of a tile from its first; and row and column.
 
     Row and column share a number. Lanes beyond the tile have rows that no picture has.
     """
@@ -149,10 +148,10 @@ def _project_kernel(
 
 
 def launch_grid(geometry: Geometry, blocks: int) -> tuple[int, int, int]:
-    """Programs for every tile and so many blocks of its columns and directions.
+    """Programs for every tile and `blocks` of its columns and directions.
 
-    CUDA allows 2³¹ − 1 of them along the first axis, but 65,535 along the others: these count tiles
-    across and down. Pictures of 256 × 256 pixels in tiles of one have 65,536 in all.
+    CUDA allows 2³¹ − 1 programs along the first axis, but 65,535 along the others, so these count the
+    tiles across and down. Pictures of 256 × 256 pixels in tiles of one have 65,536 tiles.
     """
     down, across = geometry.grid
     return blocks, across, down
@@ -164,11 +163,11 @@ def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
 
 
 def _precision(theta: Tensor) -> str:
-    return "ieee" if theta.dtype == torch.float32 else "tf32"  # 16-bit operands take no notice
+    return "ieee" if theta.dtype == torch.float32 else "tf32"  # no effect on 16-bit operands
 
 
 def _nothing(like: Tensor) -> Tensor:
-    """For arguments that a kernel is compiled not to read."""
+    """For arguments that the compiled kernel does not read."""
     return like.new_empty(0)
 
 
@@ -215,7 +214,7 @@ def move_tiles(
     step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
         return reference.move_tiles(*step)
-    if theta.dtype == torch.float32:  # nothing is to be rounded to 16 bits, tables neither
+    if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even tables
         return reference.move_tiles(*step, project_tiles, displace_grid)
     n, side, table, theta = x.shape[1], len(theta), pack(lo, hi, values), theta.contiguous()
     if side > _ON_CHIP:

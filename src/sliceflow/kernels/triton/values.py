@@ -1,8 +1,9 @@
-"""Projections on NVIDIA GPUs, value by value, in Triton: where tables send them, class offsets."""
+"""Displacements by tables and class offsets on NVIDIA GPUs, in Triton."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ Packed = tuple[Tensor, Tensor]  # where the bins lie (h, 4), and a word for each
 
 @cached(1 << 24)
 def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tensor:
-    """(blocks, 3) int32: run, first column and end of blocks of columns, each in one run alone."""
+    """(blocks, 3) int32: run, first column and end of blocks of columns, each within one run."""
     blocks = [
         (run, at, min(at + width, end))
         for run, (first, end) in enumerate(pairwise(starts))
@@ -61,9 +62,9 @@ def larger(a, b):
 
 @triton.jit
 def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
-    """A direction's table as kernels that move read it: where bins lie, and one word for each bin.
+    """A direction's table packed for the kernels that move: the place of the bins, and a word per bin.
 
-    The word is the displacement at the bin's left edge and how much it grows to the right one, in half
+    The word holds the displacement at the bin's left edge and its growth to the right one, in half
     precision each: a displacement is small where it matters.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -89,7 +90,7 @@ def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
 
 @triton.jit
 def by_word(word, beyond):
-    """The displacement `beyond` the left edge of the bin that `word` is of."""
+    """The displacement at `beyond` the left edge of the bin of `word`."""
     start = (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     growth = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     return start + beyond * growth
@@ -124,7 +125,7 @@ def _displace_kernel(
 
 
 def pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
-    """The maps (lo, hi, values) for kernels that move."""
+    """The maps (lo, hi, values) packed for the kernels that move."""
     h, n_bins = values.shape[0], values.shape[1] - 1
     rows = torch.empty((h, 4), dtype=torch.float32, device=values.device)
     words = torch.empty((h + 128, n_bins), dtype=torch.int32, device=values.device)  # blocks run over
@@ -140,9 +141,9 @@ def displace_in_place(
     codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    """z (h, n) becomes T(z + offset) − z − offset, the offset being its class's, if there are any.
+    """z (h, n) becomes T(z + offset) − z − offset, where the offset is that of its class, if any.
 
-    With `starts` and no offsets: every run of columns has h rows of the table.
+    With `starts` (and no offsets), every run of columns has its own h rows of the table.
     """
     (h, n), (rows, words), none = z.shape, table, z.new_empty(0)
     blocks = none if starts is None else blocks_of(tuple(starts), 2048, z.device)
@@ -210,5 +211,4 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-def displace_runs(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor, starts: Sequence[int]) -> Tensor:
-    return reference.displace_runs(z, lo, hi, values, starts, displace_grid)
+displace_runs = partial(reference.displace_runs, displace=displace_grid)

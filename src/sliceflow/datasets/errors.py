@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["MOST_INFLATION", "BrokenPictureError", "DatasetError", "MixedSizesError", "naming"]
+__all__ = ["MOST_INFLATION", "BrokenPictureError", "DatasetError", "MixedSizesError", "reading"]
 
 MOST_INFLATION = 1032  # deflate packs no tighter, so no zip or gz holds more
 
@@ -37,7 +37,7 @@ class MixedSizesError(DatasetError):
 
 
 @contextmanager
-def naming(file: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
     """Whatever a decoder finds wrong becomes a DatasetError that names the file."""
     try:
         yield

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["write_whole"]
+__all__ = ["write_atomically"]
 
 
-def write_whole(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
+def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
     """Fill a new file beside `path`, bring it to the disk, and let it take the name at once.
 
     A file that was there keeps its mode, and its owner where that is allowed. A symbolic link stays
@@ -28,7 +28,7 @@ def write_whole(path: str | os.PathLike[str], put: Callable[[BinaryIO], object])
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(f"{folder}/x", lambda file: print(file.write(b"all of it")))
+    ...     write_atomically(f"{folder}/x", lambda file: print(file.write(b"all of it")))
     9
     """
     old = _file_at(path)

@@ -1,12 +1,11 @@
-"""The kernels for NVIDIA GPUs, in Triton; what is not here is `reference`'s.
+"""Histograms and the maps between them on NVIDIA GPUs, in Triton, for float32 projections.
 
-Float32 projections only. Levels of F_p and F_q are compared as integers (count × the other's total), so
-no rounding can carry mass across a gap. Each function is tested against its namesake in `reference`.
+Levels of F_p and F_q are compared as integers (count × the other's total), so that no rounding can
+carry mass across a gap.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,111 +16,11 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
-from sliceflow.kernels.reference import (
-    add_below,
-    argsort_rows,
-    box_muller,
-    displace_knots,
-    match,
-    sort_rows,
-)
-from sliceflow.kernels.triton.bends import at_bends, through_knots
-from sliceflow.kernels.triton.tiles import lanes, move_tiles, project_tiles
-from sliceflow.kernels.triton.values import (
-    add_class_offsets,
-    bins_per_unit,
-    displace_grid,
-    displace_runs,
-    larger,
-)
+from sliceflow.kernels.triton.values import bins_per_unit, larger
 
-__all__ = [
-    "add_below",
-    "add_class_offsets",
-    "argsort_rows",
-    "at_bends",
-    "box_muller",
-    "compose",
-    "count",
-    "displace_grid",
-    "displace_knots",
-    "displace_runs",
-    "histogram",
-    "histogram_of_runs",
-    "lanes",
-    "laplace",
-    "match",
-    "move_tiles",
-    "philox",
-    "project_tiles",
-    "sort_rows",
-    "through_knots",
-    "value_range",
-]
+__all__ = ["compose", "count", "histogram", "histogram_of_runs", "value_range"]
 
 _BLOCK = 4096  # values of one direction looked at together
-
-
-@triton.jit
-def _words(counter, key0, key1):
-    """The four words of every counter."""
-    mask = 0xFFFFFFFF
-    c0, c1 = counter & mask, (counter >> 32) & mask
-    c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
-    k0, k1 = tl.zeros_like(c0) + key0, tl.zeros_like(c0) + key1
-    for _ in tl.static_range(10):
-        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0 = ((p1 >> 32) & mask) ^ c1 ^ k0
-        c1 = p1 & mask
-        c2 = ((p0 >> 32) & mask) ^ c3 ^ k1
-        c3 = p0 & mask
-        k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
-    return c0, c1, c2, c3
-
-
-@triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
-def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    c0, c1, c2, c3 = _words(first + at, key0, key1)
-    here, valid = out + 4 * at, at < n
-    tl.store(here, c0, mask=valid)
-    tl.store(here + 1, c1, mask=valid)
-    tl.store(here + 2, c2, mask=valid)
-    tl.store(here + 3, c3, mask=valid)
-
-
-@triton.jit
-def _laplace_of(word, scale):
-    u = (word.to(tl.float64) + 0.5) / 4294967296.0 - 0.5
-    size = -scale * tl.log(1.0 - 2.0 * tl.abs(u))  # 1 − 2|u| is exact
-    return tl.where(u < 0, -size, size)
-
-
-@triton.jit(do_not_specialize=["n", "key0", "key1"])
-def _laplace_kernel(out, n, columns, quads, key0, key1, scale, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    c0, c1, c2, c3 = _words(at, key0, key1)
-    column = at % quads * 4
-    here, left = out + at // quads * columns + column, tl.where(at < n, columns - column, 0)
-    tl.store(here, _laplace_of(c0, scale), mask=left > 0)
-    tl.store(here + 1, _laplace_of(c1, scale), mask=left > 1)
-    tl.store(here + 2, _laplace_of(c2, scale), mask=left > 2)
-    tl.store(here + 3, _laplace_of(c3, scale), mask=left > 3)
-
-
-def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
-    quads, scale = -(-columns // 4), 1 / math.sqrt(2 * columns)
-    out = torch.empty((rows, columns), dtype=torch.float32, device=device)
-    grid: Any = (triton.cdiv(rows * quads, 256),)
-    _laplace_kernel[grid](out, rows * quads, columns, quads, *key, scale, BLOCK=256)
-    return out
-
-
-def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
-    out = torch.empty((n, 4), dtype=torch.int64, device=device)
-    grid: Any = (triton.cdiv(n, 1024),)
-    _philox_kernel[grid](out, first, n, *key, BLOCK=1024)
-    return out
 
 
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,9 +33,9 @@ def _count_kernel(
     z, lo, hi, counts, starts, n, stride,
     RANGE: tl.constexpr, RUNS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One direction, or a run of its columns: its range, unless that is given, and its histogram.
+    """One direction, or a run of its columns: its range, unless given, and its histogram.
 
-    Pass two hits the cache.
+    The second pass hits the cache.
     """
     row = tl.program_id(0).to(tl.int64)
     z += row * stride
@@ -229,7 +128,7 @@ def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Te
     countable = _countable(z, n_bins, None)
     if not countable or n_bins > 512:
         counts, lo, hi = reference.histogram_of_runs(z, n_bins, starts, histogram)
-        # An empty run's zeros are float64, and so is then all of it.
+        # An empty run's zeros are float64 and turn all the others into float64, too.
         return (counts.int(), lo.float(), hi.float()) if countable else (counts, lo, hi)
     z = z if z.stride(1) == 1 else z.contiguous()
     (h, n), runs = z.shape, len(starts) - 1
