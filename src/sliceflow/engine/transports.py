@@ -285,10 +285,7 @@ class Interpolated:
             q, order_q = k.argsort_rows(z_q)
             w = weights.double()[order_q]
             level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        at = level_p
-        if bool((p.diff(dim=1) == 0).any()):  # tied particles are all at the level of the last
-            at = (torch.searchsorted(p, p, right=True) - 1).double() / p.shape[1]
-        moved = _linear(at, level_q, q) - p
+        moved = _of_the_last(p, _linear(level_p, level_q, q)).sub_(p)
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
         # F_p⁻¹ and F_q⁻¹ bend at these levels and nowhere else; above the last F_p has no value.
         levels = torch.cat(
@@ -318,8 +315,20 @@ def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     left = x.gather(1, i)
     gap = x.gather(1, after) - left
     share = torch.where(gap > 0, (at - left) / gap, 0.0).clamp_(0, 1).to(y.dtype)
-    low, high = (torch.take_along_dim(y, index, 1) for index in (i, after))
+    low, high = (
+        y.gather(1, index) if rows > 1 else y.index_select(1, index[0]) for index in (i, after)
+    )
     return torch.lerp(low, high, share)
+
+
+def _of_the_last(z: Tensor, values: Tensor) -> Tensor:
+    """Values (h, n) in place, where neighbours in z (h, n) are equal those of the last of them."""
+    tied = torch.nn.functional.pad(z[:, 1:] == z[:, :-1], (0, 1)).view(-1).nonzero()[:, 0]
+    if len(tied):
+        ends = torch.nn.functional.pad(tied.diff() > 1, (0, 1), value=True)
+        last = tied[ends][ends.cumsum(0) - ends.long()] + 1
+        values.view(-1)[tied] = values.view(-1)[last]
+    return values
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,10 @@ class Tiles:
         offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
         return Geometry((self.channels, self.height, self.width), (s, t), offset)
 
+    def count(self, seed: Seed, step: int) -> int:
+        """How many directions the frame of `step` has."""
+        return self.geometry(seed, step).n_directions
+
     def draw(
         self,
         seed: Seed,
@@ -177,6 +181,10 @@ class RandomPatches:
     @property
     def most_directions(self) -> int:
         """H, as every frame has."""
+        return self.n_directions
+
+    def count(self, seed: Seed, step: int) -> int:
+        """H."""
         return self.n_directions
 
     def draw(
