@@ -11,6 +11,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Sorted
 from sliceflow.pictures import schedules
+from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
 CPU = torch.device("cpu")
@@ -131,6 +132,57 @@ def test_random_patches_are_unit_vectors_of_one_patch():
         rows, columns = (direction != 0).any(0).nonzero().T
         assert int(rows.max() - rows.min()) < 4
         assert int(columns.max() - columns.min()) < 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch", "full"),
+    [((2, 9, 7), 4, None), ((1, 4, 4), 4, (12, 10)), ((3, 5, 6), 3, (11, 11)), ((1, 1, 1), 1, (6, 6))],
+)
+@pytest.mark.parametrize("n_conditions", [0, 3])
+def test_random_patches_are_those_of_a_loop_over_directions(shape, patch, full, n_conditions):
+    """Each patch put into its place by itself, then upsampled by the plain kernel, then normalised."""
+    (c, h, w), h_full, w_full = shape, *(full or shape[1:])
+    frame = RandomPatches(c, h, w, patch, 40, full).draw(Seed(2), 5, c * h * w, n_conditions)
+    seed = Seed(2).child(5)
+    patches = seed.child("x").normal(40, c * patch**2).view(40, c, patch, patch)
+    centres = (seed.child("centre").uniform(40, 2) * torch.tensor([h, w])).long().tolist()
+    subspace = Subspace(c, h_full, w_full, h, w)
+    for i, (row, column) in enumerate(centres):
+        picture = torch.zeros(c, h, w).double()
+        for r in range(patch):
+            for t in range(patch):
+                y, x = row - patch // 2 + r, column - patch // 2 + t
+                if 0 <= y < h and 0 <= x < w:
+                    picture[:, y, x] = patches[i, :, r, t]
+        large = torch.einsum("Yy,cyx,Xx->cYX", plain(h_full, h), picture, plain(w_full, w))
+        unit = large.flatten() / large.norm() / (2**0.5 if n_conditions else 1)
+        assert torch.allclose(subspace.up(frame.theta[i][:, None])[:, 0], unit, atol=1e-12)
+    if n_conditions:
+        assert torch.allclose(frame.theta_y.norm(dim=1), torch.full((40,), 0.5).double().sqrt())
+
+
+def plain(full, small):
+    """The matrix that upsamples by Lanczos' kernel, its rows summing to 1; nothing orthonormal."""
+    if full == small:
+        return torch.eye(full).double()
+    t = ((torch.arange(full).double() + 0.5) * small / full - 0.5)[:, None] - torch.arange(small)
+    weights = torch.where(t.abs() < 5, torch.sinc(t) * torch.sinc(t / 5), 0.0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def test_random_patches_do_not_depend_on_how_many_are_placed_at_a_time(monkeypatch):
+    whole = RandomPatches(2, 6, 5, 3, 30, (12, 12)).draw(Seed(0), 1, 60, 2).theta
+    monkeypatch.setattr("sliceflow.pictures.tiles._NUMBERS", 7 * 60)
+    assert torch.equal(RandomPatches(2, 6, 5, 3, 30, (12, 12)).draw(Seed(0), 1, 60, 2).theta, whole)
+
+
+def test_random_patches_are_parseval_on_average_away_from_the_borders():
+    """x += Θᵀ(…)/c with c = H/d then has the step 1: the paper's η/H with η = d."""
+    frame = RandomPatches(1, 9, 9, 3, 200_000).draw(Seed(0), 0, 81, 0, dtype=torch.float32)
+    mean = frame.theta.T @ frame.theta / frame.parseval
+    inner = torch.arange(81).view(9, 9)[2:-2, 2:-2].flatten()
+    assert torch.allclose(mean[inner][:, inner], torch.eye(25), atol=0.05)
+    assert float(mean.trace()) == pytest.approx(81, rel=1e-4)
 
 
 def test_random_patches_reach_every_pixel():

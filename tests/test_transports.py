@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.frames import Random
-from sliceflow.engine.transports import Auto, GridTable, Histogram, KnotTable, Sorted
+from sliceflow.engine.transports import Auto, GridTable, Histogram, Interpolated, KnotTable, Sorted
 
-ALL = [Sorted(), Histogram(64), Auto(threshold=10)]
+ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -27,7 +27,11 @@ def transported(transport, z_p, z_q, weights=None):
     ("kind", "parameters"),
     [
         *((kind, {"n_bins": n}) for kind in (Histogram, Auto) for n in (0, -3, 8.5)),
-        *((kind, {"most": most}) for kind in (Sorted, Histogram, Auto) for most in (0, 0.5)),
+        *(
+            (kind, {"most": most})
+            for kind in (Sorted, Interpolated, Histogram, Auto)
+            for most in (0, 0.5)
+        ),
         (Auto, {"threshold": -1}),
         (Random, {"n_directions": 0}),
     ],
@@ -58,6 +62,86 @@ def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(seed, m,
         used = np.flatnonzero(plan[k] > 1e-12)
         low, high = z_q[max(used[0] - 1, 0)], z_q[min(used[-1] + 1, n - 1)]
         assert low - 1e-9 <= out[k] <= high + 1e-9
+
+
+def cdf(z, samples):
+    """F as the paper's appendix writes it, its I counted from 1; one value at a time."""
+    ordered, n = np.sort(samples), len(samples)
+    position = min(max(int(np.searchsorted(ordered, z, side="right")), 1), max(n - 1, 1))
+    left, right = ordered[position - 1], ordered[min(position, n - 1)]
+    inside = 0.0 if right == left else min(max((z - left) / (right - left), 0.0), 1.0)
+    return (position - 1) / n + inside / n
+
+
+def inverse_cdf(a, samples):
+    """F⁻¹ of the same page, where z_I is counted from 0: else F⁻¹(F(z_k)) would not be z_k."""
+    ordered, n = np.sort(samples), len(samples)
+    position = min(int(np.floor(a * n + 1e-9)), n - 1)
+    left, right = ordered[position], ordered[min(position + 1, n - 1)]
+    return left + (a * n - position) * (right - left)
+
+
+@given(seeds, st.integers(2, 40), st.integers(1, 40))
+def test_interpolated_is_the_papers_two_formulas_at_the_particles_and_between_them(seed, m, n):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=m), rng.gamma(2, size=n)
+    out = transported(Interpolated(), z_p, z_q)
+    assert np.allclose(out, [inverse_cdf(cdf(z, z_p), z_q) for z in z_p], atol=1e-9)
+    fresh = rng.uniform(z_p.min(), z_p.max(), size=30)
+    table = Interpolated().fit(*(torch.from_numpy(z)[None] for z in (z_p, z_q))).table
+    image = fresh + table.displace(torch.from_numpy(fresh)[None]).numpy()[0]
+    assert np.allclose(image, [inverse_cdf(cdf(z, z_p), z_q) for z in fresh], atol=1e-8)
+
+
+@given(seeds, st.integers(2, 60))
+def test_interpolated_and_sorted_are_one_for_equal_counts_without_gaps(seed, n):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=n), np.linspace(0, 1, n)
+    assert np.allclose(
+        transported(Interpolated(), z_p, z_q), transported(Sorted(), z_p, z_q), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("m", "n"), [(40, 10), (10, 40), (30, 20)])
+def test_interpolated_stands_below_sorted_by_half_of_what_counts_differ(m, n):
+    """Particle k goes to datum k·N/M, not to (k + ½)·N/M − ½; here the data are their own numbers."""
+    k, z_q = np.arange(m), np.arange(n, dtype=float)
+    ours = transported(Sorted(), k, z_q)
+    assert np.allclose(transported(Interpolated(), k, z_q), np.minimum(k * n / m, n - 1))
+    assert np.allclose(ours, np.clip((k + 0.5) * n / m - 0.5, 0, n - 1))
+
+
+def test_interpolated_puts_particles_into_gaps_and_sorted_does_not():
+    z_q, z_p = np.array([0.0, 0.1, 0.2, 9.0, 9.1, 9.2]), np.linspace(-1, 1, 12)
+    out = {kind: transported(kind(), z_p, z_q) for kind in (Interpolated, Sorted)}
+    within = {kind: int(((image > 0.3) & (image < 8.9)).sum()) for kind, image in out.items()}
+    assert within == {Interpolated: 1, Sorted: 0}
+
+
+def test_tied_particles_of_interpolated_are_at_the_level_of_their_last():
+    out = transported(Interpolated(), [0.0, 1.0, 1.0, 1.0, 2.0], np.arange(5))
+    assert np.allclose(out, [0, 3, 3, 3, 4])
+
+
+@given(seeds, st.integers(2, 12))
+def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
+    rng = np.random.default_rng(seed)
+    z_q, times = np.sort(rng.gamma(2, size=n)), rng.integers(1, 4, size=n)
+    total = int(times.sum())
+    below = np.concatenate(([0], times.cumsum()[:-1]))
+    z_p = np.sort(rng.normal(size=total))  # particle k has the level k/Σw
+    out = transported(Interpolated(), z_p, z_q, times.astype(float))
+    assert np.allclose(out[below], z_q, atol=1e-12)
+    assert np.allclose(out, np.interp(np.arange(total), below, z_q), atol=1e-9)
+    assert np.allclose(
+        transported(Interpolated(), z_p, z_q, np.full(n, 0.25)), transported(Interpolated(), z_p, z_q)
+    )
+
+
+def test_interpolated_refuses_classes_apart():
+    runs = Runs((0, 2, 4))
+    with pytest.raises(ValueError, match="transport='interpolated' does not count"):
+        Interpolated().fit(torch.rand(1, 4), torch.rand(1, 4), None, (runs, runs))
 
 
 def test_the_cost_of_both_transports_is_pots_distance():

@@ -62,7 +62,8 @@ class Estimate:
         free = "" if self.free_bytes is None else f"{self.free_bytes / 2**30:.1f} GiB"
         took = f"about {seconds_text(self.seconds)}, by some steps that were timed"
         rows = [("free", free), ("time", took), *(("shorter", text) for text in self.ways)]
-        return f"{self.plan}\n{as_table([(f'{name:<9}', text) for name, text in rows])}\nnothing was written"
+        table = as_table([(f"{name:<9}", text) for name, text in rows])
+        return f"{self.plan}\n{table}\nnothing was written"
 
 
 def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -> Estimate:
@@ -94,7 +95,7 @@ def _job(plan: VectorPlan | PicturePlan) -> Job:
     sorts = isinstance(plan.transport, Sorted)
     if isinstance(plan, PicturePlan):
         c = plan.layout.shape[0]
-        stages = [Work(v.name, v.n_steps, plan.n_directions(v), c * v.patch**2) for v in plan.stages]
+        stages = [Work(v.name, v.n_steps, plan.directions_of(v), c * v.patch**2) for v in plan.stages]
         return Job(stages, True, plan.n_moved, plan.n_pictures, sorts, plan.apart or 1)
     d = plan.n_columns
     stages = [Work(stage.name, stage.n_steps, 2 * d, d) for stage in plan.stages()]

@@ -27,7 +27,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Fit, GridTable, Table, Transport
 
-__all__ = ["Cloud", "Counted", "Flow", "Noise", "Run", "batches_for", "replay", "simulate"]
+__all__ = ["Cloud", "Counted", "Flow", "Noise", "Redrawn", "Run", "batches_for", "replay", "simulate"]
 
 BUDGET = 1 << 28  # bytes for projections that are moved at a time
 _NUMBERS = 1 << 26  # random ones that are drawn at a time
@@ -47,6 +47,18 @@ class Cloud:
     def part(self, columns: slice | Tensor) -> Cloud:
         """Some of the points; a view where they are neighbours."""
         return Cloud(self.x[:, columns], None if self.y is None else self.y[columns])
+
+
+@dataclass(frozen=True)
+class Redrawn:
+    """Data that have noise of their own at every step, as pixels have that are dequantised anew.
+
+    Parameters
+    ----------
+    at : gives the cloud that step k of a stage looks at. Only x changes from step to step
+    """
+
+    at: Callable[[int], Cloud]
 
 
 class Counted(Protocol):
@@ -214,7 +226,7 @@ class Run:
 def simulate(
     flow: Flow,
     particles: Cloud,
-    data: Cloud | Counted,
+    data: Cloud | Redrawn | Counted,
     transport: Transport,
     noise: Noise,
     *,
@@ -230,36 +242,38 @@ def simulate(
     returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
     None the maps as they were fitted.
     `batches`, if given, are what steps look at, the data being in their order already. `run` is where
-    to go on, with particles that stand there. Data that are `Counted` are looked at as they were
-    counted, and by all the particles. `n_stages` ends it after so many stages.
+    to go on, with particles that stand there. Of data that are `Redrawn` a step looks at everything,
+    unless `batches` are given. Data that are `Counted` are looked at as they were counted, and by all
+    the particles. `n_stages` ends it after so many stages.
     """
     run = run or Run()
     run.model += [[] for _ in flow.schedule[len(run.model) :]]
     total, began = sum(stage.n_steps for stage in flow.schedule), now() - run.seconds
     for i, stage in enumerate(flow.schedule[:n_stages]):
         solver = stage.transport or transport
-        if not isinstance(data, Cloud):
+        if not isinstance(data, Cloud | Redrawn):
             look = MiniBatches()
-        elif batches is None:
+        elif batches is None and isinstance(data, Cloud):
             look = batches_for(flow, particles, data, solver)
             data = data if look.order is None else data.part(look.order)
         else:
-            look = batches
+            look = batches or MiniBatches()
         if i < run.stage:
             continue
         for k in range(run.step, stage.n_steps):
             frame = flow.frame(i, k, particles.x)
             some, others = look.at(k)
             z_p = flow.project(frame, particles, some)
-            if not isinstance(data, Cloud):
-                fit = data.fit(z_p, flow, frame, i, k)
+            target = data.at(k) if isinstance(data, Redrawn) else data
+            if not isinstance(target, Cloud):
+                fit = target.fit(z_p, flow, frame, i, k)
             elif flow.apart:
                 assert particles.runs is not None
-                assert data.runs is not None
-                runs = look.runs_at(k) or (particles.runs, data.runs)
-                fit = solver.fit(z_p, flow.project(frame, data, others), None, runs)
+                assert target.runs is not None
+                runs = look.runs_at(k) or (particles.runs, target.runs)
+                fit = solver.fit(z_p, flow.project(frame, target, others), None, runs)
             else:
-                fit = solver.fit(z_p, flow.project(frame, data, others), look.weights)
+                fit = solver.fit(z_p, flow.project(frame, target, others), look.weights)
             dz = fit.dz if some is None else None
             if dz is None and some is None and z_p.device.type == "cpu" and z_p.nbytes <= flow.budget:
                 # At hand: a GPU projects again faster than it reads.

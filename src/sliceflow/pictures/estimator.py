@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events, transports
+from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
@@ -63,12 +64,14 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     transport : "auto" (histograms of 128 bins, 1024 where classes share them; sorted for small clouds),
         or any of `sliceflow.transports`
     patch_basis : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a
-        time; or "auto": cosines, unless the pictures are drawings, of whose
-        pixels less than a fifth are neither dark nor light
+        time; "random": no tiles but the paper's random patches; or "auto": cosines, unless the pictures
+        are drawings, of whose pixels less than a fifth are neither dark nor light
     n_clusters : pictures without labels are divided into so many clusters, each with maps of its own
         (`pictures.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
         where each would have less than a thousand pictures, or 470,000·√steps values together: they
         would be copied. Pictures that are sorted, or observed, are not divided
+    preset : None, or "paper": the flow of Du et al. (2023) as it is printed. Parameters that are left
+        at their defaults take the paper's values (`sliceflow.engine.paper`): slow, for comparison
     options : PictureOptions or None; settings that are rarely changed, None is all their defaults
     verbose : 1 shows a progress bar
 
@@ -111,6 +114,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         transport: str | transports.Transport = "auto",
         patch_basis: str = "auto",
         n_clusters: str | int = "auto",
+        preset: str | None = None,
         options: PictureOptions | None = None,
         verbose: int = 0,
     ) -> None:
@@ -126,6 +130,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self.transport = transport
         self.patch_basis = patch_basis
         self.n_clusters = n_clusters
+        self.preset = preset
         self.options = options
         self.verbose = verbose
 
@@ -292,7 +297,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     def stages(self, height: int, width: int) -> list[schedules.PictureStage]:
         """The stages that pictures of this size go through; nothing needs to be fitted."""
         layout = Layout(height, width, None, "uint8", 256)
-        return stages_of(self.get_params(deep=False), layout)
+        return stages_of(self._parameters(), layout)
 
     @property
     def layout_(self) -> Layout:
@@ -344,6 +349,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _parameters(self) -> dict[str, Any]:
-        parameters: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(parameters)
-        return parameters | {"options": self.options or PictureOptions()}
+        given: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(given)
+        defaults = type(self)().get_params(deep=False)
+        options = {"options": self.options or PictureOptions()}
+        return with_preset(self.preset, given | options, defaults, PICTURES)

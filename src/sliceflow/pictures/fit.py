@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.flow import Run
+from sliceflow.engine.flow import Cloud, Redrawn, Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.pictures.data import PictureData
@@ -104,7 +104,7 @@ def run(
     with kept_up:
         model = start.walk.simulate(
             start.particles,
-            lambda i: data.cloud(seed.child("data", i), plan.dequantize, plan.apart),
+            _seen(data, plan, seed),
             start.transport,
             start.noise,
             plan.n_knots,
@@ -119,3 +119,14 @@ def run(
     if data.names is not None and rows is not None:
         y = data.names[rows[start.kept.slice].cpu().numpy()]
     return Done(fitted, data.layout.write(start.given_back(together)), y)
+
+
+def _seen(data: PictureData, plan: PicturePlan, seed: Seed) -> Callable[[int], Cloud | Redrawn]:
+    """The data of every stage; dequantisation noise is drawn for the stage, or for each step."""
+
+    def at(*place: int) -> Cloud:
+        return data.cloud(seed.child("data", *place), plan.dequantize, plan.apart)
+
+    if plan.dequantize and plan.dequantize_every == "step":
+        return lambda i: Redrawn(lambda k: at(i, k))
+    return at

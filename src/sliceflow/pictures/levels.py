@@ -17,17 +17,18 @@ from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.compact import Step
 from sliceflow.engine.conditions import Offset
-from sliceflow.engine.flow import Cloud, Counted, Flow, Noise, Run, replay, simulate
+from sliceflow.engine.flow import Cloud, Counted, Flow, Noise, Redrawn, Run, replay, simulate
+from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Table
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
-from sliceflow.pictures.tiles import TileFrame, Tiles
+from sliceflow.pictures.tiles import RandomPatches, Tiles
 
 __all__ = ["PATCH_BASES", "Painted", "Walk"]
 
-PATCH_BASES = ("pixels", "cosines")
+PATCH_BASES = ("pixels", "cosines", "random")  # the last: no tiles but the paper's random patches
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Walk:
 
     A level runs on its coefficients alone and is painted back once, when its stage is done. Where
     pixels are observed that cannot be: every step is painted, and the observed pixels masked.
+
+    With ``patch_basis="random"`` every step has `n_directions` of the paper's random patches, in the
+    particles' own precision.
     """
 
     layout: Layout
@@ -52,23 +56,32 @@ class Walk:
     taper: float
     budget: int
     precision: torch.dtype | None
+    n_directions: int = 1000
 
     @property
     def apart(self) -> int:
         """How many classes have maps of their own; 0 where all share them."""
         return self.n_conditions if math.isinf(self.amplifier) else 0
 
+    def directions(self, i: int) -> Tiles | RandomPatches:
+        """The kind of frame that the steps of stage i have, on the coefficients of its level."""
+        level, (c, h, w) = self.stages[i], self.layout.shape
+        if self.patch_basis == "random":
+            place = (h, w), self.upsampling
+            return RandomPatches(c, level.h, level.w, level.patch, self.n_directions, *place)
+        return Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines")
+
     def engine(self, i: int) -> tuple[Flow, Subspace]:
         """The flow of stage i, and the subspace it runs in."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
-        tiles = Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines")
+        directions = self.directions(i)
         last = i == len(self.stages) - 1
         # Pixels are in [−1, 1], and a tile has its share of them; a little more, for Lanczos' sake.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
         stage = schedule.Stage(
             level.name,
-            tiles if self.known is None else Painted(subspace, tiles, self.known),
+            directions if self.known is None else Painted(subspace, directions, self.known),
             level.n_steps,
             taper=self.taper if last else 0.0,
             reach=2 * math.sqrt(c * h * w * share),
@@ -79,7 +92,7 @@ class Walk:
             self.n_conditions,
             self.amplifier,
             budget=self.budget,
-            precision=self.precision,
+            precision=self.precision if isinstance(directions, Tiles) else None,
         )
         return flow, subspace
 
@@ -100,7 +113,7 @@ class Walk:
     def simulate(
         self,
         particles: Cloud,
-        data: Callable[[int], Cloud | Counted],
+        data: Callable[[int], Cloud | Redrawn | Counted],
         transport: transports.Transport,
         noise: Noise,
         n_knots: int,
@@ -120,8 +133,8 @@ class Walk:
         began = events.now() - run.seconds
         for i, flow, subspace, cloud in self._levels(particles, run.stage):
             target = data(i)
-            if self.known is None and isinstance(target, Cloud):
-                target = replace(target, x=subspace.down(target.x))
+            if self.known is None and not subspace.whole:
+                target = _lowered(target, subspace)
             if run.level is not None:
                 cloud.x.copy_(run.level)
             inside = Run(step=run.step, model=[run.model[i]])
@@ -167,12 +180,22 @@ class Walk:
             replay(flow, model[i], cloud, noise)
 
 
+def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Redrawn | Counted:
+    """The data's coefficients; counts are of coefficients already."""
+    if isinstance(data, Cloud):
+        return replace(data, x=subspace.down(data.x))
+    if isinstance(data, Redrawn):
+        at = data.at
+        return Redrawn(lambda step: replace(cloud := at(step), x=subspace.down(cloud.x)))
+    return data
+
+
 @dataclass(frozen=True)
 class Painted:
-    """Tiles of a pyramid level, seen from the pixels, of which those `known` (d, 1) never move."""
+    """Frames of a pyramid level, seen from the pixels, of which those `known` (d, 1) never move."""
 
     subspace: Subspace
-    tiles: Tiles
+    directions: Tiles | RandomPatches
     known: Tensor
 
     def draw(
@@ -184,7 +207,7 @@ class Painted:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
     ) -> PaintedFrame:
-        inner = self.tiles.draw(seed, step, self.subspace.dimension, n_conditions, device, dtype)
+        inner = self.directions.draw(seed, step, self.subspace.dimension, n_conditions, device, dtype)
         return PaintedFrame(self.subspace, inner, self.known)
 
 
@@ -193,7 +216,7 @@ class PaintedFrame:
     """One step's frame of `Painted`: project through `down`, lift through `up`."""
 
     subspace: Subspace
-    inner: TileFrame
+    inner: AnyFrame
     known: Tensor
 
     @property

@@ -146,6 +146,11 @@ class PicturesOnline(Online):
                 "observed pixels are taken from the pictures themselves, which partial_fit does not "
                 "keep; use fit, or observed=None"
             )
+        if parameters["patch_basis"] == "random":
+            raise ValueError(
+                "patch_basis='random' cannot be counted; partial_fit takes 'auto', 'pixels' or "
+                "'cosines'"
+            )
         n_bins = histogram_bins(parameters["transport"], 256)
         layout = Layout.of(X, parameters["n_pixel_values"])
         device, seed = resolve_device(parameters["device"]), Seed.of(parameters["random_state"])

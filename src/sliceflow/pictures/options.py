@@ -20,7 +20,9 @@ class PictureOptions:
     ----------
     start_noise : standard deviation of the particles' starting pixels
     clip : keep particles in the range of pixels at the full resolution
-    dequantize : spread integer pixels over their step, anew at every stage
+    dequantize : spread integer pixels over their step
+    dequantize_every : "stage" or "step": how often this noise is drawn anew
+    n_directions : of a step, with ``patch_basis="random"`` alone
     upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
     taper : the step size falls from 1 to 0 over this last share of the last stage
     n_knots : knots kept of each map for offline samples, where it bends; eight times as many where
@@ -40,6 +42,8 @@ class PictureOptions:
     start_noise: float = 0.1
     clip: bool = True
     dequantize: bool = True
+    dequantize_every: str = "stage"
+    n_directions: int = 1000
     upsampling: str = "lanczos"
     taper: float = 0.5
     n_knots: str | int = "auto"
@@ -50,6 +54,9 @@ class PictureOptions:
         knots = self.n_knots
         need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
         need(self.precision in PRECISIONS, "precision", self.precision, f"one of {list(PRECISIONS)}")
+        every = self.dequantize_every
+        need(every in ("stage", "step"), "dequantize_every", every, "'stage' or 'step'")
+        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
         ways = sorted(UPSAMPLINGS)
         need(self.upsampling in ways, "upsampling", self.upsampling, f"one of {ways}")
         noise = self.start_noise

@@ -51,6 +51,7 @@ _MOST_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are sl
 _FEW_KNOTS, _MANY_KNOTS = 16, 64  # kept of each map, at least and at most,
 _PER_KNOT = 750  # and particles for each
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _BINS = 48  # bytes per bin: both counts, values, and what finding their bends takes
 
 
@@ -70,11 +71,12 @@ class PicturePlan:
     amplifier : ξ; 0 where the flow sees no condition, ∞ where every class has maps of its own
     stages : resolutions and patches, with the steps of each
     patch_basis : of the directions
+    n_directions : random patches of a step; None for tiles, whose directions are as many as pixels
     transport : of the steps
     n_looked_at : particles, and pictures, that a step looks at at most; None is all
     n_knots : kept of each map; 0 keeps no model
     precision : of the products on a GPU; None is the particles' own
-    start_noise, clip, dequantize, upsampling, taper : as the options of these names
+    start_noise, clip, dequantize, dequantize_every, upsampling, taper : as the options of these names
     n_ranks : processes that fit together
     device : where
     nbytes : memory that the fit takes on each device
@@ -105,6 +107,7 @@ class PicturePlan:
     amplifier: float
     stages: tuple[PictureStage, ...]
     patch_basis: str
+    n_directions: int | None
     transport: Transport
     n_looked_at: int | None
     n_knots: int
@@ -112,6 +115,7 @@ class PicturePlan:
     start_noise: float
     clip: bool
     dequantize: bool
+    dequantize_every: str
     upsampling: str
     taper: float
     n_ranks: int
@@ -139,9 +143,9 @@ class PicturePlan:
         """Steps of all stages."""
         return sum(stage.n_steps for stage in self.stages)
 
-    def n_directions(self, stage: PictureStage) -> int:
+    def directions_of(self, stage: PictureStage) -> int:
         """The most directions of a step of this stage."""
-        return Tiles(self.layout.shape[0], stage.h, stage.w, stage.patch).most_directions
+        return _most_directions(self.layout, stage, self.n_directions)
 
     def settings(self) -> dict[str, Any]:
         """All that the result depends on, by name: a checkpoint is of a fit with the same."""
@@ -161,6 +165,9 @@ class PicturePlan:
             "clusters": f"{self.n_conditions} clusters",
             "observed": "observed pixels",
         }
+        directions = f"tiles of {self.patch_basis}"
+        if self.n_directions is not None:
+            directions = f"{self.n_directions} random patches"
         looked = "" if self.n_looked_at is None else f"at most {self.n_looked_at} at a time"
         return as_table(
             [
@@ -170,7 +177,7 @@ class PicturePlan:
                 ("particles", f"{self.n_particles}{more}"),
                 ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
                 ("steps", self.n_steps),
-                ("directions", f"tiles of {self.patch_basis}"),
+                ("directions", directions),
                 ("transport", repr(self.transport)),
                 ("a step sees", looked),
                 ("model", f"{self.n_knots} knots a map" if self.n_knots else "none is kept"),
@@ -217,7 +224,8 @@ def make_plan(
     apart = width if math.isinf(amplifier) else 0
     stages = stages_of(parameters, layout)
     moved = m if n_moved is None else n_moved
-    directions = [Tiles(layout.shape[0], v.h, v.w, v.patch).most_directions for v in stages]
+    n_random = options.n_directions if patch_basis == "random" else None
+    directions = [_most_directions(layout, stage, n_random) for stage in stages]
     looked_at = None
     if ranks is None and not counted:
         looked_at = columns_looked_at(chosen.most, max(directions), device)
@@ -233,6 +241,7 @@ def make_plan(
     seen = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
     work = max(directions) * (4 * seen + _BINS * bins) + rotation_bytes(max(tiles), 4)
+    work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
     nbytes = clouds + work + n_maps * one
@@ -256,6 +265,7 @@ def make_plan(
         amplifier=amplifier,
         stages=tuple(stages),
         patch_basis=patch_basis,
+        n_directions=n_random,
         transport=exact,
         n_looked_at=looked_at,
         n_knots=n_knots,
@@ -263,12 +273,19 @@ def make_plan(
         start_noise=float(options.start_noise),
         clip=bool(options.clip),
         dequantize=bool(options.dequantize),
+        dequantize_every=options.dequantize_every,
         upsampling=options.upsampling,
         taper=float(options.taper),
         n_ranks=1 if ranks is None else ranks.size,
         device=str(device),
         nbytes=nbytes,
     )
+
+
+def _most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:
+    if n_random is not None:
+        return n_random
+    return Tiles(layout.shape[0], stage.h, stage.w, stage.patch).most_directions
 
 
 def _kind(condition: Labels | None, observed: Any) -> str:
@@ -282,8 +299,8 @@ def _kind(condition: Labels | None, observed: Any) -> str:
 def stages_of(parameters: Mapping[str, Any], layout: Layout) -> list[PictureStage]:
     """The stages that pictures of this layout go through."""
     text, (_, height, width) = parameters["schedule"], layout.shape
-    if text == "auto":
-        text = schedules.auto(height, width)
+    if text in ("auto", "paper"):
+        text = (schedules.auto if text == "auto" else schedules.paper)(height, width)
     steps = _steps_per_stage(parameters["quality"])
     return schedules.from_string(schedules.PRESETS.get(text, text), height, width, steps)
 
@@ -364,6 +381,7 @@ def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
         "auto": transports.Auto(n_bins=n_bins, most=_MOST_COLUMNS),
         "sorted": transports.Sorted(),
         "histogram": transports.Histogram(n_bins, most=_MOST_COLUMNS),
+        "interpolated": transports.Interpolated(),
     }
     return kinds[transport]
 
@@ -433,10 +451,10 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     k = parameters["n_clusters"]
     need(k == "auto" or is_int(k, 1), "n_clusters", k, "'auto' or an int of at least 1, which is none")
     transport = parameters["transport"]
-    known = isinstance(transport, str) and transport in ("auto", "sorted", "histogram")
+    known = isinstance(transport, str) and transport in _TRANSPORTS
     need(
         known or (hasattr(transport, "fit") and hasattr(transport, "most")),
         "transport",
         transport,
-        "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
+        f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports",
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 
-__all__ = ["UPSAMPLINGS", "Subspace", "basis"]
+__all__ = ["UPSAMPLINGS", "Subspace", "basis", "upsampled"]
 
 _KEPT = 1 << 25  # bytes of bases that are kept
 _CHUNK = 1 << 28  # numbers of pictures that are brought to another resolution at a time
@@ -37,6 +37,31 @@ def _nearest(t: Tensor) -> Tensor:
 UPSAMPLINGS = {"lanczos": _lanczos, "bilinear": _bilinear, "nearest": _nearest}
 
 
+def _weights(full: int, small: int, upsampling: str) -> Tensor:
+    """W, (full, small), float64: the kernel sampled at pixel centres; rows sum to 1."""
+    centre = (torch.arange(full, dtype=torch.float64) + 0.5) * (small / full) - 0.5
+    weights = UPSAMPLINGS[upsampling](centre[:, None] - torch.arange(small, dtype=torch.float64))
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+@cached(_KEPT)
+def upsampled(full: int, small: int, upsampling: str, device: torch.device | str = "cpu") -> Tensor:
+    """UᵀW, (small, small), float64: the coefficients in `basis` U of pixels that W upsamples.
+
+    U and W span the same space, so W = U·(UᵀW): nothing is lost.
+
+    Examples
+    --------
+    >>> u, w = basis(28, 7), upsampled(28, 7, "lanczos")
+    >>> bool(torch.allclose((u @ w).sum(dim=1), torch.ones(28, dtype=u.dtype)))  # W's rows sum to 1
+    True
+    """
+    if small == full:
+        return torch.eye(full, dtype=torch.float64, device=device)
+    u, w = basis(full, small, upsampling), _weights(full, small, upsampling)
+    return torch.mm(u.T, w).to(device)
+
+
 @cached(_KEPT)
 def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
@@ -55,9 +80,7 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
         raise ValueError(f"a level of {small} pixels does not fit a picture of {full}; use 1 to {full}")
     if small == full:
         return torch.eye(full, dtype=torch.float64)
-    centre = (torch.arange(full, dtype=torch.float64) + 0.5) * (small / full) - 0.5
-    weights = UPSAMPLINGS[upsampling](centre[:, None] - torch.arange(small, dtype=torch.float64))
-    weights = weights / weights.sum(dim=1, keepdim=True)
+    weights = _weights(full, small, upsampling)
     values, vectors = torch.linalg.eigh(weights.T @ weights)
     if float(values.min()) <= 1e-10 * float(values.max()):
         raise ValueError(

@@ -20,7 +20,7 @@ from sliceflow.pictures.levels import PATCH_BASES, Walk
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.pictures.tiles import RandomPatches, Tiles
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import (
     Allowance,
@@ -51,6 +51,7 @@ def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]
         "amplifier": None if walk.apart else walk.amplifier,  # JSON has no infinity
         "upsampling": walk.upsampling,
         "patch_basis": walk.patch_basis,
+        "n_directions": walk.n_directions if walk.patch_basis == "random" else None,
         "clip": walk.clip,
         "dequantize": walk.dequantize,
         "start_noise": walk.start_noise,
@@ -100,9 +101,10 @@ def unpacked(
         )
         for row in rows
     ]
+    n_random = header.whole("n_directions", 1) if patch_basis == "random" else None
     width = 0 if condition is None else condition.width
     apart = header.raw("amplifier") is None
-    allowed.check(size_of_maps, _tile_bytes(layout, stages, 0 if apart else width, rows))
+    allowed.check(size_of_maps, _tile_bytes(layout, stages, 0 if apart else width, rows, n_random))
     walk = Walk(
         layout,
         stages,
@@ -118,13 +120,15 @@ def unpacked(
         taper=header.number("taper", 0, 1),
         budget=projection_budget(device),
         precision=choose_operands(precision, device),
+        n_directions=n_random or 1,
     )
     model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
-        tiles, place = Tiles(c, stage.h, stage.w, stage.patch), seed.child("level", i, "frame", 0)
+        kind, place = walk.directions(i), seed.child("level", i, "frame", 0)
 
-        def n_maps(k: int, tiles: Tiles = tiles, place: Seed = place) -> int:
-            return tiles.geometry(place, k).n_directions * max(1, walk.apart)
+        def n_maps(k: int, kind: Tiles | RandomPatches = kind, place: Seed = place) -> int:
+            h = kind.geometry(place, k).n_directions if isinstance(kind, Tiles) else kind.n_directions
+            return h * max(1, walk.apart)
 
         # Every level of a walk is a flow of a single stage.
         model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
@@ -161,9 +165,16 @@ def _layout(row: Fields) -> Layout:
 
 
 def _tile_bytes(
-    layout: Layout, stages: Sequence[PictureStage], width: int, rows: Sequence[Fields]
+    layout: Layout,
+    stages: Sequence[PictureStage],
+    width: int,
+    rows: Sequence[Fields],
+    n_random: int | None,
 ) -> int:
-    """What drawing one picture takes, `width` being that of a condition that shifts projections."""
+    """What drawing one picture takes, `width` being that of a condition that shifts projections.
+
+    `n_random` is the number of random patches; None for tiles.
+    """
     (c, height, width_of_all), most, sides = layout.shape, 0, set()
     for stage, row in zip(stages, rows, strict=True):
         if not row.rows("tables"):
@@ -172,6 +183,8 @@ def _tile_bytes(
         side = c * min(stage.patch, stage.h) * min(stage.patch, stage.w)
         painted = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
         tables = tiles.most_directions * (24 * width + 32)
+        if n_random is not None:
+            tables = n_random * (24 * width + 32 + 32 * c * stage.h * stage.w)
         most = max(most, painted + tables + grid_bytes(row))
         sides.add(side)
     return most + sum(map(rotation_bytes, sides)) + 64 * layout.dimension

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["PRESETS", "PictureStage", "Steps", "auto", "from_string"]
+__all__ = ["PRESETS", "PictureStage", "Steps", "auto", "from_string", "paper"]
 
 
 @dataclass(frozen=True)
@@ -124,3 +124,27 @@ def auto(height: int, width: int) -> str:
     if longer > 1:
         words.append(f"{longer}[{'2,1' if longer > 2 else '1'}]")
     return " ".join(words)
+
+
+def paper(height: int, width: int) -> str:
+    """The schedule of the paper's Table 2 for pictures of this size: nothing is repeated at the end.
+
+    The table has pictures of 28, 32 and 64 pixels. For other sizes these are the table's resolutions
+    below theirs, of CelebA's column, and then their own, with patches from 15 down to 3.
+
+    Examples
+    --------
+    >>> paper(28, 28) == PRESETS["mnist"], paper(32, 32) == PRESETS["cifar10"]
+    (True, True)
+    >>> paper(8, 8)
+    '1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 7[7] 8[8,7,5,3]'
+    >>> paper(20, 18).split()[-2:]
+    ['16[15,13,11,9,7,5,3]', '20[15,13,11,9,7,5,3]']
+    """
+    longer = max(height, width)
+    if longer == 28:
+        return PRESETS["mnist"]
+    words = {int(word.partition("[")[0]): word for word in PRESETS["celeba"].split()}
+    patches = [min(longer, 15), *(p for p in range(13, 2, -2) if p < longer)]
+    words.setdefault(longer, f"{longer}[{','.join(map(str, patches))}]")
+    return " ".join(words[r] for r in sorted(words) if r <= longer)

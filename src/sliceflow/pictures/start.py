@@ -137,6 +137,7 @@ def begin(
         taper=plan.taper,
         budget=projection_budget(device),
         precision=plan.precision,
+        n_directions=plan.n_directions or 1,
     )
     return PictureStart(share, kept, particles, noise, place, batches, transport, walk)
 

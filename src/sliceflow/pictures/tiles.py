@@ -3,11 +3,12 @@
 `Tiles` cuts the (h, w) picture into S×S tiles at a random offset and turns all tiles by one random
 rotation. The tiles partition the pixels, so the frame is Parseval with c = 1. Tiles that hang over the
 border are filled up with zeros: a rotation restricted to the real pixels still has orthonormal columns.
-`RandomPatches` is the paper's literal choice, kept as the reference and for the ablation.
+`RandomPatches` are the paper's own directions: independent patches at random places.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.frames import Frame, condition_directions, independent, rotation, step_uniform
+from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridTable
+from sliceflow.errors import is_int, need
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.pictures.cosines import cosine_rotation
+from sliceflow.pictures.pyramid import upsampled
 
 if TYPE_CHECKING:
     from sliceflow.engine.classes import Runs
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from sliceflow.engine.transports import Table
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
+
+_NUMBERS = 1 << 24  # of random patches that are placed at a time
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,10 @@ class Tiles:
         offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
         return Geometry((self.channels, self.height, self.width), (s, t), offset)
 
+    def count(self, seed: Seed, step: int) -> int:
+        """How many directions the frame of `step` has."""
+        return self.geometry(seed, step).n_directions
+
     def draw(
         self,
         seed: Seed,
@@ -125,10 +134,38 @@ class Tiles:
 
 @dataclass(frozen=True)
 class RandomPatches:
-    """The paper's locally-connected directions: an S×S patch from the sphere at a random centre.
+    """The paper's locally-connected directions: H random patches, drawn anew at every step.
 
-    What hangs over the border is cut off and the rest normalised. With a condition (θ_x, θ_y) are
-    normalised together. ΘᵀΘ = c·I holds only on average, and less so near the borders.
+    A patch is uniform on the sphere of R^(C·S²). It is put into a picture of zeros with its centre at
+    a random pixel (r, c):
+
+        θ[k, i, j] = patch[k, i − r + ⌊S/2⌋, j − c + ⌊S/2⌋]  where the patch reaches, else 0.
+
+    What hangs over the border is cut off, and the rest is normalised. At a level of a pyramid the
+    picture of the patch is upsampled first, to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the plain
+    kernel W. Directions are given as coefficients, Uᵀθ_x, which have the same length (`pyramid`).
+
+    With a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) are normalised together:
+    both have the length 1/√2.
+
+    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level: the
+    mean of θθᵀ is I/d there, so that each direction's own step is 1 on average, the reason the paper
+    gives for η = d. The d of the whole picture would overshoot on lower levels, by 784 at the first
+    level of MNIST. Near the borders the mean of θθᵀ is a little less.
+
+    Parameters
+    ----------
+    channels, height, width : shape of the pictures, or of a pyramid level's coefficients
+    patch : S
+    n_directions : H; the paper uses 10,000
+    full : height and width of the picture that a level belongs to; None if it is the picture itself
+    upsampling : from the level to the picture, a name of `pyramid.UPSAMPLINGS`
+
+    Examples
+    --------
+    >>> frame = RandomPatches(1, 8, 8, patch=3, n_directions=200).draw(Seed(0), 0, 64, 0)
+    >>> frame.theta.shape, int((frame.theta != 0).sum(1).max())
+    (torch.Size([200, 64]), 9)
     """
 
     channels: int
@@ -136,6 +173,20 @@ class RandomPatches:
     width: int
     patch: int
     n_directions: int = 1000
+    full: tuple[int, int] | None = None
+    upsampling: str = "lanczos"
+
+    def __post_init__(self) -> None:
+        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
+
+    @property
+    def most_directions(self) -> int:
+        """H, as every frame has."""
+        return self.n_directions
+
+    def count(self, seed: Seed, step: int) -> int:
+        """H."""
+        return self.n_directions
 
     def draw(
         self,
@@ -146,14 +197,34 @@ class RandomPatches:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
     ) -> Frame:
-        c, h, w, s = self.channels, self.height, self.width, self.patch
-        seed, count = seed.child(step), self.n_directions
-        patches = seed.child("x").normal(count, c * s * s).view(count, c, s, s)
-        centre = seed.child("centre").uniform(count, 2) * torch.tensor([h, w])
-        theta = torch.zeros(count, c, h + 2 * s, w + 2 * s, dtype=torch.float64)
-        for i, (row, column) in enumerate(centre.long().tolist()):
-            top, left = row - s // 2 + s, column - s // 2 + s
-            theta[i, :, top : top + s, left : left + s] = patches[i]
-        theta = theta[:, :, s : s + h, s : s + w].reshape(count, -1)
-        theta = torch.nn.functional.normalize(theta, dim=1)
-        return independent(theta, seed, n_conditions, device, dtype)
+        c, h, w, s, count = self.channels, self.height, self.width, self.patch, self.n_directions
+        full, seed = self.full or (h, w), seed.child(step)
+        patches = seed.child("x").normal(count, c * s * s, device=device).view(count, c, s, s)
+        size = torch.tensor([h, w], device=device)
+        centre = (seed.child("centre").uniform(count, 2, device=device) * size).long()
+        rows, columns = (
+            _columns_around(upsampled(full[axis], side, self.upsampling, device), centre[:, axis], s)
+            for axis, side in enumerate((h, w))
+        )
+        theta = torch.empty(count, c * h * w, dtype=dtype, device=device)
+        length = math.sqrt(2) if n_conditions else 1.0
+        chunk = max(1, _NUMBERS // (c * h * w))
+        for part in (slice(first, first + chunk) for first in range(0, count, chunk)):
+            placed = rows[part, None] @ patches[part] @ columns[part, None].mT  # (chunk, C, h, w)
+            theta[part] = torch.nn.functional.normalize(placed.flatten(1), dim=1) / length
+        theta_y = None
+        if n_conditions:
+            normal = seed.child("y").normal(count, n_conditions, device=device)
+            theta_y = (torch.nn.functional.normalize(normal, dim=1) / length).to(dtype)
+        return Frame(theta, theta_y, parseval=count / (c * h * w))
+
+
+def _columns_around(matrix: Tensor, centre: Tensor, s: int) -> Tensor:
+    """For each of n centres the s columns of a matrix (h, h) around it, (n, h, s); 0 beyond the ends.
+
+    Of the identity they are the rows of a picture that a patch covers.
+    """
+    beyond = torch.nn.functional.pad(matrix, (s, s))
+    first = centre - s // 2 + s
+    index = first[:, None] + torch.arange(s, device=matrix.device)
+    return beyond[:, index].permute(1, 0, 2)

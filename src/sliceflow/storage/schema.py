@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
-TRANSPORTS = (transports.Sorted, transports.Histogram, transports.Auto)
+TRANSPORTS = (transports.Sorted, transports.Interpolated, transports.Histogram, transports.Auto)
 _MOST = 1 << 28  # bytes of class labels
 _PATH = 100  # names in the path of a seed, and letters of a name
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events, frames, transports
+from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage, flat
 from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
 from sliceflow.ranks import Ranks
@@ -34,7 +34,7 @@ from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
-from sliceflow.vectors.plan import FRAMES, VectorPlan, check_parameters
+from sliceflow.vectors.plan import VectorPlan, check_parameters
 from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
@@ -83,6 +83,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     early_stopping : bool
         Hold out rows, and stop when the particles no longer come closer to them; to those of the same
         condition, where there is one.
+    preset : None or "paper"
+        "paper" runs Algorithm 1 of Du et al. (2023) as it is printed: parameters that are left at their
+        defaults take the paper's values (`sliceflow.engine.paper`). Give data near N(0, I) in scale.
     options : VectorOptions or None
         Settings that are rarely changed; None is all their defaults.
 
@@ -133,6 +136,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         *,
         standardize: bool = True,
         early_stopping: bool = False,
+        preset: str | None = None,
         options: VectorOptions | None = None,
     ) -> None:
         self.n_particles = n_particles
@@ -146,6 +150,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self.verbose = verbose
         self.standardize = standardize
         self.early_stopping = early_stopping
+        self.preset = preset
         self.options = options
 
     def fit(
@@ -266,7 +271,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         ranks: Ranks,
     ) -> tuple[list[Job], VectorPlan, np.ndarray | None, Tensor | None]:
         """What is to be fitted, the plan of it all; per class also the kept particles' y and codes."""
-        if given.condition is None or not math.isinf(self.amplifier):
+        if given.condition is None or not math.isinf(parameters["amplifier"]):
             job = prepare(parameters, given, y_p, seed, device, ranks)
             return [job], job.plan, None, None
         jobs, y_kept, codes = prepare_classes(parameters, given, y_p, seed, device, ranks)
@@ -354,7 +359,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         drawn = bare.sample(times * len(rows), codes_of, seed)
         units = fitted.parts[0].units
         if len(fitted.parts) > 1:  # each class has its own, and these must not depend on the class
-            units = Units.of(drawn, self.standardize)
+            units = Units.of(drawn, True)
         columns = units.encode(rows.astype(drawn.dtype)).T
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(units.encode(drawn).T)
@@ -372,12 +377,6 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """Scikit-learn's check of X: it learns the columns' number and names, or holds X to them."""
         types = [np.float64, np.float32]
         return lambda X: validate_data(self, X, dtype=types, ensure_all_finite=False, reset=reset)
-
-    def stages(self) -> list[Stage]:
-        """The stages of a fit; nothing needs to be fitted."""
-        options = self.options or VectorOptions()
-        frame = FRAMES[self.frame]() if isinstance(self.frame, str) else self.frame
-        return flat(frame, self.n_steps, n_axis_steps=options.n_axis_steps, taper=options.taper)
 
     def _begin_online(self, X: Any) -> VectorsOnline:
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
@@ -418,9 +417,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return torch.tensor(rows, dtype=self._fitted.dtype)
 
     def _parameters(self) -> dict[str, Any]:
-        parameters: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(parameters)
-        return parameters | {"options": self.options or VectorOptions()}
+        given: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(given)
+        defaults = type(self)().get_params(deep=False)
+        options = {"options": self.options or VectorOptions()}
+        return with_preset(self.preset, given | options, defaults, VECTORS)
 
 
 def _conditions(particle_conditions: Any) -> np.ndarray | None:

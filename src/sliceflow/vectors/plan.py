@@ -33,6 +33,7 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "auto": transports.Auto,
     "sorted": transports.Sorted,
     "histogram": transports.Histogram,
+    "interpolated": transports.Interpolated,
 }
 _KNOTS_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
 _MOST_KNOTS = 4096  # unless that would take more
@@ -142,6 +143,7 @@ class VectorPlan:
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
         axis = f", then {self.n_axis_steps} axis steps" if self.n_axis_steps else ""
         kinds = {"labels": f"{self.n_conditions} classes", "columns": f"{self.n_conditions} columns"}
+        taper = f", to 0 over the last {self.taper:.0%} of the steps" if self.taper else ""
         stops = ""
         if self.early_stopping:
             stops = f"after {self.n_iter_no_change} steps without improvement on held-out rows"
@@ -153,7 +155,7 @@ class VectorPlan:
                 ("particles", f"{self.n_particles}{more}"),
                 ("steps", f"{self.n_steps} of {self.frame!r}{axis}"),
                 ("transport", repr(self.transport)),
-                ("step size", f"{self.step_size:g}, to 0 over the last {self.taper:.0%} of the steps"),
+                ("step size", f"{self.step_size:g}{taper}"),
                 ("entropy", "" if self.entropy == 0 else f"{self.entropy:g}"),
                 ("stops early", stops),
                 ("model", f"at most {self.n_knots} knots a map"),
