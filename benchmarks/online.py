@@ -228,10 +228,10 @@ def refreshes(
         begin = make().partial_fit(world.images[order[first]])
         whole = len(begin.schedule_)
         rest = world.images[order[~first]]
-        state = begin._model, begin.history_, begin.particles_
+        state = begin._fitted, begin.history_, begin.particles_
         begin.partial_fit(rest, refresh=False)
         for last in (0, *(n for n in sorted(lasts) if n < whole), whole):
-            begin._model, begin.history_, begin.particles_ = state
+            begin._fitted, begin.history_, begin.particles_ = state
             seconds = 0.0
             if last:
                 again = partial(begin.refresh, last if last < whole else None)

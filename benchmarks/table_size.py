@@ -109,24 +109,22 @@ def flows(
             continue
         whole = whole or problem.fitted(None, **settings)
         flow = copy.copy(whole)
-        if kind == "compress":
-            flow.compress(number)
-        else:
-            flow._model = [
-                [replace(step, table=step.table.thin(int(number))) for step in steps]
-                for steps in whole._model
-            ]
+        thinned = [
+            [replace(step, table=step.table.thin(int(number))) for step in steps]
+            for steps in whole._fitted.model
+        ]
+        flow._fitted = replace(whole._fitted, model=thinned)
         yield name, flow
 
 
 def maps_of(flow: ImageFlow) -> int:
     """How many maps a model has."""
-    return sum(len(step.table.lo) for steps in flow._model for step in steps)
+    return sum(len(step.table.lo) for steps in flow._fitted.model for step in steps)
 
 
 def size_of(flow: ImageFlow, path: Path) -> int:
     """Bytes of the model's file; of grids those of their maps alone."""
-    tables = [step.table for steps in flow._model for step in steps]
+    tables = [step.table for steps in flow._fitted.model for step in steps]
     flow.save(path)
     if all(isinstance(table, GridTable) for table in tables):
         return sum(t.values.nbytes + t.lo.nbytes + t.hi.nbytes for t in tables)

@@ -96,7 +96,7 @@ def test_it_is_one_flow_per_class():
 
         model = walk.simulate(cloud, pictures, Histogram(64), start.noise, 128, [], MiniBatches(), None)
         moved[:, own] = cloud.x
-        for steps, alone in zip(flow._model, model, strict=True):
+        for steps, alone in zip(flow._fitted.model, model, strict=True):
             for step, other in zip(steps, alone, strict=True):
                 table = step.table.of_class(c, 10)
                 assert torch.allclose(table.values, other.table.values, atol=1e-5)
@@ -216,7 +216,7 @@ def test_batches_give_the_same_bits_again_and_nearly_what_all_columns_give():
 def test_large_clouds_are_counted_though_a_step_sees_few():
     images, labels = shades((3000, 2500))
     flow = ImageFlow("1[1] 5[3]", 1000, 1, random_state=0, transport=Auto(most=500)).fit(images, labels)
-    assert flow._walk.apart == 2
+    assert flow._fitted.walk.apart == 2
     assert np.array_equal(flow.particles_.mean((1, 2)) > 125, flow.particle_conditions_ == 1)
 
 
@@ -361,8 +361,8 @@ def test_a_fit_uses_it(n_per_class, transport, amplifier, found):
     images, labels = shades((n_per_class, n_per_class))
     options = dict(amplifier=amplifier, transport=transport, random_state=0)
     flow = ImageFlow("1[1]", 3500, 1, **options).fit(images, labels)
-    assert flow._walk.amplifier == found
-    table = flow._model[0][0].table
+    assert flow._fitted.walk.amplifier == found
+    table = flow._fitted.model[0][0].table
     assert len(table.values if transport == "sorted" else table.lo) == (2 if found == math.inf else 1)
 
 

@@ -72,7 +72,7 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
 def test_two_kinds_of_pictures_are_found(colour):
     images, right = bars(colour=colour)
     flow = ImageFlow(**quick, n_clusters=2).fit(images)
-    codes = flow._codes.numpy()
+    codes = flow._fitted.codes.numpy()
     assert np.array_equal(codes == codes[0], right == right[0])
     for pictures in (flow.particles_, flow.sample(300, random_state=0)):
         shown = lean(pictures)
@@ -85,7 +85,7 @@ def test_nobody_is_told_of_clusters():
     flow = ImageFlow(**quick, n_clusters=2).fit(images, right).fit(images)
     assert flow.particle_conditions_ is None
     assert not hasattr(flow, "classes_")
-    assert flow.sampled_labels(5, 0) is None
+    assert flow.sample(5, random_state=0, return_y=True)[1] is None
     with pytest.raises(ValueError, match=r"^labels were given but the model was fitted without; leave"):
         flow.sample(3, y=1)
     by_kind = lean(flow.particles_) > 0
@@ -96,9 +96,9 @@ def test_labels_and_observed_pixels_leave_no_room_for_clusters():
     images, right = bars()
     flow = ImageFlow(**quick, n_clusters=2).fit(images, right)
     assert flow.classes_.tolist() == [False, True]
-    assert not flow._condition.hidden
+    assert not flow._fitted.condition.hidden
     flow = ImageFlow(**quick, n_clusters=2, observed="left").fit(images)
-    assert flow._condition is None
+    assert flow._fitted.condition is None
 
 
 def test_the_same_seed_finds_the_same_clusters():
@@ -106,7 +106,7 @@ def test_the_same_seed_finds_the_same_clusters():
     a, b, other = (
         ImageFlow(**quick | {"random_state": s}, n_clusters=3).fit(images) for s in (0, 0, 1)
     )
-    assert torch.equal(a._codes, b._codes)
+    assert torch.equal(a._fitted.codes, b._fitted.codes)
     assert np.array_equal(a.particles_, b.particles_)
     assert np.array_equal(a.sample(9, random_state=0), b.sample(9, random_state=0))
     assert not np.array_equal(a.particles_, other.particles_)
@@ -116,7 +116,7 @@ def test_one_cluster_is_none():
     images, right = bars()
     one, few = (ImageFlow(**quick, n_clusters=k).fit(images) for k in (1, "auto"))
     blind = ImageFlow(**quick, amplifier=0).fit(images, right)
-    assert one._condition is None
+    assert one._fitted.condition is None
     assert np.array_equal(one.particles_, few.particles_)
     assert np.array_equal(one.particles_, blind.particles_)
     two = ImageFlow(**quick, n_clusters=2).fit(images)
@@ -126,7 +126,7 @@ def test_one_cluster_is_none():
 def test_mirror_images_have_clusters_of_their_own():
     images, right = bars()
     flow = ImageFlow(**quick, n_clusters=2, mirror=True).fit(images[~right])  # all lean to the left
-    codes = flow._codes.numpy()
+    codes = flow._fitted.codes.numpy()
     assert len(codes) == 2 * (~right).sum()
     assert len(set(codes[: len(codes) // 2])) == len(set(codes[len(codes) // 2 :])) == 1
     assert np.isclose((lean(flow.particles_) > 0).mean(), 0.5)
@@ -135,9 +135,9 @@ def test_mirror_images_have_clusters_of_their_own():
 def test_many_pictures_are_divided_by_default():
     images = bars(6000)[0].repeat(4, 1).repeat(4, 2)  # fewer values would be one cluster
     flow = ImageFlow("1[1]", 2000, 1, n_pixel_values=17, random_state=0).fit(images)
-    assert flow._walk.apart == 6
+    assert flow._fitted.walk.apart == 6
     flow = ImageFlow("1[1]", 1, 1, n_pixel_values=17, random_state=0).fit(images)  # more than particles
-    assert flow._walk.apart == 0
+    assert flow._fitted.walk.apart == 0
 
 
 # How many

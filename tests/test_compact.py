@@ -240,7 +240,7 @@ def fitted(condition):
 @pytest.mark.parametrize("condition", ["none", "labels", "observed"])
 def test_flows_sample_the_same_bits_after_saving(tmp_path, condition):
     flow = fitted(condition)
-    assert all(isinstance(step.table, CompactTable) for stage in flow._model for step in stage)
+    assert all(isinstance(step.table, CompactTable) for stage in flow._fitted.model for step in stage)
     flow.save(tmp_path / "model")
     loaded = load(tmp_path / "model", device="cpu")
     loaded.save(tmp_path / "again")
@@ -389,7 +389,7 @@ def test_a_fit_chooses_how_many_knots_it_keeps():
     for m, n_knots in ((9_000, 16), (72_000, 32)):
         flow = ImageFlow("1[1]", m, 1, n_pixel_values=17, amplifier=math.inf, transport="histogram")
         flow.fit(PICTURES, LABELS)
-        assert flow._model[0][0].table.at.shape[1] == n_knots
+        assert flow._fitted.model[0][0].table.at.shape[1] == n_knots
 
 
 @pytest.mark.parametrize("n_knots", ["auto", 0, 1, 2, 16, 100, 300, 1024])
@@ -405,7 +405,7 @@ def test_a_model_takes_the_memory_that_is_expected_of_it(transport, amplifier, n
         options=PictureOptions(n_knots=n_knots),
     )
     flow = ImageFlow("1[1]", 9000, 1, **options).fit(PICTURES, LABELS)
-    tables = [step.table for step in flow._model[0]]
+    tables = [step.table for step in flow._fitted.model[0]]
     parts = (getattr(table, f.name) for table in tables for f in fields(table))
     taken = sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
     n_bins = None if transport == "sorted" else transport.n_bins

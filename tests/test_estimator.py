@@ -249,12 +249,21 @@ def test_cpu_and_gpu_agree():
         )
 
 
-def test_stages_and_labels_of_samples_are_told():
+def test_samples_come_with_their_labels():
     X, y = make_moons(60, random_state=0)
     flow = SlicedWassersteinFlow(n_particles=60, n_steps=3, random_state=0)
-    assert [(stage.name, stage.n_steps) for stage in flow.stages()] == [("flow", 3), ("axis", 2)]
     names = np.array(["up", "down"])[y]
-    labels = flow.fit(X, names).sampled_labels(30, random_state=1)
+    x, labels = flow.fit(X, names).sample(30, random_state=1, return_y=True)
     assert sorted(labels) == ["down"] * 15 + ["up"] * 15
-    assert np.array_equal(flow.sample(30, y=labels, random_state=1), flow.sample(30, random_state=1))
-    assert flow.fit(X).sampled_labels(30, random_state=1) is None
+    assert np.array_equal(x, flow.sample(30, y=labels, random_state=1))
+    assert np.array_equal(x, flow.sample(30, random_state=1))
+    assert flow.fit(X).sample(30, random_state=1, return_y=True)[1] is None
+
+
+def test_samples_come_with_their_columns():
+    X, y = np.random.default_rng(0).normal(size=(2, 80, 2))
+    flow = SlicedWassersteinFlow(n_particles=80, n_steps=3, random_state=0).fit(X, y)
+    _, given = flow.sample(4, y=[[0.5, 2.0]] * 4, random_state=1, return_y=True)
+    assert given == pytest.approx(np.array([[0.5, 2.0]] * 4))
+    _, drawn = flow.sample(80, random_state=1, return_y=True)
+    assert np.sort(drawn[:, 0]) == pytest.approx(np.sort(y[:, 0]))

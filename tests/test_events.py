@@ -68,9 +68,9 @@ def test_the_distance_of_the_first_step_is_the_sliced_distance_between_noise_and
     frames = []
     flow = SlicedWassersteinFlow(n_particles=2000, n_steps=1, transport="sorted", random_state=0)
     flow.fit(X, listeners=(lambda e: frames.append(e.particles.clone()),))
-    theta = flow._flow.frame(0, 0, frames[0]).theta.numpy()
+    theta = flow._fitted.parts[0].flow.frame(0, 0, frames[0]).theta.numpy()
     start = (
-        flow._model
+        flow._fitted.parts[0].model
         and SlicedWassersteinFlow(
             n_particles=2000,
             n_steps=0,

@@ -238,11 +238,11 @@ def test_forget_says_which_directions_stay():
     ):
         model.forget(grey)
     waited = pictures().partial_fit(grey, refresh=False).partial_fit(black)
-    assert waited._walk.patch_basis == "cosines"
+    assert waited._fitted.walk.patch_basis == "cosines"
     with pytest.warns(UserWarning, match="patch_basis='cosines'"):
         waited.forget(grey)
     other = pictures().partial_fit(grey[:2], refresh=False).partial_fit(black)
-    assert other._walk.patch_basis == "pixels"
+    assert other._fitted.walk.patch_basis == "pixels"
     with no_warning():
         other.forget(grey[:2])
 
@@ -483,7 +483,9 @@ def test_results_are_finite_or_an_error():
     model = SlicedWassersteinFlow(2000, 5, random_state=0, transport="histogram").fit(X)
     assert np.isfinite(model.particles_).all()
     assert np.isfinite(model.sample(20_000, random_state=0)).all()
-    del model._model[-2:]  # the axis steps, which bring samples back into the data's range
+    del model._fitted.parts[0].model[
+        -2:
+    ]  # the axis steps, which bring samples back into the data's range
     with pytest.raises(
         ValueError, match=r"values came out infinite or as NaN, beyond what torch\.float32"
     ):

@@ -59,7 +59,7 @@ def test_units_of_heavy_columns_are_saved(tmp_path):
     rng = np.random.default_rng(0)
     X = np.stack((rng.standard_cauchy(300), rng.normal(size=300)), axis=1)
     flow = SlicedWassersteinFlow(n_particles=500, n_steps=5, random_state=0).fit(X)
-    assert flow._units.bent.tolist() == [True, False]
+    assert flow._fitted.parts[0].units.bent.tolist() == [True, False]
     flow.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert np.array_equal(again.sample(50, random_state=0), flow.sample(50, random_state=0))

@@ -165,7 +165,7 @@ def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
         flow = ImageFlow(
             **quick, schedule=SHORT, options=PictureOptions(start_noise=1.0, clip=clip)
         ).fit(digits[0])
-        beyond.append(float(flow._offline().moved(Seed(0), 0, 200).abs().max()))
+        beyond.append(float(flow._fitted.moved(Seed(0), 0, 200).abs().max()))
     assert beyond[0] <= 1 < beyond[1]
 
 
@@ -677,14 +677,14 @@ def test_a_level_s_particles_are_freed_when_it_is_done(digits):
 
 def in_chunks(flow, draw, size, monkeypatch):
     """What `draw` gives in chunks of `size`, none of which may be larger."""
-    write, widths = type(flow._layout).write, []
+    write, widths = type(flow.layout_).write, []
 
     def recorded(layout, x):
         widths.append(x.shape[1])
         return write(layout, x)
 
     monkeypatch.setattr("sliceflow.pictures.samples._CHUNK", size)
-    monkeypatch.setattr(type(flow._layout), "write", recorded)
+    monkeypatch.setattr(type(flow.layout_), "write", recorded)
     out = draw()
     monkeypatch.undo()
     assert max(widths) <= size

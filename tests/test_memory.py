@@ -107,8 +107,10 @@ def test_samples_of_a_model_whose_rotations_do_not_fit():
     flow = SlicedWassersteinFlow(10, 0, options=VectorOptions(n_axis_steps=1), device="cpu").fit(
         np.eye(3)
     )
-    flow._flow.schedule.insert(0, Stage("flow", Orthogonal(), 1))
-    flow._units = Units.linear(np.zeros(40_000), np.ones(40_000))
+    (part,) = flow._fitted.parts
+    part.flow.schedule.insert(0, Stage("flow", Orthogonal(), 1))
+    wide = replace(part, units=Units.linear(np.zeros(40_000), np.ones(40_000)))
+    flow._fitted = replace(flow._fitted, parts=(wide,))
     with refused("n_samples=1 of 40000 columns"):
         flow.sample(1)
 

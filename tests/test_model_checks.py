@@ -171,7 +171,7 @@ def test_many_steps_stages_and_tensors_are_counted(saved, tmp_path):
     vector_file(saved, path, 1, steps=400_000, packed=torch.zeros(9, dtype=torch.uint8))
     refused(path, "its maps take 1.65 GB of memory")
     vector_file(saved, path, 1, steps=10_000)
-    assert len(opened(path)._model) == 10_000
+    assert len(opened(path)._fitted.steps) == 10_000
     text, tensors = saved("bends")
     whole = text["schedule"]
     empty = {"h": 1, "w": 1, "patch": 1, "n_steps": 1, "tables": []}
@@ -305,7 +305,9 @@ def test_large_units_are_no_harm(tmp_path):
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     flow = vectors(standardize=False).fit(X)
-    flow._units = replace(flow._units, scale=np.full(3, 1e307))
+    (part,) = flow._fitted.parts
+    wide = replace(part, units=replace(part.units, scale=np.full(3, 1e307)))
+    flow._fitted = replace(flow._fitted, parts=(wide,))
     with pytest.raises(ValueError, match=r"samples may not stay finite.*fit with rescaled columns"):
         flow.save(tmp_path / "m")
     assert not list(tmp_path.iterdir())

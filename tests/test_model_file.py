@@ -307,10 +307,10 @@ def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
     flow = pictures(options=PictureOptions(precision="float16")).fit(PICTURES)
     loaded = again(flow, tmp_path / "m")
     assert loaded.options.precision == "float16"
-    assert loaded._walk.precision is None  # a CPU has float32 only
+    assert loaded._fitted.walk.precision is None  # a CPU has float32 only
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
     other = load(tmp_path / "m", device="cpu", precision="float32")
-    assert (other.options.precision, other._walk.precision) == ("float32", None)
+    assert (other.options.precision, other._fitted.walk.precision) == ("float32", None)
     same(other.sample(9, random_state=1), flow.sample(9, random_state=1))
     with pytest.raises(ValueError, match="precision='float8'"):
         load(tmp_path / "m", device="cpu", precision="float8")
@@ -347,7 +347,7 @@ def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, patc
     options["patch_basis"] = patch_basis
     flow = ImageFlow("2[2] 4[4] 5[5] 8[8,7,5,4]", 6000, 8, **options, device="cuda")
     flow.fit(images, labels).save(tmp_path / "m")
-    assert flow._walk.apart == 10
+    assert flow._fitted.walk.apart == 10
     asked = np.random.default_rng(0).integers(0, 10, n)
     wanted = flow.sample(n, asked, random_state=0)
     same(load(tmp_path / "m", device="cuda").sample(n, asked, random_state=0), wanted)
@@ -438,7 +438,7 @@ def test_files_of_every_format_are_saved_in_the_newest_with_the_same_maps(path, 
     flow = load(path, device="cpu")
     flow.save(tmp_path / "m")
     again = load(tmp_path / "m", device="cpu")
-    models = [f._model if isinstance(f, ImageFlow) else [f._model] for f in (flow, again)]
+    models = [[f._fitted.steps] for f in (flow, again)]
     for a, b in zip(*([s for steps in model for s in steps] for model in models), strict=True):
         for name, kept in vars(a.table).items():
             other = getattr(b.table, name)
@@ -553,8 +553,10 @@ def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
     kinds = {"auto": torch.float16, "float32": torch.float32}  # as on a GPU
     choose = "sliceflow.pictures.plan.choose_operands"
     monkeypatch.setattr(choose, lambda precision, device: kinds[precision])
-    assert load(tmp_path / "m", device="cpu")._walk.precision == torch.float16
-    assert load(tmp_path / "m", device="cpu", precision="float32")._walk.precision == torch.float32
+    assert load(tmp_path / "m", device="cpu")._fitted.walk.precision == torch.float16
+    assert (
+        load(tmp_path / "m", device="cpu", precision="float32")._fitted.walk.precision == torch.float32
+    )
 
 
 # Bad files

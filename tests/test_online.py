@@ -68,7 +68,7 @@ def pictures(**changes):
 
 
 def tables(flow):
-    steps = flow._model if isinstance(flow._model[0], list) else [flow._model]
+    steps = [flow._fitted.steps]
     maps = [s.table for stage in steps for s in stage]
     maps = [t.grid() if isinstance(t, CompactTable) else t for t in maps]
     return [(t.lo, t.hi, t.values) for t in maps]
@@ -376,7 +376,7 @@ def test_a_forgotten_class_of_pictures_leaves_the_others_as_they_were():
     flow.forget(X[own], y[own])
     assert flow.classes_.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert_same(flow, pictures(amplifier=math.inf).partial_fit(X[~own], y[~own]))
-    assert flow._walk.apart == 9
+    assert flow._fitted.walk.apart == 9
     with pytest.raises(ValueError, match="unknown label 3"):
         flow.sample(2, y=3)
     # Only the number of its particles has changed for another class.
@@ -471,8 +471,11 @@ def test_a_partial_refresh_needs_maps_of_the_same_kind(was, now):
 def test_large_classes_are_held_apart_as_in_a_fit():
     X, y = np.concatenate((IMAGES, IMAGES))[:2000], np.arange(2000) % 2
     flow = pictures(schedule="1[1]", n_particles=50).partial_fit(X, y)
-    assert flow._walk.amplifier == math.inf
-    assert pictures(schedule="1[1]", n_particles=50).partial_fit(X[1:], y[1:])._walk.amplifier == 10.0
+    assert flow._fitted.walk.amplifier == math.inf
+    assert (
+        pictures(schedule="1[1]", n_particles=50).partial_fit(X[1:], y[1:])._fitted.walk.amplifier
+        == 10.0
+    )
 
 
 def test_the_amplifier_may_change_without_counting_again():
