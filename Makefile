@@ -7,7 +7,6 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 # Threads that wait for work should sleep, not spin: several times as fast where cores are shared.
 export OMP_WAIT_POLICY ?= passive
-export NO_MKDOCS_2_WARNING ?= 1
 
 .PHONY: demo test lint bench docs clean
 
@@ -26,7 +25,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py
 
 docs: $(READY)
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --clean --strict
 
 # Pins live in constraints.txt; the package itself is installed in place.
 $(READY): pyproject.toml constraints.txt
@@ -36,5 +35,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

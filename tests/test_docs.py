@@ -1,10 +1,14 @@
 """Every Python block of README and docs runs, page by page, as a reader would paste it."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import matplotlib
 import pytest
+import yaml
+
+import sliceflow
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,3 +62,67 @@ def test_every_picture_is_on_a_page():
     text = "".join(page.read_text() for page in (*PAGES, *OTHERS))
     for picture in (ROOT / "docs" / "images").iterdir():
         assert f"images/{picture.name})" in text, picture.name
+
+
+# What users import beside the names of `sliceflow.__all__`.
+MORE_PUBLIC_NAMES = (
+    "errors.NotEnoughMemoryError",
+    "errors.ParameterError",
+    "ranks.ranks.LostRank",
+    "ranks.ranks.Ranks",
+    "ranks.ranks.joined",
+    "storage.disclosure.holds_data",
+    *(f"datasets.{name}" for name in sliceflow.datasets.__all__),
+    *(f"metrics.{name}" for name in sliceflow.metrics.__all__),
+)
+DIRECTIVE = re.compile(r"^::: (\S+)\n(?:    options:\n((?:      .*\n)*))?", re.MULTILINE)
+
+
+def find(name: str):
+    """The object that a dotted name stands for, module or not."""
+    first, *rest = name.split(".")
+    found = import_module(first)
+    for part in rest:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            found = import_module(f"{found.__name__}.{part}")
+    return found
+
+
+def documented() -> set[str]:
+    """What the reference pages show: names as users write them, and the members listed of modules."""
+    names = set()
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for name, options in DIRECTIVE.findall(page.read_text() + "\n"):
+            names.add(name)
+            members = re.search(r"^      members: \[(.*)\]$", options, re.MULTILINE)
+            names |= {f"{name}.{member}" for member in members[1].split(", ")} if members else set()
+    return names
+
+
+@pytest.mark.parametrize("name", sorted({*sliceflow.__all__, *MORE_PUBLIC_NAMES} - {"__version__"}))
+def test_every_public_name_is_on_a_reference_page(name):
+    shown = documented()
+    if name == "ranks":  # a folder of one module
+        name = "ranks.ranks"
+    assert f"sliceflow.{name}" in shown
+
+
+@pytest.mark.parametrize("name", sorted(documented()))
+def test_reference_pages_show_public_names_only(name):
+    assert find(name) is not None
+    short = name.removeprefix("sliceflow.")
+    assert short.split(".")[0] in sliceflow.__all__ or short in MORE_PUBLIC_NAMES
+
+
+def test_every_page_is_in_the_navigation_once():
+    def pages(part):
+        if isinstance(part, str):
+            return [part]
+        items = part.values() if isinstance(part, dict) else part
+        return [page for item in items for page in pages(item)]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    docs = ROOT / "docs"
+    assert sorted(listed) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md"))

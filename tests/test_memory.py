@@ -1,5 +1,7 @@
 """Memory that cannot be had is refused at once, before any work, with a `MemoryError`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
