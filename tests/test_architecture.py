@@ -33,22 +33,7 @@ FOR_ALL = ("errors", "devices", "caches", "dataframes")
 ENTRY_POINTS = ("__init__", "__main__")  # they import everything, and only for users
 
 # Private names that are still used from another folder: (module, name). Delete each when it is gone.
-PRIVATE_NAMES_IN_USE: set[tuple[str, str]] = {
-    ("sliceflow.cli.fit", "_options"),
-    ("sliceflow.cli.plan", "_options"),
-    ("sliceflow.loading", "_use_precision"),
-    ("sliceflow.online.growing", "_begin_online"),
-    ("sliceflow.online.growing", "_check_parameters"),
-    ("sliceflow.online.growing", "_codes"),
-    ("sliceflow.online.growing", "_condition"),
-    ("sliceflow.online.rows", "_options"),
-    ("sliceflow.storage.disclosure", "_flow"),
-    ("sliceflow.storage.disclosure", "_model"),
-    ("sliceflow.storage.disclosure", "_walk"),
-    ("sliceflow.storage.models", "_file"),
-    ("sliceflow.storage.models", "_form"),
-    ("sliceflow.storage.models", "_type"),
-}
+PRIVATE_NAMES_IN_USE: set[tuple[str, str]] = {("sliceflow.cli.fit", "_options")}
 
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, in spite of their names
 

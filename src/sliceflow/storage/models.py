@@ -47,6 +47,7 @@ class Saved:
     """What makes an estimator one that can be saved: it packs its own state, and is made from it."""
 
     _fitted: Any
+    _file: str  # which it was loaded from
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """The model as JSON, its arrays in `tensors`; what could not be read again is an error."""
