@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Cloud, Flow, Noise, Redrawn, Run, replay, simulate
 from sliceflow.engine.frames import Axis, Frame, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
@@ -248,3 +248,28 @@ def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
+
+
+@pytest.mark.parametrize("transport", [Interpolated(), Sorted(most=20)], ids=str)
+@pytest.mark.parametrize("condition", ["none", "labels"])
+def test_redrawn_data_are_what_each_step_looks_at(condition, transport):
+    """Noise at every step is one flow of a step after another; a resumed run goes on alike."""
+    flow = Flow([Stage("flow", Random(20), 5)], Seed(0), width(condition))
+    start, data = clouds(condition, m=40)
+    noisy = [
+        dataclasses.replace(data, x=data.x + 0.1 * Seed(7).child(k).normal(3, 40)) for k in range(5)
+    ]
+    whole, one_by_one, resumed = (start.x.clone() for _ in range(3))
+
+    def move(x, data, first, last):
+        cloud, listeners = Cloud(x, start.y), [lambda event: event.step == last]
+        simulate(flow, cloud, data, transport, Noise(Seed(5)), listeners=listeners, run=Run(step=first))
+
+    move(whole, Redrawn(noisy.__getitem__), 0, 4)
+    for k in range(5):
+        move(one_by_one, noisy[k], k, k)
+    move(resumed, Redrawn(noisy.__getitem__), 0, 2)
+    move(resumed, Redrawn(noisy.__getitem__), 3, 4)
+    assert torch.equal(whole, one_by_one)
+    assert torch.equal(whole, resumed)
+    assert not torch.equal(whole, start.x)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+import sliceflow
+from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import paper
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
@@ -78,3 +80,33 @@ def test_no_random_patch_is_empty():
     """A centre is a pixel of the picture, so some of the patch is in it."""
     theta = RandomPatches(1, 5, 4, 4, 5000).draw(Seed(0), 0, 20, 0).theta
     assert np.allclose(theta.norm(dim=1), 1)
+
+
+def test_a_flow_of_interpolated_maps_is_saved_and_drawn_from(tmp_path):
+    given = paper.values(paper.VECTORS)
+    options = VectorOptions(
+        taper=given.pop("taper"), n_axis_steps=given.pop("n_axis_steps"), n_knots=64
+    )
+    given |= dict(n_particles=300, n_steps=6, frame=Random(30), options=options)
+    x = np.random.default_rng(0).gamma(2, size=(150, 2))
+    flow = SlicedWassersteinFlow(**given, device="cpu", random_state=0).fit(x, np.arange(150) % 3)
+    again = sliceflow.load(flow.save(tmp_path / "flow") or tmp_path / "flow", device="cpu")
+    assert again.transport == Interpolated()
+    assert np.array_equal(*(f.sample(50, y=1, random_state=1) for f in (flow, again)))
+    assert np.abs(flow.sample(2000, random_state=1).mean(0) - x.mean(0)).max() < 0.3
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_and_moves_as_the_cpu_does():
+    kind = RandomPatches(3, 12, 10, 5, 400, (24, 20))
+    cpu, gpu = (kind.draw(Seed(5), 3, 360, 4, device) for device in ("cpu", "cuda"))
+    assert torch.allclose(cpu.theta, gpu.theta.cpu(), rtol=0, atol=1e-9)
+    assert torch.allclose(cpu.theta_y, gpu.theta_y.cpu(), rtol=0, atol=1e-9)
+    z_p, z_q = Seed(0).normal(50, 900), Seed(1).normal(50, 700) + 1
+    weights = Seed(2).uniform(1, 700)[0]
+    for w in (None, weights):
+        a = Interpolated().fit(z_p, z_q, w)
+        b = Interpolated().fit(z_p.cuda(), z_q.cuda(), None if w is None else w.cuda())
+        assert torch.allclose(a.dz, b.dz.cpu(), rtol=0, atol=1e-9)
+        z = Seed(3).normal(50, 300)
+        assert torch.allclose(a.table.displace(z), b.table.displace(z.cuda()).cpu(), rtol=0, atol=1e-9)

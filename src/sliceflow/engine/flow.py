@@ -60,6 +60,10 @@ class Redrawn:
 
     at: Callable[[int], Cloud]
 
+    def part(self, columns: slice | Tensor) -> Redrawn:
+        """Some of the points."""
+        return Redrawn(lambda step: self.at(step).part(columns))
+
 
 class Counted(Protocol):
     """Data of which only the counts of every step were kept (`online`): what a step is fitted to."""
@@ -242,9 +246,8 @@ def simulate(
     returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
     None the maps as they were fitted.
     `batches`, if given, are what steps look at, the data being in their order already. `run` is where
-    to go on, with particles that stand there. Of data that are `Redrawn` a step looks at everything,
-    unless `batches` are given. Data that are `Counted` are looked at as they were counted, and by all
-    the particles. `n_stages` ends it after so many stages.
+    to go on, with particles that stand there. Data that are `Counted` are looked at as they were
+    counted, and by all the particles. `n_stages` ends it after so many stages.
     """
     run = run or Run()
     run.model += [[] for _ in flow.schedule[len(run.model) :]]
@@ -253,11 +256,12 @@ def simulate(
         solver = stage.transport or transport
         if not isinstance(data, Cloud | Redrawn):
             look = MiniBatches()
-        elif batches is None and isinstance(data, Cloud):
-            look = batches_for(flow, particles, data, solver)
+        elif batches is None:
+            cloud = data.at(0) if isinstance(data, Redrawn) else data
+            look = batches_for(flow, particles, cloud, solver)
             data = data if look.order is None else data.part(look.order)
         else:
-            look = batches or MiniBatches()
+            look = batches
         if i < run.stage:
             continue
         for k in range(run.step, stage.n_steps):
