@@ -34,13 +34,13 @@ from sliceflow import (
 from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.storage import file as container
-from sliceflow.storage.models import FORMAT
+from sliceflow.storage.models import FORMAT, OLDEST
 
 DATA = Path(__file__).parent / "data"
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
 PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
-quick = dict(n_particles=80, n_steps=4, random_state=3, device="cpu", n_knots=16)
+quick = dict(n_particles=80, n_steps=4, random_state=3, device="cpu", options=VectorOptions(n_knots=16))
 small = dict(
     schedule="1[1] 3[2] 5[3]",
     n_particles=60,
@@ -48,7 +48,7 @@ small = dict(
     n_pixel_values=17,
     random_state=3,
     device="cpu",
-    n_knots=16,
+    options=PictureOptions(n_knots=16),
 )
 LABELS = {
     "ints": np.arange(60) % 3,
@@ -91,7 +91,6 @@ def same(a, b):
     amplifier=st.sampled_from([0.0, 10.0]),
     standardize=st.booleans(),
     particles=st.booleans(),
-    compressed=st.booleans(),
 )
 def test_vectors_sample_the_same_bits_after_saving(
     tmp_path_factory,
@@ -103,7 +102,6 @@ def test_vectors_sample_the_same_bits_after_saving(
     amplifier,
     standardize,
     particles,
-    compressed,
 ):
     y = {"none": None, "labels": LABELS["ints"], "columns": X[:, :2] * 3 + 1}[condition]
     flow = SlicedWassersteinFlow(
@@ -114,8 +112,6 @@ def test_vectors_sample_the_same_bits_after_saving(
         amplifier=amplifier,
         standardize=standardize,
     ).fit(X.astype(dtype), y)
-    if compressed:
-        flow.compress()
     loaded = again(flow, tmp_path_factory.getbasetemp() / "vectors.sliceflow", particles=particles)
     assert loaded.get_params() == flow.get_params()
     same(loaded.sample(70, random_state=1), flow.sample(70, random_state=1))
@@ -131,9 +127,10 @@ def test_vectors_sample_the_same_bits_after_saving(
 
 @pytest.mark.filterwarnings("error")
 def test_parameters_may_be_numbers_of_numpy(tmp_path):
-    numbers = dict(n_particles=np.int64(60), n_pixel_values=PICTURES.max() + 1, n_knots=np.int64(16))
-    more = dict(quality=np.int32(2), taper=np.float32(0.5), mirror=np.bool_(True), clusters=np.int64(1))
-    pictures = ImageFlow(**numbers, **more, transport=Histogram(np.int64(8))).fit(PICTURES)
+    numbers = dict(n_particles=np.int64(60), n_pixel_values=PICTURES.max() + 1, n_clusters=np.int64(1))
+    more = dict(quality=np.int32(2), mirror=np.bool_(True), transport=Histogram(np.int64(8)))
+    options = PictureOptions(n_knots=np.int64(16), taper=np.float32(0.5))
+    pictures = ImageFlow(**numbers, **more, options=options).fit(PICTURES)
     frame = Random(np.int64(5))
     rows = SlicedWassersteinFlow(
         np.int64(60), np.int64(3), frame, options=VectorOptions(taper=np.float32(0.5))
@@ -151,10 +148,9 @@ def test_parameters_may_be_numbers_of_numpy(tmp_path):
     upsampling=st.sampled_from(["lanczos", "bilinear", "nearest"]),
     clip=st.booleans(),
     mirror=st.booleans(),
-    compressed=st.booleans(),
 )
 def test_pictures_sample_the_same_bits_after_saving(
-    tmp_path_factory, condition, transport, layout, upsampling, clip, mirror, compressed
+    tmp_path_factory, condition, transport, layout, upsampling, clip, mirror
 ):
     pictures = {
         "grey": PICTURES,
@@ -166,14 +162,11 @@ def test_pictures_sample_the_same_bits_after_saving(
     observed = {"top": "top", "mask": mask, "nothing observed": np.zeros((5, 4), bool)}.get(condition)
     labels = np.array(["even", "odd"])[np.arange(50) % 2] if condition == "labels" else None
     flow = ImageFlow(
-        **small,
+        **small | dict(options=PictureOptions(n_knots=16, upsampling=upsampling, clip=clip)),
         transport=transport,
-        options=PictureOptions(upsampling=upsampling, clip=clip),
         mirror=mirror,
         observed=observed,
     ).fit(pictures, labels)
-    if compressed:
-        flow.compress()
     loaded = again(flow, tmp_path_factory.getbasetemp() / "pictures.sliceflow", particles=True)
     if condition != "nothing observed" and observed is not None:
         same(
@@ -237,7 +230,7 @@ def test_a_stage_that_a_listener_ended_is_kept_as_it_is(tmp_path):
 
 
 def test_a_flow_of_no_steps_is_a_model_too(tmp_path):
-    flow = SlicedWassersteinFlow(**{**quick, "n_steps": 0}, options=VectorOptions(n_axis_steps=0)).fit(
+    flow = SlicedWassersteinFlow(**quick | dict(n_steps=0, options=VectorOptions(n_axis_steps=0))).fit(
         X
     )
     same(again(flow, tmp_path / "m").sample(9, random_state=1), flow.sample(9, random_state=1))
@@ -304,7 +297,7 @@ def test_a_transport_of_the_users_own_is_forgotten_and_a_frame_is_refused(tmp_pa
     ):
         flow.save(tmp_path / "n")
     flow = SlicedWassersteinFlow(
-        **quick, transport=OwnTables(), options=VectorOptions(n_axis_steps=0)
+        **quick | dict(transport=OwnTables(), options=VectorOptions(n_axis_steps=0))
     ).fit(X)
     with pytest.raises(ValueError, match=r"^a OwnTable cannot be saved"):
         flow.save(tmp_path / "n")
@@ -314,7 +307,7 @@ def test_what_is_not_fitted_or_keeps_no_maps_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="not fitted yet"):
         SlicedWassersteinFlow().save(tmp_path / "m")
     with pytest.raises(ValueError, match="n_knots=0, which keeps no maps"):
-        ImageFlow(**{**small, "n_knots": 0}).fit(PICTURES).save(tmp_path / "m")
+        ImageFlow(**small | dict(options=PictureOptions(n_knots=0))).fit(PICTURES).save(tmp_path / "m")
 
 
 def test_the_file_is_safetensors_with_one_json_text(tmp_path):
@@ -329,13 +322,13 @@ def test_the_file_is_safetensors_with_one_json_text(tmp_path):
 
 
 def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
-    flow = ImageFlow(**small, options=PictureOptions(precision="float16")).fit(PICTURES)
+    flow = ImageFlow(**small | dict(options=PictureOptions(precision="float16"))).fit(PICTURES)
     loaded = again(flow, tmp_path / "m")
-    assert loaded.precision == "float16"
+    assert loaded.options.precision == "float16"
     assert loaded._walk.precision is None  # a CPU has float32 only
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
     other = load(tmp_path / "m", device="cpu", precision="float32")
-    assert (other.precision, other._walk.precision) == ("float32", None)
+    assert (other.options.precision, other._walk.precision) == ("float32", None)
     same(other.sample(9, random_state=1), flow.sample(9, random_state=1))
     with pytest.raises(ValueError, match="precision='float8'"):
         load(tmp_path / "m", device="cpu", precision="float8")
@@ -415,16 +408,13 @@ sys.stdout.write(flow.sample(20, 7, random_state=0).tobytes().hex())
 """
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path, compressed):
+def test_digits_are_sampled_by_a_process_with_nothing_but_the_library(tmp_path):
     """As the wheel has it: the package's folder alone, away from this repository."""
     digits = load_digits()
     flow = ImageFlow(
         quality=2, n_particles=1000, n_pixel_values=17, random_state=0, transport="histogram"
     )
     flow.set_params(device="cpu").fit(digits.images.astype(np.uint8), digits.target)
-    if compressed:
-        flow.compress()
     flow.save(tmp_path / "digits.sliceflow")
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
@@ -475,10 +465,8 @@ def test_files_of_every_format_are_saved_in_the_newest_with_the_same_maps(path, 
 
 def test_there_is_a_file_of_every_format_for_every_kind_of_model():
     names = {path.name for path in DATA.glob("*.sliceflow")}
-    since = {"vectors": 1, "pictures": 1, "compact": 1, "inpainting": 1, "classes": 3, "bends": 3}
-    assert names == {
-        f"{kind}-{n}.sliceflow" for kind, first in since.items() for n in range(first, FORMAT + 1)
-    }
+    kinds = ("vectors", "pictures", "inpainting", "classes", "bends")
+    assert names == {f"{kind}-{n}.sliceflow" for kind in kinds for n in range(OLDEST, FORMAT + 1)}
 
 
 # Writing
@@ -581,8 +569,9 @@ def test_a_distance_that_was_no_number_is_none_again(tmp_path):
 def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
     ImageFlow(**small).fit(PICTURES).save(tmp_path / "m")
     kinds = {"auto": torch.float16, "float32": torch.float32}  # as on a GPU
-    choose = "sliceflow.pictures.plan.choose_operands"
-    monkeypatch.setattr(choose, lambda precision, device: kinds[precision])
+    for user in ("saved", "estimator"):
+        choose = f"sliceflow.pictures.{user}.choose_operands"
+        monkeypatch.setattr(choose, lambda precision, device: kinds[precision])
     assert load(tmp_path / "m", device="cpu")._walk.precision == torch.float16
     assert load(tmp_path / "m", device="cpu", precision="float32")._walk.precision == torch.float32
 
@@ -610,7 +599,7 @@ def model(request, tmp_path_factory):
     flow = {
         "vectors": lambda: SlicedWassersteinFlow(**quick).fit(X, LABELS["tuples"]),
         "pictures": lambda: ImageFlow(**small).fit(PICTURES, np.arange(50) % 2),
-        "compact": lambda: ImageFlow(**small, transport="histogram").fit(PICTURES).compress(),
+        "compact": lambda: ImageFlow(**small, transport="histogram").fit(PICTURES),
         "inpainting": lambda: ImageFlow(**small, observed="top").fit(PICTURES),
         "classes": lambda: ImageFlow(**small, transport=Histogram(16), amplifier=math.inf).fit(
             PICTURES, np.arange(50) % 2
