@@ -70,9 +70,9 @@ CASES = {
     "sorted": (lambda: SlicedWassersteinFlow(**{**vectors, "n_particles": 161}), (FEW,), {}),
     "early stopping": (
         lambda: SlicedWassersteinFlow(
-            **{**vectors, "n_steps": 40},
+            **vectors
+            | dict(n_steps=40, options=VectorOptions(n_iter_no_change=2, tol=0.05, n_knots=32)),
             early_stopping=True,
-            **{"options": VectorOptions(n_iter_no_change=2, tol=0.05, n_knots=32)},
         ),
         (X, Y),
         {},

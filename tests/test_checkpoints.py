@@ -15,7 +15,13 @@ import pytest
 import torch
 
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, VectorOptions
+from sliceflow import (
+    ImageFlow,
+    ModelFileError,
+    PictureOptions,
+    SlicedWassersteinFlow,
+    VectorOptions,
+)
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.storage import file as container
@@ -24,7 +30,9 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3)) ** 3
 Y = np.arange(90) % 3
 PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
-quick = dict(n_particles=100, n_steps=6, random_state=3, device="cpu", n_knots=16)
+quick = dict(
+    n_particles=100, n_steps=6, random_state=3, device="cpu", options=VectorOptions(n_knots=16)
+)
 small = dict(
     schedule="1[1] 3[2] 5[3]",
     n_particles=60,
@@ -53,9 +61,8 @@ FITS = {
     ),
     "early stopping": (
         lambda: SlicedWassersteinFlow(
-            **{**quick, "n_steps": 20},
+            **quick | dict(n_steps=20, options=VectorOptions(n_knots=16, n_iter_no_change=2, tol=0.1)),
             early_stopping=True,
-            options=VectorOptions(n_iter_no_change=2, tol=0.1),
         ),
         (X,),
         {},
@@ -71,7 +78,7 @@ FITS = {
     "clusters": (lambda: ImageFlow(**small, transport="histogram", n_clusters=3), (PICTURES,), {}),
     "inpainting": (lambda: ImageFlow(**small, observed="top"), (PICTURES,), {}),
     "a stage ended": (lambda: ImageFlow(**small), (PICTURES,), dict(listeners=(stops,))),
-    "no model": (lambda: ImageFlow(**{**small, "n_knots": 0}), (PICTURES,), {}),
+    "no model": (lambda: ImageFlow(**small, options=PictureOptions(n_knots=0)), (PICTURES,), {}),
 }
 
 
@@ -100,7 +107,7 @@ def same(a, b):
     if getattr(a, "observed", None) is not None:
         ours, others = (flow.inpaint(PICTURES[:3], 2, random_state=0) for flow in (a, b))
         assert np.array_equal(ours, others)
-    elif a.n_knots:
+    elif a.options is None or a.options.n_knots != 0:
         assert np.array_equal(a.sample(9, random_state=0), b.sample(9, random_state=0))
 
 
@@ -328,16 +335,17 @@ SCRIPT = """
 import os, random, select, signal, sys, time
 import numpy as np
 import torch
-from sliceflow import ImageFlow, SlicedWassersteinFlow
+from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 
 kind, where, kills, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
 if kind == "vectors":
-    flow = SlicedWassersteinFlow(2000, 150, random_state=0, device="cpu", n_knots=32)
+    options = VectorOptions(n_knots=32)
+    flow = SlicedWassersteinFlow(2000, 150, random_state=0, device="cpu", options=options)
     data = rng.normal(size=(1000, 4)) ** 3, np.arange(1000) % 3
 else:
-    flow = ImageFlow("1[1] 3[3] 8[8,3]", 1000, 40, n_pixel_values=17, n_knots=32, **ON_CPU)
+    flow = ImageFlow("1[1] 3[3] 8[8,3]", 1000, 40, n_pixel_values=17, random_state=0, device="cpu")
     data = rng.integers(0, 17, (500, 8, 8)).astype(np.uint8), np.arange(500) % 2
 
 def start(name, **options):
