@@ -22,7 +22,7 @@ from timing import timed_fit
 
 import sliceflow
 import sliceflow.pictures.layout
-from sliceflow import datasets
+from sliceflow import PictureOptions, datasets
 from sliceflow.pictures.plan import QUALITY, choose_transport
 
 
@@ -64,15 +64,16 @@ def main() -> None:
     settings = {
         "schedule": args.schedule,
         "amplifier": "auto" if args.amplifier is None else args.amplifier,
-        "clusters": args.clusters or "auto",
+        "n_clusters": args.clusters or "auto",
         "n_pixel_values": data.n_pixel_values,
         "mirror": args.mirror,
         "observed": args.observed,
         "device": args.device,
         "random_state": args.seed,
-        "n_knots": (args.knots or "auto") if keep_model else 0,
-        "precision": args.precision,
-        "directions": args.directions,
+        "patch_basis": args.directions,
+        "options": PictureOptions(
+            n_knots=(args.knots or "auto") if keep_model else 0, precision=args.precision
+        ),
     }
     labels = data.labels if args.conditional else None
     if args.bins or args.most:

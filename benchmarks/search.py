@@ -20,7 +20,7 @@ import numpy as np
 from report import facts, signature, table
 from timing import timed_fit
 
-from sliceflow import ImageFlow, metrics
+from sliceflow import ImageFlow, PictureOptions, metrics
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
 from sliceflow.engine.transports import Histogram
@@ -49,17 +49,17 @@ def candidates(paper: str, text: str, labels: bool, steps: tuple[int, ...]) -> l
     n, side = steps[1], text.split()[-1].split("[")[0]
     changed: dict[str, dict] = {
         "the paper's schedule": {"schedule": paper},
-        "low n_pixel_values × 1": {"schedule": text.replace("*3", "")},
-        "low n_pixel_values × 10": {"schedule": text.replace("*3", "*10")},
+        "low levels × 1": {"schedule": text.replace("*3", "")},
+        "low levels × 10": {"schedule": text.replace("*3", "*10")},
         "small patches once": {"schedule": text.replace(f" {side}[7,5,3]*2", "")},
         "small patches again × 4": {"schedule": text.replace(f"{side}[7,5,3]*2", f"{side}[7,5,3]*4")},
         "no pairs, no single pixels": {"schedule": text.replace(f" {side}[2,1]", "")},
         "no large patches": {"schedule": text.replace("15,13,11,", "").replace("14,13,11,", "14,")},
         "every second patch": {"schedule": text.replace("15,13,11,9,7,5,3", "15,11,7,5,3")},
-        "no taper": {"taper": 0.0},
-        "start noise 0.3": {"start_noise": 0.3},
-        "directions of pixels": {"directions": "pixels"},
-        "directions of cosines": {"directions": "cosines"},
+        "no taper": {"options": PictureOptions(n_knots=0, taper=0.0)},
+        "start noise 0.3": {"options": PictureOptions(n_knots=0, start_noise=0.3)},
+        "directions of pixels": {"patch_basis": "pixels"},
+        "directions of cosines": {"patch_basis": "cosines"},
     }
     changed |= {f"{bins} bins": {"transport": Histogram(bins)} for bins in (64, 256)}
     for most in (1 << 14, 1 << 15, 1 << 16):
@@ -67,7 +67,7 @@ def candidates(paper: str, text: str, labels: bool, steps: tuple[int, ...]) -> l
     if labels:
         changed |= {f"ξ = {xi}": {"amplifier": xi} for xi in (10.0, 20.0)}
     else:
-        changed |= {f"{k} clusters": {"clusters": k} for k in (1, 10, 30, 100)}
+        changed |= {f"{k} clusters": {"n_clusters": k} for k in (1, 10, 30, 100)}
     return [*out, *(Candidate(name, n, settings) for name, settings in changed.items())]
 
 
@@ -116,7 +116,7 @@ def fitted(
         "n_pixel_values": train.n_pixel_values,
         "mirror": mirror,
         "device": device,
-        "n_knots": 0,
+        "options": PictureOptions(n_knots=0),
     }
     settings |= {"random_state": seed, **candidate.settings}
     return timed_fit(train.images, labels, m, candidate.quality, **settings)

@@ -7,7 +7,7 @@ from judge import Judge
 from report import table
 from timing import timed_fit
 
-from sliceflow import ImageFlow
+from sliceflow import ImageFlow, PictureOptions
 from sliceflow.datasets import Pictures
 from sliceflow.engine import transports
 
@@ -18,13 +18,18 @@ MOST = (8192, 16_384, 32_768, 65_536, None)
 
 
 def fitted(
-    data: Pictures, labels: np.ndarray | None, m: int, n_steps: int, schedule: str, **settings: object
+    data: Pictures,
+    labels: np.ndarray | None,
+    m: int,
+    n_steps: int,
+    schedule: str,
+    precision: str = "auto",
+    **settings: object,
 ) -> tuple[ImageFlow, float]:
     """A flow and the seconds of its `fit`, everything compiled before by a short one."""
-    common = dict(
-        schedule=schedule, n_pixel_values=data.n_pixel_values, n_knots=0, random_state=0, **settings
-    )
-    return timed_fit(data.images, labels, m, n_steps, **common)
+    common = dict(schedule=schedule, n_pixel_values=data.n_pixel_values, random_state=0, **settings)
+    options = PictureOptions(n_knots=0, precision=precision)
+    return timed_fit(data.images, labels, m, n_steps, options=options, **common)
 
 
 def _table(rows: dict[str, dict[str, float]], floor: dict[str, float]) -> str:

@@ -31,11 +31,11 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
         ("local", {"schedule": next(word for word in pyramid.split() if word.startswith(f"{side}["))}),
         ("local + pyramid", {}),
     ]
-    settings = settings | {"clusters": 1}  # they help all three
+    settings = settings | {"n_clusters": 1}  # they help all three
     # At random: a set has an order (MNIST's digits come in cycles of ten, and by writers).
     rng = np.random.default_rng(0)
     unseen, seen = (
-        rows(part.images[rng.permutation(len(part.images))[:n]], part.levels)
+        rows(part.images[rng.permutation(len(part.images))[:n]], part.n_pixel_values)
         for part, n in ((test, 2000), (train, 10_000))
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import clone
 
-from sliceflow import ImageFlow
+from sliceflow import ImageFlow, PictureOptions
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
 
@@ -92,11 +92,19 @@ class Cost:
 
 
 def fit(
-    train: Pictures, labels: np.ndarray | None = None, **settings: object
+    train: Pictures,
+    labels: np.ndarray | None = None,
+    *,
+    n_knots: str | int = "auto",
+    **settings: object,
 ) -> tuple[ImageFlow, Cost]:
     """A fitted flow and what it cost, compiling aside."""
     flow = ImageFlow(
-        n_pixel_values=train.n_pixel_values, mirror=mirrored(train), random_state=0, **settings
+        n_pixel_values=train.n_pixel_values,
+        mirror=mirrored(train),
+        random_state=0,
+        options=PictureOptions(n_knots=n_knots),
+        **settings,
     )
     if resolve_device(flow.device).type == "cuda":
         # Compile all kernels, and find the memory, before the clock starts.

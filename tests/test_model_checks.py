@@ -396,7 +396,7 @@ def fuzz(saved, tmp_path, kind, count):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_models_are_refused_or_give_finite_samples(saved, tmp_path, kind):
-    fuzz(saved, tmp_path, kind, 40)
+    fuzz(saved, tmp_path, kind, 100)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def measured(run: Command, dataset: str, shape: tuple[int, int] = (8, 10)) -> di
         "pictures": len(train.images),
         "fit": cost,
         "offline seconds": seconds,
-        "knots": flow.n_knots,
+        "knots": flow.options.n_knots,
         "scores": scores,
         "scorer": scorer,
     }
