@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the methods that are asked for, on every set."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="+", help="mnist, fashion-mnist, cifar10, celeba or digits")
+    parser.add_argument("sets", nargs="+", help="mnist, fashion-mnist, cifar10 or digits")
     parser.add_argument("--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA")
     methods = (*AS_PRINTED, *OURS)
     parser.add_argument("--methods", nargs="+", choices=methods, default=list(AS_PRINTED))

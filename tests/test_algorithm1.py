@@ -188,7 +188,7 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
     """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
     full, n_directions, n_steps, m, n = (8, 6), 50, 4, 40, 20
     layout = Layout(*full, None if channels == 1 else channels, "uint8", 256)
-    d, eta = layout.dimension, channels * level[0] * level[1]
+    d, eta = layout.dimension, min(channels * level[0] * level[1], n_directions)
     rng = np.random.default_rng(0)
     x, data = rng.normal(size=(m, d)), rng.integers(0, 256, size=(n, d))
     noisy = [(data + rng.uniform(size=(n, d))) / 128 - 1 for _ in range(n_steps)]
@@ -255,3 +255,15 @@ def test_eta_is_the_dimension_of_a_level(image_dimension, factor):
     simulate(flow, cloud, Cloud(torch.from_numpy(data)), Interpolated(), Noise(Seed(0)))
     dx = np.sort(data)[0][np.argsort(np.argsort(x[0]))] - x[0]
     assert np.allclose(cloud.x[0].numpy() - x[0], factor * dx)
+
+
+def test_with_fewer_directions_than_dimensions_errors_grow_unless_eta_is_bounded():
+    """At the data F⁻¹∘F is the identity; an error e of a translation becomes (I − η/H·ΘᵀΘ)e."""
+    d, n_directions, e = 64, 16, Seed(1).normal(64, 1)
+    frames = [RandomPatches(1, 8, 8, 5, n_directions).draw(Seed(0), k, d, 0) for k in range(400)]
+    for size, grows in ((1.0, True), (n_directions / d, False)):
+        errors = [e - size * frame.lift(frame.project(e)) for frame in frames]
+        ratio = float(torch.stack(errors).square().sum((1, 2)).mean() / e.square().sum())
+        assert (ratio > 1) == grows
+        if grows:
+            assert ratio == pytest.approx(d / n_directions, rel=0.3)

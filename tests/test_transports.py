@@ -138,6 +138,19 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     )
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_interpolated_is_the_same_for_some_directions_at_a_time(monkeypatch, weighted):
+    z_p, z_q = torch.rand(7, 30), torch.rand(7, 20)
+    weights = torch.rand(20) + 0.1 if weighted else None
+    whole = Interpolated().fit(z_p, z_q, weights)
+    monkeypatch.setattr("sliceflow.engine.transports._AT_ONCE", 3 * 30)
+    parts = Interpolated().fit(z_p, z_q, weights)
+    assert torch.equal(parts.dz, whole.dz)
+    assert torch.equal(parts.cost, whole.cost)
+    assert torch.equal(parts.table.knots, whole.table.knots)
+    assert torch.equal(parts.table.values, whole.table.values)
+
+
 def test_interpolated_refuses_classes_apart():
     runs = Runs((0, 2, 4))
     with pytest.raises(ValueError, match="transport='interpolated' does not count"):

@@ -7,6 +7,8 @@ What still differs, because the text is silent or cannot be taken at its word:
 
 - η is the dimension of a level of the pyramid, C·h·w, and d at the full resolution only. With the d of
   the whole picture a low level would overshoot (`pictures.tiles.RandomPatches`).
+- η is not larger than H, as in the authors' script (`pictures.levels.Walk`). With the paper's H this
+  matters on CelebA alone.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ points to the data already.
 - Particles have the classes of the data in exact proportions. The paper draws them at random, and where
   the two disagree, the surplus of a class would be carried to another.

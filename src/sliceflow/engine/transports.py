@@ -33,6 +33,7 @@ __all__ = [
 
 RunPair = tuple[Runs, Runs] | None
 
+_AT_ONCE = 1 << 30  # values that are sorted at a time
 MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
 
 
@@ -270,6 +271,18 @@ class Interpolated:
                 "amplifier=inf counts every class by itself, and transport='interpolated' does not "
                 "count; use a finite amplifier, or transport='histogram'"
             )
+        rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
+        some = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
+        parts = [self._fit(z_p[part], z_q[part], weights) for part in some]
+        if len(parts) == 1:
+            return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
+        knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
+        return Fit(KnotTable(knots, values), cost, dz)
+
+    def _fit(
+        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Knots and values of the table, cost and displacements, of some directions."""
         k = kernels.for_tensor(z_p)
         p, order = k.argsort_rows(z_p)
         level_p = _ranks(p) / p.shape[1]
@@ -286,10 +299,10 @@ class Interpolated:
             (level_p.expand(len(level_q), -1), level_q.clamp(max=float(level_p[0, -1]))), 1
         )
         levels = levels.sort(1).values
-        if len(levels) == 1:  # the same for all directions
+        if weights is None:  # the same for all directions
             levels = levels[:, torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)]
-        table = KnotTable(_linear(levels, level_p, p), _linear(levels, level_q, q))
-        return Fit(table, moved.square().mean(1), dz)
+        cost = moved.square().mean(1)
+        return _linear(levels, level_p, p), _linear(levels, level_q, q), cost, dz
 
 
 def _ranks(z: Tensor) -> Tensor:

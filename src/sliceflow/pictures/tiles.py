@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
 
-_NUMBERS = 1 << 24  # of random patches that are placed at a time
+_NUMBERS = 1 << 22  # of random patches that are placed at a time
 
 
 @dataclass(frozen=True)
