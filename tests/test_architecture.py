@@ -211,28 +211,23 @@ def all_private_names_used() -> set[tuple[str, str]]:
 
 
 def drawing() -> str:
-    """The folders level by level, and a table of who imports whom, as Markdown."""
+    """The folders level by level, and who imports whom, as a block of text."""
     pairs = between_folders()
-    width = 68
-    lines = ["```text"]
-    for level, names in enumerate(LEVELS):
-        if level:
-            lines.append("│".center(width).rstrip())
-            lines.append("▼".center(width).rstrip())
-        lines.append("     ".join(names).center(width).rstrip())
-        beside = [f"{a} → {b}" for a, b in sorted(pairs) if a in names and b in names]
-        if beside:
-            lines.append(f"({', '.join(beside)})".center(width).rstrip())
-    lines += ["", f"imported by all: {', '.join(FOR_ALL)}".center(width).rstrip(), "```", ""]
-
     order = [name for level in LEVELS for name in level]
     columns = order[1:]
-    lines.append(f"| imports → | {' | '.join(f'`{name}`' for name in columns)} |")
-    lines.append("|---" + "|:-:" * len(columns) + "|")
+    label = max(map(len, order)) + 1
+    header = " " * label + " ".join(columns)
+    lines = []
+    for names in LEVELS:
+        beside = [f"{a} → {b}" for a, b in sorted(pairs) if a in names and b in names]
+        lines += ["▼", "     ".join(names), *([f"({', '.join(beside)})"] if beside else [])]
+    lines = [line.center(len(header)).rstrip() for line in lines[1:]]
+    lines += ["", f"imported by all: {', '.join(FOR_ALL)}".center(len(header)).rstrip(), "", header]
     for row in order[:-1]:
-        cells = ["●" if (row, name) in pairs else "" for name in columns]
-        lines.append(f"| `{row}` | {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
-    return "\n".join(lines) + "\n"
+        cells = ["●" if (row, name) in pairs else "·" for name in columns]
+        centred = (cell.center(len(name)) for cell, name in zip(cells, columns, strict=True))
+        lines.append((row.ljust(label) + " ".join(centred)).rstrip())
+    return "\n".join(["```text", *lines, "```", ""])
 
 
 BLOCK = re.compile(r"(<!-- drawing: begin -->\n).*?(<!-- drawing: end -->)", re.DOTALL)
