@@ -4,11 +4,10 @@
     python benchmarks/table_size.py --data-root DATA                  # MNIST and CIFAR-10: for a GPU
     python benchmarks/table_size.py mnist14 --steps 8 --data-root DATA    # a small MNIST, for a CPU
 
-Fits each set, with the same seed, once for every ``--knots``, the parameter `n_knots`. What ``--even``
-knots and the ``--errors`` of `ImageFlow.compress` leave is taken from one fit with all edges of all
-maps. Offline samples of each are drawn from the same noise. The batched samples are the goal, real
-pictures the floor. Writes table_size.png and table_size.json; with ``--keep`` also all samples, for
-judges from outside.
+Fits each set, with the same seed, once for every ``--knots``, the option `n_knots`. What ``--even``
+knots leave is taken from one fit with all edges of all maps. Offline samples of each are drawn from the
+same noise. The batched samples are the goal, real pictures the floor. Writes table_size.png and
+table_size.json; with ``--keep`` also all samples, for judges from outside.
 """
 
 from __future__ import annotations
@@ -87,35 +86,28 @@ class Problem:
         return flow.fit(self.images, self.labels)
 
 
-def ways(
-    even: Sequence[int], knots: Sequence[int], errors: Sequence[float]
-) -> dict[str, tuple[str, float]]:
-    """The ways to keep maps, by name: even knots, `n_knots`, the error of `ImageFlow.compress`."""
+def ways(even: Sequence[int], knots: Sequence[int]) -> dict[str, tuple[str, int]]:
+    """The ways to keep maps, by name: even knots, or `n_knots`."""
     return {
         **{f"{n} even knots": ("even", n) for n in even},
         **{f"n_knots={n}": ("n_knots", n) for n in knots},
-        **{f"compress({error:g})": ("compress", error) for error in errors},
     }
 
 
 def flows(
-    problem: Problem, some: dict[str, tuple[str, float]], settings: dict[str, Any]
+    problem: Problem, some: dict[str, tuple[str, int]], settings: dict[str, Any]
 ) -> Iterator[tuple[str, ImageFlow]]:
     """The flows whose maps are kept in each of these ways, each fitted when it is asked for."""
     whole = None
     for name, (kind, number) in some.items():
         if kind == "n_knots":
-            yield name, problem.fitted(int(number), **settings)
+            yield name, problem.fitted(number, **settings)
             continue
         whole = whole or problem.fitted(None, **settings)
         flow = copy.copy(whole)
-        if kind == "compress":
-            flow.compress(number)
-        else:
-            flow._model = [
-                [replace(step, table=step.table.thin(int(number))) for step in steps]
-                for steps in whole._model
-            ]
+        flow._model = [
+            [replace(step, table=step.table.thin(number)) for step in steps] for steps in whole._model
+        ]
         yield name, flow
 
 
@@ -207,7 +199,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     )
     for axes, result in zip(panels[0], results, strict=True):
         rows, score = result["rows"], result["scores"][-1]
-        kinds = (("even", "o-", "#0072B2"), ("n_knots", "s-", "#CC79A7"), ("compress", "D-", "#D55E00"))
+        kinds = (("even", "o-", "#0072B2"), ("n_knots", "s-", "#CC79A7"))
         for kind, style, colour in kinds:
             some = {name: row for name, row in rows.items() if kind in name}
             if not some:
@@ -265,7 +257,7 @@ def result_of(name: str, steps: str | int, args: argparse.Namespace) -> dict[str
     }
     order: np.ndarray = np.zeros(0)
     y = None
-    for way, flow in flows(problem, ways(args.even, args.knots, args.errors), settings):
+    for way, flow in flows(problem, ways(args.even, args.knots), settings):
         if "batched samples" not in rows:
             order = np.random.default_rng(0).permutation(len(flow.particles_))[:n]
             rows["batched samples"] = judge.score(flow.particles_[order])
@@ -305,7 +297,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=2, help="sets of offline samples that are judged")
     parser.add_argument("--even", type=int, nargs="*", default=[], help="knots, evenly spread")
     parser.add_argument("--knots", type=int, nargs="*", default=[8, 12, 16, 24], help="n_knots")
-    parser.add_argument("--errors", type=float, nargs="*", default=[], help="of ImageFlow.compress")
     judges = "pixels, network (FD in its features; it is trained first), or module:function"
     parser.add_argument("--judge", default="pixels", help=judges)
     parser.add_argument("--keep", type=Path, help="a folder for all samples, as .npy")

@@ -19,7 +19,6 @@ from sliceflow.metrics.floors import Score, with_floor
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.inception import FID, fid, inception_features
 from sliceflow.metrics.neighbours import nearest, nearest_pictures, nn_ratio
-from sliceflow.metrics.protocol import labelled_protocol
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "frechet_distance",
     "frechet_distance_pca",
     "inception_features",
-    "labelled_protocol",
     "nearest",
     "nearest_pictures",
     "nn_ratio",
