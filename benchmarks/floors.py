@@ -87,8 +87,8 @@ def at_bends(h: int, bins: int, knots: int) -> Work:
 
 
 def through_knots(h: int, bins: int, knots: int) -> Work:
-    """Knots of 6 bytes, how many they are, and a range of 16 in; the table out."""
-    return Work(h * (6 * knots + 18 + 4 * (bins + 1)), 8 * h * bins)
+    """Knots of 6 bytes and a range of 16 in; the table out."""
+    return Work(h * (6 * knots + 16 + 4 * (bins + 1)), 8 * h * bins)
 
 
 def add_class_offsets(h: int, n: int, classes: int) -> Work:

@@ -74,8 +74,7 @@ def table_cases(
         some = f"{size}, {KNOTS} knots"
         yield Case("at_bends", some, floors.at_bends(h, bins, KNOTS), keep)
         lo, hi, at, levels = keep()
-        sizes = torch.full((h,), KNOTS, dtype=torch.int16, device=device)
-        knots = (lo, hi, sizes, at.view(-1), levels.view(-1), bins, EXPONENT, z.dtype)
+        knots = (lo, hi, at, levels, bins, EXPONENT, z.dtype)
         least = floors.through_knots(h, bins, KNOTS)
         yield Case("through_knots", some, least, partial(k.through_knots, *knots))
         if pack is not None:

@@ -187,7 +187,7 @@ def test_ctrl_c_keeps_the_last_complete_step_and_says_how_to_go_on(name, tmp_pat
     handler = signal.getsignal(signal.SIGINT)
     flow = make()
     with pytest.raises(
-        KeyboardInterrupt, match="stopped after 4 steps; to go on, fit again with the same"
+        KeyboardInterrupt, match="stopped after 4 steps; to resume it, fit again with the same"
     ):
         flow.fit(*data, checkpoint_dir=tmp_path, listeners=(ctrl_c(4),))
     assert signal.getsignal(signal.SIGINT) is handler
@@ -280,7 +280,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(stopped):
         cut.append(bytes(damaged))
     for damaged in cut:
         path.write_bytes(damaged)
-        with pytest.raises(ModelFileError, match=r"fit\.checkpoint.* delete it to start that fit anew"):
+        with pytest.raises(ModelFileError, match=r"fit\.checkpoint.* delete it to start the fit again"):
             SlicedWassersteinFlow(**quick).fit(X, Y, checkpoint_dir=stopped)
 
 

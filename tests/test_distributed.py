@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 import ranks as fits
 import sliceflow
-from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow
+from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.ranks import (
@@ -225,11 +225,11 @@ def test_ranks_agree_on_parameters_arrays_and_checkpoints(monkeypatch):
     same_on_all(Ranks(0, 2), flow.set_params(random_state=np.random.RandomState(1)), cpu, None)
     assert facts[0] == facts[1]  # the first rank's is that of all
     same_on_all(Ranks(0, 2), flow, cpu, "folder")
-    same_on_all(Ranks(0, 2), flow.set_params(tol=0.5), cpu, "other folder")
+    same_on_all(Ranks(0, 2), flow.set_params(options=VectorOptions(tol=0.5)), cpu, "other folder")
     same_on_all(Ranks(), flow, cpu, None)
     assert len(facts) == 4
     changed = [{k for k in a if a[k] != b[k]} for a, b in pairwise(facts[1:])]
-    assert changed == [{"checkpoint_dir"}, {"tol"}]
+    assert changed == [{"checkpoint_dir"}, {"options"}]
 
 
 def test_the_parameter_that_differs_is_named(monkeypatch):
@@ -440,7 +440,7 @@ def test_small_clouds_are_sorted_and_large_ones_counted_by_what_all_ranks_have()
 def test_every_rank_needs_a_particle(flow, data, monkeypatch):
     ranks = Ranks(0, 3)
     monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value] * self.size)
-    monkeypatch.setattr(Ranks, "_reduced", lambda self, t, how: t)
+    monkeypatch.setattr(Ranks, "_reduce", lambda self, t, how: t)
     with pytest.raises(ValueError, match="n_particles=2 must be at least 3, one per rank"):
         flow.fit(data, ranks=ranks)
 
@@ -448,7 +448,7 @@ def test_every_rank_needs_a_particle(flow, data, monkeypatch):
 def test_the_cost_model_counts_the_bytes_that_are_summed():
     stage, ranks = scaling.Stage("", 10, 1.0, 1.0), Ranks()
     z, sent = torch.rand(10, 50), []
-    for name in ("sum", "least"):
+    for name in ("sum", "minimum"):
         listen = lambda t: sent.append(t) or t  # noqa: E731
         object.__setattr__(ranks, name, listen)
     SharedTransport(Histogram(256), ranks, 100).fit(z, z)

@@ -7,7 +7,6 @@ import pytest
 from sliceflow.metrics import (
     frechet_distance,
     frechet_distance_pca,
-    labelled_protocol,
     nn_ratio,
     sliced_wasserstein,
     two_sample_accuracy,
@@ -50,13 +49,3 @@ def test_two_sample_accuracy_is_half_for_equal_distributions_and_one_for_others(
     assert two_sample_accuracy(a, b + 9) == 1
     with pytest.raises(ValueError, match=r"4 samples and .* real rows; pass 5 or more"):
         two_sample_accuracy(a[:4], b)
-
-
-def test_protocol_reports_all():
-    x, y = rng.normal(size=(200, 40)), np.arange(200) % 2
-    x[:, 0] += 5 * y
-    out = labelled_protocol(x, y, (x, y), (x[::-1] + 0.01, y[::-1]))
-    assert list(out) == [
-        "FD-PCA32", "sliced distance", "two-sample accuracy", "NN ratio", "accuracy", "TSTR",
-    ]  # fmt: skip
-    assert out["accuracy"] > 0.95

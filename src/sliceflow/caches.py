@@ -1,4 +1,4 @@
-"""Caches of tensors that are bounded in bytes; nothing here knows what the tensors are for."""
+"""Caches of tensors, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ P = ParamSpec("P")
 
 
 class Cached(Generic[P]):
-    """A function that keeps its latest results, `most` bytes of them at most.
+    """A function with a cache of its latest results, at most `most` bytes of them.
 
     Parameters
     ----------
     function : of hashable arguments
-    most : bytes; what was not asked for the longest goes first
-    always : keep the latest result even if it alone is larger, until `trim` is called. Otherwise it is
-        not kept at all
+    most : bytes; the least recently used results are removed first
+    always : keep the latest result even if it alone is larger, until `trim` is called
 
     Examples
     --------
@@ -56,21 +55,21 @@ class Cached(Generic[P]):
 
     @property
     def nbytes(self) -> int:
-        """Of all results that are kept."""
+        """Of all cached results."""
         return sum(value.nbytes for value in self._kept.values())
 
     def trim(self) -> None:
-        """Give back what is above the bound, the latest result too."""
+        """Remove results until the bound holds, even the latest one."""
         with self._lock:
             while self.nbytes > self.most:
                 self._kept.popitem(last=False)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove all results."""
         with self._lock:
             self._kept.clear()
 
 
 def cached(most: int, *, always: bool = False) -> Callable[[Callable[P, Tensor]], Cached[P]]:
-    """Decorates a function of hashable arguments that makes a tensor; see `Cached`."""
+    """Decorates a function from hashable arguments to a tensor; see `Cached`."""
     return lambda function: Cached(function, most, always=always)

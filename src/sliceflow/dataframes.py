@@ -1,6 +1,6 @@
-"""DataFrames of pandas and polars: columns that can be used, and rows as a DataFrame again.
+"""DataFrames of pandas and polars: which columns are usable, and rows as a DataFrame again.
 
-Neither library is imported before a DataFrame of it is there.
+A library is imported only to make one of its DataFrames.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _FLOATS = ("float32", "float64", "Float32", "Float64")  # the last two with NA, 
 
 @dataclass(frozen=True)
 class Form:
-    """What a DataFrame looks like: enough to make another one of rows.
+    """The columns of a DataFrame, from which another one can be made.
 
     Parameters
     ----------
     library : "pandas" or "polars"
     names : of the columns
-    dtypes : of the columns of floats; None for all others, whose samples are fractions
+    dtypes : of the columns of floats; None for all others, whose samples may be fractions
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Form:
 
     @classmethod
     def of(cls, X: Any) -> Form | None:
-        """The form of X; None if it is no DataFrame."""
+        """The form of X; None if it is not a DataFrame."""
         library = _library(X)
         if library is None:
             return None
@@ -53,7 +53,7 @@ class Form:
         return cls(library, tuple(X.columns), tuple(d if d in _FLOATS else None for d in dtypes))
 
     def made(self, rows: np.ndarray) -> Any:
-        """Rows (n, d) as a DataFrame; as they are where its library is not installed."""
+        """Rows (n, d) as a DataFrame; unchanged if its library is not installed."""
         try:
             library: Any = import_module(self.library)
         except ImportError:
@@ -72,13 +72,13 @@ class Form:
         )
 
     def packed(self) -> dict[str, Any]:
-        """The form as JSON, where a name that is neither text nor a whole number becomes text."""
+        """The form as JSON; names other than strings and integers become strings."""
         names = [name if type(name) in (str, int) else str(name) for name in self.names]
         return {"library": self.library, "names": names, "dtypes": list(self.dtypes)}
 
     @classmethod
     def unpacked(cls, library: str, names: list[Any], dtypes: list[Any]) -> Form:
-        """What `packed` packed; a ValueError names what is wrong with it."""
+        """The form of `packed`; a ValueError says what is wrong."""
         if library not in ("pandas", "polars"):
             raise ValueError(f"frame.library is {library!r}; it must be 'pandas' or 'polars'")
         if not all(type(name) in (str, int) for name in names) or len(set(names)) != len(names):
@@ -89,7 +89,7 @@ class Form:
 
 
 def check_columns(X: Any) -> None:
-    """Refuse a DataFrame with a column that is no number, or with two of one name."""
+    """Raise a ValueError for a DataFrame with columns that are not numbers or have the same name."""
     if type(X).__name__ == "LazyFrame":
         raise ValueError("X is a LazyFrame, which has no rows yet; pass X.collect()")
     library = _library(X)
@@ -135,6 +135,6 @@ def _polars_fault(dtype: Any) -> tuple[str, str] | None:
 
 
 def _library(X: Any) -> str | None:
-    """The library whose DataFrame X is."""
+    """The library of a DataFrame."""
     kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(X).__mro__)
     return next((m for m, name in kinds if name == "DataFrame" and m in ("pandas", "polars")), None)

@@ -1,4 +1,4 @@
-"""Devices and their memory: what there is, what is free, and what is refused."""
+"""Devices and their memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = [
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The torch device that `device` names; "auto" is a GPU where there is one.
+    """The torch device that `device` names; "auto" is a GPU if there is one.
 
-    Refused where there is none of that name, or where it cannot compute in float64: the frames of a
-    step, the levels of its histograms and the units of the data need that.
+    A `ParameterError` if there is none, or if it has no float64, which frames, levels of histograms and
+    units of the data need.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -48,7 +48,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def _has_float64(device: torch.device) -> bool:
-    """Whether numbers of that type can be kept there and read again; not on Apple's GPUs (mps)."""
+    """Whether the device has float64, which Apple's GPUs (mps) do not."""
     if device.type == "mps":
         return False
     try:
@@ -58,7 +58,7 @@ def _has_float64(device: torch.device) -> bool:
 
 
 def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
-    """Refuse at once what could never be allocated, instead of dying in the middle."""
+    """Raise an error at once for what can never be allocated, instead of failing later."""
     free = free_memory(device)
     if free is not None and wanted > free:
         raise NotEnoughMemoryError(
@@ -68,20 +68,20 @@ def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> No
 
 
 def projection_budget(device: torch.device) -> int:
-    """Bytes for the projections of particles on the move: an eighth of what is free, if that helps.
+    """Bytes for the projections of a chunk of particles: at most an eighth of the free memory.
 
-    On a CPU small chunks stay in its caches; on a GPU fewer, larger ones save launches. Chunks are
-    moved one after the other, so that their size changes no result.
+    On a CPU small chunks stay in the cache; on a GPU large ones save launches. Chunks are moved one
+    after the other, and their size changes no result.
     """
     most = 1 << (32 if device.type == "cuda" else 26)
     return min(most, (free_memory(device) or most) // 8)
 
 
 def columns_looked_at(most: int | None, n_directions: int, device: torch.device) -> int | None:
-    """`most`, or fewer where projecting so many particles and data takes too much of all memory.
+    """`most`, or fewer if projecting so many particles and data takes too much memory.
 
-    That is a quarter of a GPU's, which nobody else needs, else an eighth. Of all and not of the free
-    memory: which columns a step looks at changes its result.
+    The limit is a quarter of a GPU's memory, or an eighth of a CPU's: of all memory, not of what is
+    free, because the columns of a step change its result.
     """
     total = total_memory(device)
     if most is None or total is None:
@@ -91,12 +91,12 @@ def columns_looked_at(most: int | None, n_directions: int, device: torch.device)
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Free bytes on the device; None where the system does not say."""
+    """Free bytes on the device; None if the system does not say."""
     if device.type == "cuda":
-        # What torch keeps for later is free for us.
+        # Memory that torch has reserved is free, too.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    try:  # files that the system keeps in spare memory make way
+    try:  # counts the memory of cached files as available
         with open("/proc/meminfo") as lines:
             return next(
                 1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
@@ -106,7 +106,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def total_memory(device: torch.device) -> int | None:
-    """All bytes of the device; None where the system does not say."""
+    """All bytes of the device; None if the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return _pages("SC_PHYS_PAGES")

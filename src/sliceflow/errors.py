@@ -1,4 +1,4 @@
-"""Errors that say what was wrong and what to do, and the checks that raise them."""
+"""Errors that say what is wrong and what to do, and checks that raise them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class ParameterError(ValueError):
-    """A parameter that cannot be used: its `name` and `value`, the `fact` against it, and `advice`."""
+    """An invalid parameter: its `name` and `value`, the `fact` that is wrong, and `advice`."""
 
     def __init__(self, name: str, value: object, fact: str, advice: str = "") -> None:
         shown = value.item() if isinstance(value, np.generic) else value
@@ -35,7 +35,7 @@ class ParameterError(ValueError):
 
 
 class NotEnoughMemoryError(MemoryError):
-    """What was asked for could never be allocated; `fact` is the message without its advice."""
+    """Too little memory; `fact` is the message without its advice."""
 
     def __init__(self, fact: str, advice: str = "") -> None:
         super().__init__(f"{fact}{advice and '; '}{advice}")
@@ -49,7 +49,7 @@ def need(ok: bool, name: str, value: object, what: str) -> None:
 
 
 def need_finite(x: Tensor, advice: str) -> None:
-    """Raise a ValueError if results (rows or columns) are not all finite: nobody shall get them."""
+    """Raise a ValueError if results are not all finite."""
     if not bool(torch.isfinite(x).all()):
         n = int((~torch.isfinite(x)).sum())
         raise ValueError(
@@ -59,7 +59,7 @@ def need_finite(x: Tensor, advice: str) -> None:
 
 
 def is_int(value: object, least: int) -> bool:
-    """Whether `value` is a whole number (not a bool) of at least `least`."""
+    """Whether `value` is an integer (not a bool) of at least `least`."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
@@ -69,7 +69,7 @@ def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool
 
 
 def from_tensor(x: Any) -> Any:
-    """A tensor as an array, wherever it lies; numpy has no bfloat16. Anything else as it is."""
+    """A tensor on any device as an array (bfloat16 as float32); anything else unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     x = x.detach().cpu()
@@ -77,7 +77,7 @@ def from_tensor(x: Any) -> Any:
 
 
 def unmasked(x: Any, name: str) -> Any:
-    """x as it is, if it hides nothing behind a mask of numpy.ma, which reading it would ignore."""
+    """x unchanged, or a ValueError if a mask of numpy.ma hides values of it."""
     listed = isinstance(x, list | tuple)
     for row, part in enumerate(x if listed else [x]):
         if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):

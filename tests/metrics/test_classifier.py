@@ -56,7 +56,7 @@ def test_without_labels_it_learns_which_way_is_up():
     )
     assert list(judge.classes) == ["0°", "180°", "270°", "90°"]
     assert judge.accuracy > 0.95
-    assert judge.about["classes"] == "the way up"
+    assert judge.about["classes"] == "rotations"
     assert judge.features(images[:3]).shape == (3, 32)
     with pytest.raises(ValueError, match="12×8 cannot be turned"):
         train_classifier(images[:, :, :8], None)
@@ -101,5 +101,5 @@ def test_a_damaged_cache_is_named(tmp_path):
     train_classifier(*given, cache=tmp_path, **QUICK | {"epochs": 1})
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"classifier-\w+.safetensors is no classifier, or damaged"):
+    with pytest.raises(ValueError, match=r"classifier-\w+.safetensors is not a classifier, or damaged"):
         train_classifier(*given, cache=tmp_path, **QUICK | {"epochs": 1})

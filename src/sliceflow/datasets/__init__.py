@@ -1,8 +1,8 @@
-"""Pictures from files: the named sets, folders of pictures, arrays. Nothing is scaled or encoded here.
+"""Pictures from files: named sets, folders of pictures, arrays. Nothing is scaled or encoded.
 
-Files are checked before they are believed: a header is held against its file's size before anything
-is allocated from it, and of a pickle nothing is ever run. `sets` knows where the named sets lie; every
-format has its own room: `idx`, `cifar`, `celeba`, `folders`, `arrays`.
+Files are checked before they are used: the header is compared with the size of the file before anything
+is allocated, and pickles are never executed. `sets` locates the named sets; every format has its own
+module: `idx`, `cifar`, `celeba`, `folders`, `arrays`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures as they were stored.
+    """Pictures as they are stored.
 
     Attributes
     ----------
     images : (n, h, w) or (n, h, w, c) array of uint8, or of the type in a .npy or .npz file
-    labels : (n,) array: class numbers, or names of folders; None where there are none
-    n_pixel_values : a whole pixel is one of 0..n_pixel_values-1: 17 for digits, else 256 (an array
-        file does not say)
+    labels : (n,) array of class numbers or names of folders; None if there are none
+    n_pixel_values : integer pixels are 0..n_pixel_values-1: 17 for digits, else 256 (array files do not
+        say)
     name : of the set, the folder or the file
     """
 
@@ -61,15 +61,15 @@ def load(
     Parameters
     ----------
     name_or_path : "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path
-        A folder with one subfolder per class gives labels. A name comes before a path: write
-        ``"./mnist"`` for a folder of that name. An .npz holds `images` or `x`, or only one array, and
-        maybe `labels` or `y`.
+        A folder with one subfolder per class gives labels. Names have priority over paths: write
+        ``"./mnist"`` for a folder of that name. An .npz file has `images` or `x`, or a single array,
+        and optionally `labels` or `y`.
     split : "train" or "test", for CelebA also "valid"; a path has only "train"
-    root : the folder of the named sets; None takes the environment variable SLICEFLOW_DATA, else
-        the folder sliceflow in the user's cache
-    size : for folders and CelebA (where None is 64): crop the middle square and resize it to this side
-    skip_broken : leave pictures out that cannot be read, with a warning, instead of an error
-    download : get a named set that is missing through torchvision, if that is installed
+    root : the folder of the named sets; by default the environment variable SLICEFLOW_DATA, or the
+        folder sliceflow in the user's cache
+    size : for folders and CelebA (default 64): crop the middle square and resize it to this side
+    skip_broken : skip pictures that cannot be read, with a warning, instead of an error
+    download : download a missing named set with torchvision, if that is installed
 
     Examples
     --------
@@ -100,7 +100,7 @@ def load(
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
-    """Which named sets are found with all their files; nothing is read.
+    """Which named sets are complete; nothing is read.
 
     Examples
     --------

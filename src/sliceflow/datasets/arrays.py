@@ -48,7 +48,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(stream: IO[bytes], size: int) -> np.ndarray:
-    """An array in numpy's format, whose header may promise no more than `size` bytes."""
+    """An array in numpy's format; its header must not promise more than `size` bytes."""
     head = io.BytesIO(stream.read(1 << 16))
     first = npy.read_magic(head) == (1, 0)
     read_header = npy.read_array_header_1_0 if first else npy.read_array_header_2_0

@@ -1,4 +1,4 @@
-"""CIFAR-10's batches, binary or pickled. Of a pickle nothing is ever run."""
+"""CIFAR-10's batches, binary or pickled. Pickles are never executed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _binary_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Record:
-    """What a pickle asked for, written down instead of done."""
+    """A call in a pickle, recorded instead of executed."""
 
     state: tuple[Any, ...] = ()
 
@@ -57,9 +57,9 @@ class _Record:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Containers, numbers and text; records in place of numpy's arrays and of encoded bytes.
+    """Reads containers, numbers and text; records replace numpy's arrays and encoded bytes.
 
-    Numpy's own functions would not do: a forged dtype or shape makes them write or allocate at will.
+    numpy's own functions are unsafe: a forged dtype or shape makes them write or allocate anything.
     """
 
     def find_class(self, module: str, name: str, /) -> Any:
@@ -70,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _pickled_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
     raw = file.read_bytes()
-    # A pass that runs nothing: every length is within the file, and no memo index makes a huge table.
+    # A pass without execution: all lengths are within the file, and no memo index makes a huge table.
     for opcode, arg, _ in pickletools.genops(raw):
         if opcode.name in ("PUT", "LONG_BINPUT") and int(arg or 0) > len(raw):
             raise pickle.UnpicklingError(f"its pickle has a memo index of {arg}")
@@ -82,7 +82,7 @@ def _pickled_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _recorded_bytes(record: _Record) -> np.ndarray:
-    """The array of bytes that a record describes, as pickled by numpy on Python 2 or 3."""
+    """The array of bytes of a record, as pickled by numpy on Python 2 or 3."""
     if record.state:
         _, shape, dtype, fortran, raw = record.state
     else:  # pickle protocol 5
@@ -90,6 +90,6 @@ def _recorded_bytes(record: _Record) -> np.ndarray:
         fortran = order == "F"
     if dtype.args[0] != "u1":
         raise pickle.UnpicklingError(f"its data are {dtype.args[0]!r} instead of bytes, 'u1'")
-    raw = raw.args[0] if isinstance(raw, _Record) else raw  # bytes that Python 3 wrote as latin1 text
+    raw = raw.args[0] if isinstance(raw, _Record) else raw  # Python 3 may write bytes as latin1 text
     raw = raw.encode("latin1") if isinstance(raw, str) else raw
     return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")

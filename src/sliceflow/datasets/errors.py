@@ -1,4 +1,4 @@
-"""Distrust: nothing that a file says is believed before it is checked. No format lives here."""
+"""Errors of data files, for all formats."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from pathlib import Path
 
 __all__ = ["MOST_INFLATION", "BrokenPictureError", "DatasetError", "MixedSizesError", "reading"]
 
-MOST_INFLATION = 1032  # deflate packs no tighter, so no zip or gz holds more
+MOST_INFLATION = 1032  # the largest ratio of deflate, and so of zip and gz
 
 
 class DatasetError(ValueError):
-    """A file does not hold what its name or its header says; the message names it.
+    """A file does not hold what its name or header says; `fact` is the message without its advice."""
 
-    `fact` is the message without its advice.
-    """
-
-    __module__ = "sliceflow.datasets"  # where users find it, and what tracebacks show
+    __module__ = "sliceflow.datasets"  # for tracebacks
 
     def __init__(self, fact: str, advice: str = "") -> None:
         super().__init__(f"{fact}{advice and '; '}{advice}")
@@ -31,14 +28,14 @@ class BrokenPictureError(DatasetError):
 
 
 class MixedSizesError(DatasetError):
-    """The pictures of a folder are not of one size."""
+    """The pictures of a folder differ in size."""
 
     __module__ = "sliceflow.datasets"
 
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Whatever a decoder finds wrong becomes a DatasetError that names the file."""
+    """Turn the errors of decoders into a `DatasetError` that names the file."""
     try:
         yield
     except (DatasetError, MemoryError, PermissionError):

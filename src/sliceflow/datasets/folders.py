@@ -1,4 +1,4 @@
-"""Folders of picture files, which Pillow decodes."""
+"""Folders of picture files, decoded by Pillow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """The pictures in a folder, or in its folders of one class each, whose names are the labels."""
+    """The pictures in a folder, or in its subfolders, whose names are the labels."""
 
     def inside(folder: Path) -> list[Path]:
         files = (f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES and f.is_file())
@@ -50,16 +50,14 @@ def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, n
 def decode_all(
     files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
 ) -> tuple[np.ndarray, list[int]]:
-    """The pictures that can be read, grey if all are, and the numbers of their files."""
+    """The pictures that can be read, grey if all are, and the indices of their files."""
     images, kept, broken = np.empty(0, np.uint8), list[int](), list[str]()
     for i, file in enumerate(files):
         try:
             picture = _decode(file, fit)
         except DatasetError as error:
             if not skip_broken:
-                raise BrokenPictureError(
-                    str(error), "skip_broken=True leaves such files out"
-                ) from error
+                raise BrokenPictureError(str(error), "skip_broken=True skips such files") from error
             broken.append(str(error))
             continue
         if not kept:
@@ -69,7 +67,7 @@ def decode_all(
             raise MixedSizesError(
                 f"{files[kept[0]]} is {first} but {file} is {this}", "pass size= to make them one size"
             )
-        if picture.ndim == images.ndim:  # the first in colour: those before it were grey
+        if picture.ndim == images.ndim:  # the first in colour, after grey ones
             images = np.repeat(images[..., None], 3, axis=-1)
         images[len(kept)] = picture if picture.ndim == images.ndim - 1 else picture[..., None]
         kept.append(i)
@@ -91,7 +89,7 @@ def _pillow() -> Any:
 
 
 def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
-    """One picture, upright, on white where it is transparent: (h, w) if stored grey, else (h, w, 3)."""
+    """One picture, upright, on a white background: (h, w) if stored grey, else (h, w, 3)."""
     pil = _pillow()
     formats = ("PNG", "JPEG", "BMP", "WEBP", "GIF")  # and none that runs other programs
     with reading(file), pil.Image.open(file, formats=formats) as stored:

@@ -1,4 +1,4 @@
-"""Files in the idx format, those of MNIST and its kin."""
+"""Files in the idx format, as of MNIST."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
 def _idx(file: Path, rank: int) -> np.ndarray:
     """An idx file, gzipped or not: 00 00 08 rank, the sizes as big-endian uint32, then bytes."""
     with reading(file), file.open("rb") as plain:
-        packed = plain.read(2) == b"\x1f\x8b"  # whatever its name: browsers unpack .gz on their own
+        packed = plain.read(2) == b"\x1f\x8b"  # not by its name: browsers may unpack .gz files
         plain.seek(0)
         stream: Any = gzip.GzipFile(fileobj=plain) if packed else plain
         head, magic = stream.read(4 + 4 * rank), bytes((0, 0, 8, rank))

@@ -1,4 +1,4 @@
-"""The named sets: what their files are called, where they lie, how they are fetched."""
+"""The named sets: the names and places of their files, and how to download them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "find", "root_folder"
 
 
 class MissingSetError(FileNotFoundError):
-    """The files of a named set are not where they are looked for; `fact` is that without advice."""
+    """The files of a named set are missing; `fact` is the message without its advice."""
 
     __module__ = "sliceflow.datasets"
 
@@ -27,7 +27,7 @@ class NamedSet(NamedTuple):
     torchvision: str
     folders: tuple[str, ...]
     files: Mapping[str, tuple[str, ...]]  # of each split
-    ending: str  # that each file may have instead
+    ending: str  # alternative ending of each file
 
 
 _IDX = {
@@ -52,7 +52,7 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
 
 
 def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
-    """The wanted files, all from one folder, each as it is or with the set's other ending."""
+    """The wanted files, all from one folder, each with or without the alternative ending."""
     places = [root / folder for folder in SETS[name].folders]
     ending, missing = SETS[name].ending, list(wanted)
     for place in places:
@@ -70,7 +70,7 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
 
 
 def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
-    """The files of a split; if any is missing, torchvision may be asked for them."""
+    """The files of a split; if any is missing, torchvision may download them."""
     wanted = SETS[name].files[split]
     try:
         return find(name, root, wanted)

@@ -1,12 +1,12 @@
-"""Which particles and which data a step looks at: large clouds need not be counted whole every time.
+"""Mini-batches: which particles and data a step is fitted to.
 
-A map fitted on some tens of thousands of columns is nearly as good as one fitted on all of them, and
-moves them all. The columns are divided once into batches that take turns, so that every step is cheap
-and every column is seen. In every batch each condition has as many data as particles: where masses
-disagree, the surplus of one class would be transported across the gap to another.
+A map fitted to some tens of thousands of columns is nearly as good as one fitted to all, and moves them
+all. The columns are divided once into batches that take turns, so that every step is cheap and every
+column is used. In every batch each condition has as many data as particles: where masses differ, the
+surplus of one class would be transported across the gap to another.
 
-Batches are runs of neighbouring columns, which a GPU reads at full speed: particles must be in random
-order, and data in the order that `divide` asks for.
+Batches are contiguous columns, which a GPU reads at full speed. So particles must be in random order,
+and data in the `order` that `divide` returns.
 """
 
 from __future__ import annotations
@@ -24,44 +24,39 @@ from sliceflow.engine.random import Seed
 
 __all__ = ["MiniBatches", "divide", "divide_apart"]
 
-_ROUNDS = 4  # different data that a batch of labelled particles meets
+_ROUNDS = 4  # batches of data for each batch of labelled particles
 
 
 @dataclass(frozen=True)
 class MiniBatches:
-    """Columns of particles and of data for successive steps; None means all of them every time.
+    """Columns of particles and of data for successive steps; None means all columns every time.
 
     Parameters
     ----------
-    order : how the data's columns must be arranged first; None leaves them as they are
-    weights : of the data that are used, where those are always the same
-    period : steps after which the next batch comes
-    start : steps that have been done before
-    runs : the classes of the particles and data of every batch, where these are held apart
+    order : of the data's columns; None leaves them unchanged
+    weights : of the data that are used, if those are always the same
+    start : steps done before
+    runs : the classes of the particles and data of every batch, if every class has its own maps
     """
 
     particles: list[slice] | list[Tensor] | None = None
     data: list[slice] | list[Tensor] | None = None
     order: Tensor | None = None
     weights: Tensor | None = None
-    period: int = 1
     start: int = 0
     runs: list[tuple[Runs, Runs]] | None = None
 
     def at(self, step: int) -> tuple[slice | Tensor | None, slice | Tensor | None]:
-        """The columns of particles and of data that `step` looks at."""
-        turn, p, q = self._turn(step), self.particles, self.data
+        """The columns of particles and of data for `step`."""
+        turn, p, q = self.start + step, self.particles, self.data
         return None if p is None else p[turn % len(p)], None if q is None else q[turn % len(q)]
 
     def runs_at(self, step: int) -> tuple[Runs, Runs] | None:
-        """Their classes; None where all columns are looked at, or classes are not held apart."""
-        return None if self.runs is None else self.runs[self._turn(step) % len(self.runs)]
-
-    def _turn(self, step: int) -> int:
-        return (self.start + step) // self.period
+        """Their classes; None without batches, or if classes share their maps."""
+        return None if self.runs is None else self.runs[(self.start + step) % len(self.runs)]
 
     def after(self, steps: int) -> MiniBatches:
-        """The batches that follow when so many steps have been done."""
+        """The batches for the steps that follow after `steps` steps."""
         return replace(self, start=self.start + steps)
 
 
@@ -78,8 +73,8 @@ def divide(
 
     Parameters
     ----------
-    most : None looks at everything
-    codes_p, codes_q : the conditions of particles and data; None where they play no part
+    most : None uses all columns
+    codes_p, codes_q : the conditions of particles and data; None if they play no part
 
     Examples
     --------
@@ -110,9 +105,9 @@ def divide(
 def divide_apart(
     most: int | None, codes_p: Tensor, codes_q: Tensor, n_classes: int, seed: Seed
 ) -> MiniBatches:
-    """The same where every class is held apart: masses need not agree.
+    """The same if every class has its own maps: masses may differ.
 
-    Both are taken in the order of their classes, which is the particles' own and `order` for the data.
+    The particles must be sorted by class; the returned `order` sorts the data.
 
     Examples
     --------
@@ -135,7 +130,7 @@ def divide_apart(
 
 
 def _parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
-    """All columns in parts of about `most`, each with its share of every class."""
+    """All columns in parts of about `most`, each with an equal share of every class."""
     count = -(-runs.starts[-1] // most)
     columns, of = [], []
     for b in range(count):
@@ -149,7 +144,7 @@ def _parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], l
 
 
 def _weighted(codes_q: Tensor, codes_p: Tensor) -> MiniBatches:
-    """Everything, the data weighted to the particles' shares and without what weighs nothing."""
+    """All columns, the data weighted to the particles' shares and without those of weight 0."""
     weights = row_weights(codes_q, codes_p)
     if weights is None or bool(weights.all()):
         return MiniBatches(weights=weights)
@@ -158,18 +153,18 @@ def _weighted(codes_q: Tensor, codes_p: Tensor) -> MiniBatches:
 
 
 def _runs(n: int, most: int) -> list[slice]:
-    """0..n-1 in as few equal runs as possible, of at most `most`; a remainder is left out."""
+    """0..n-1 in as few equal runs of at most `most` as possible; a remainder is left out."""
     count = -(-n // most)
     size = n // count
     if count > 1 and size > 256:
-        size -= size % 16  # GPUs like round addresses
+        size -= size % 16  # aligned addresses are faster on GPUs
     return [slice(b * size, (b + 1) * size) for b in range(count)]
 
 
 def _partners(batches: list[slice], groups_p: Tensor, groups_q: Tensor) -> list[Tensor]:
-    """For every batch of particles, in turn, data of the same conditions; other ones every time.
+    """For every batch of particles, in turn, data of the same conditions, different ones every time.
 
-    The data are taken to be in order of their groups.
+    The data must be sorted by group.
     """
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     size = torch.bincount(groups_q, minlength=n_groups)

@@ -1,9 +1,9 @@
-"""Columns in the order of their classes: what ξ = ∞ needs, where every class has maps of its own.
+"""Columns sorted by class: for ξ = ∞, where every class has its own maps.
 
-With ξ finite a class shifts its projections, and a direction has one map for all of them. The more ξ,
-the fewer neighbours of another class a particle has; without any left, the flow is one flow per class
-with the same directions. That flow has no shift and wastes no bins on gaps: it counts every class by
-itself. Its columns are sorted, so that a class is a run of neighbours, and its tables have C·h rows,
+With a finite ξ the class shifts the projections, and a direction has one map for all classes. The
+larger ξ, the fewer neighbours of another class a particle has. In the limit the flow is one flow per
+class with the same directions. It needs no shift, wastes no bins on gaps, and counts every class
+separately. Its columns are sorted, so that a class is a run of columns, and its tables have C·h rows,
 class by class.
 """
 
@@ -35,12 +35,12 @@ class Runs:
 
     @classmethod
     def of(cls, codes: Tensor, n_classes: int) -> Runs:
-        """The runs of class numbers that ascend."""
+        """The runs of ascending class numbers."""
         sizes = torch.bincount(codes, minlength=n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
 
     def __len__(self) -> int:
-        """C."""
+        """C, the number of classes."""
         return len(self.starts) - 1
 
     @property
@@ -49,13 +49,13 @@ class Runs:
         return [c for c, (first, end) in enumerate(pairwise(self.starts)) if first == end]
 
     def part(self, columns: slice) -> Runs:
-        """The runs of some neighbouring columns."""
+        """The runs of a slice of the columns."""
         first, end = columns.start, min(columns.stop, self.starts[-1])
         return Runs(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
 def sort_by_class(codes: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor, Runs]:
-    """Class numbers (n,) made to ascend, their order, where each of them stands then, and the runs.
+    """Class numbers (n,) sorted, the order that sorts them, its inverse, and the runs.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Conditions: what y is, how it enters the projection, and which y the particles carry.
+"""Conditions: the kinds of y, how y enters the projection, and which y the particles have.
 
-A condition is *encoded* once into codes: class numbers (n,) for labels, standardised columns (n, l)
-for continuous conditions. A frame's θ_y then shifts every projection by ``ξ·θ_yᵀy``; the codes
-themselves are never written to, so no condition can move.
+A condition is *encoded* once into codes: class numbers (n,) for labels, standardised columns (n, l) for
+continuous conditions. A frame's θ_y then shifts every projection by ``ξ·θ_yᵀy``. The codes are never
+written to, so conditions do not move.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 _HASHABLE = "labels must be hashable: ints, strings, tuples, …"
 
 
-ENOUGH = 2_000  # particles that maps are fitted to at least: fresh ones follow maps of fewer badly
-_OF_A_CLASS = 200  # of a class that shares its maps with others; 1,000 of one that does not
-_OF_ONE_APART = 1_000
-_IN_ALL = 10_000  # so many classes that this would take more than twice as many particles get fewer
+ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh ones
+_OF_A_CLASS = 200  # the least of a class that shares its maps with others,
+_OF_ONE_APART = 1_000  # and of a class with its own maps;
+_IN_ALL = 10_000  # fewer, if all classes together would need more than twice as many
 
 
 class Condition(Protocol):
-    """How one kind of y is turned into codes."""
+    """A kind of y, and how it is encoded."""
 
     @property
     def width(self) -> int:
@@ -66,9 +66,9 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class Offset:
-    """What the condition adds to each projection, ξ·θ_yᵀy: theta = ξ·θ_y (h, l), codes of n rows.
+    """The offset of each projection by the condition, ξ·θ_yᵀy: theta = ξ·θ_y (h, l), codes of n rows.
 
-    A class number stands for a one-hot y, so its offset is one column of theta: no product is needed.
+    A class number stands for a one-hot y, so its offset is one column of theta, without a product.
     """
 
     theta: Tensor
@@ -103,7 +103,7 @@ class Labels:
     """
 
     classes: np.ndarray
-    hidden: bool = False  # clusters, of which the user knows nothing
+    hidden: bool = False  # clusters, which the user did not pass
 
     @classmethod
     def of(cls, y: np.ndarray) -> Labels:
@@ -211,11 +211,11 @@ def repeated(condition: Condition, y: Any, n: int) -> Any:
 
 
 def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
-    """Rows of the data, M of them, whose conditions the particles take: in the data's proportions.
+    """M rows of the data whose conditions the particles take, in the data's proportions.
 
-    Class c gets M·N_c/N particles, rounded by largest remainders, and at least so many as `least`, if
-    M allows it; of continuous conditions every row is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random:
-    any run of particles is a fair sample.
+    Class c gets M·N_c/N particles, rounded by largest remainders, and at least `least` if M allows it.
+    With continuous conditions every row is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random, so any run
+    of particles is a fair sample.
     """
     n = len(codes)
     if codes.dim() == 1:
@@ -226,7 +226,7 @@ def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
         rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
         whole[rest] += 1
         for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
-            while whole[c] < least < int(whole.max()):  # the largest class has some to spare
+            while whole[c] < least < int(whole.max()):  # the largest class gives some away
                 whole[whole.argmax()] -= 1
                 whole[c] += 1
         one_row_of_each = torch.zeros(len(counts), dtype=torch.int64)
@@ -243,17 +243,17 @@ def even_rows(n: int, m: int, seed: Seed) -> Tensor:
 
 
 def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
-    """Codes of the particles that a fit adds to those asked for, where these are too few for a model.
+    """Codes of the particles that a fit adds where the requested ones are too few for a model.
 
-    Maps are fitted to particles and move fresh ones. Where a map had few particles, or a class few
-    among many, fresh ones are led astray. So a fit has at least `ENOUGH` particles, and of every class
-    in the data at least 200, or 2√M of M, which is far more than the tails that a model does not keep.
-    The data are weighted to the particles' shares (`row_weights`), whatever these are.
+    Maps are fitted to particles and move fresh ones, and maps of few particles are poor. So a fit has
+    at least `ENOUGH` particles, and at least 200 of every class in the data, or 2√M of M: far more than
+    the tails, which a model does not keep. The data are weighted to the particles' shares
+    (`row_weights`).
 
     Parameters
     ----------
-    codes_q, codes_p : of the data, and of the particles asked for
-    apart : whether every class has maps of its own, which takes 1,000 particles
+    codes_q, codes_p : of the data, and of the requested particles
+    apart : whether every class has its own maps, for which it needs 1,000 particles
 
     Examples
     --------
@@ -294,10 +294,9 @@ def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model:
 
 
 def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Numbers (N,) and (M,) that are equal where conditions are; None where they cannot be compared.
+    """Numbers (N,) and (M,) that are equal where the conditions are; None if they cannot be compared.
 
-    Continuous conditions can be when every distinct y of the data is some particle's and no particle
-    has another y.
+    Continuous conditions can be compared if data and particles have the same set of distinct y.
     """
     if data_codes.dim() == 1 and particle_codes.dim() == 1:
         return data_codes, particle_codes
@@ -313,10 +312,10 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
 
 
 def _numbered(rows: Tensor) -> Tensor:
-    """The number (n,) of each row among the distinct ones, which are in lexical order.
+    """The index (n,) of each row among the distinct rows in lexical order.
 
-    As `torch.unique` numbers them with dim=0, but that compares whole rows, one at a time. Here the
-    numbers of the rows so far and of one more column make a number for both.
+    The same as `torch.unique` with dim=0, which compares whole rows and is slower. Here the indices of
+    the first columns are combined with those of the next column.
     """
     numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     for column in rows.T:
@@ -326,13 +325,12 @@ def _numbered(rows: Tensor) -> Tensor:
 
 
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
-    """Weights of the data's rows that give every condition the particles' own mass; None if equal.
+    """Weights of the data's rows that give every condition the particles' mass; None if all are 1.
 
-    A row whose condition g is shared by N_g of N rows and M_g of M particles counts
-    (M_g/M)/(N_g/N) in F_q. Where masses disagree, the surplus of one class would be transported across
-    the gap to another, a jump of size ξ. Where conditions cannot be compared (fewer particles than
-    rows, or y of the user's own) rows count equally, and the flow compares the two distributions of y
-    as they are.
+    A row whose condition g is shared by N_g of N rows and M_g of M particles counts (M_g/M)/(N_g/N) in
+    F_q. Where masses differ, the surplus of one class would be transported across the gap to another, a
+    jump of size ξ. If conditions cannot be compared (fewer particles than rows, or the user's own y),
+    all rows count equally.
     """
     groups = row_groups(data_codes, particle_codes)
     if groups is None:
@@ -346,9 +344,9 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
 
 
 def whole_weights(ratio: Tensor) -> Tensor:
-    """To multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any number of machines.
+    """Rounded to multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any ranks.
 
-    Only 0 becomes 0: a row of little weight still counts.
+    Only 0 becomes 0: a row of small weight still counts.
     """
     return torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
 
@@ -378,7 +376,7 @@ def _is_number(kind: type) -> bool:
 
 
 def _need_labels(array: np.ndarray, name: str) -> None:
-    """Refuse what is no label: missing values, which equal nothing, and what cannot be hashed."""
+    """Raise a ValueError for missing values and for labels that cannot be hashed."""
     if array.dtype.kind in "biufUS":  # missing floats are not finite
         return
     for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
@@ -394,12 +392,12 @@ def _need_labels(array: np.ndarray, name: str) -> None:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether it is None, NaN, NaT or pandas' NA, or a tuple with what does not equal itself."""
+    """Whether it is None, NaN, NaT or pandas' NA, or a tuple that holds NaN, NaT or NA."""
     if isinstance(label, tuple):
         return any(_is_missing(v) for v in label if v is not None)
     try:
         return label is None or bool(label != label)
-    except TypeError:  # whether NA is NA nobody can tell
+    except TypeError:  # the truth value of pandas' NA
         return True
 
 
@@ -419,7 +417,7 @@ def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
 
 
 def format_label(label: Any) -> str:
-    """A label in a message: as Python writes it, whatever numpy calls its type.
+    """A label for a message, as Python writes it, without numpy's types.
 
     Examples
     --------
@@ -441,7 +439,7 @@ def _listed(labels: list[Any], most: int = 12) -> str:
 def default_particles(n: int) -> int:
     """The smallest multiple of n rows that is at least 10,000.
 
-    Fewer, and the maps follow the particles' own noise: poor offline samples. A multiple, so that every
-    row's condition is used equally often.
+    With fewer, the maps follow the particles' own noise, and offline samples are poor. A multiple uses
+    every row's condition equally often.
     """
     return n * max(1, -(-10_000 // n))

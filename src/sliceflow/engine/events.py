@@ -1,7 +1,7 @@
-"""Events and their listeners: how a running flow is watched and stopped. Nothing here moves particles.
+"""Events and their listeners: how to watch and stop a running flow.
 
-A listener is any callable that takes an `Event`; returning True ends the current stage. If it has a
-method ``close``, that is called when the run ends, well or not.
+A listener is any callable that takes an `Event`. If it returns True, the current stage ends. Its method
+``close``, if any, is called when the run ends, even with an error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Event:
-    """What the loop says after every step.
+    """The state after a step.
 
-    `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units
-    the flow works in (standardised data). It stays a 0-dimensional tensor so that a GPU need not wait;
-    ``float(event.distance)`` reads it. `particles` (d, M) are the loop's own: look, do not write.
+    `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units of
+    the flow (standardised data). It is a 0-dimensional tensor, so that a GPU need not wait;
+    ``float(event.distance)`` reads it. `particles` (d, M) belong to the flow: do not write to them.
     """
 
     stage: str
@@ -60,7 +60,7 @@ Listeners = Listener | Iterable[Listener] | None
 
 @dataclass
 class History:
-    """Keeps what the events said.
+    """Records the events.
 
     Examples
     --------
@@ -75,13 +75,13 @@ class History:
     """
 
     events: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
-    before: dict[str, list[Any]] = field(default_factory=dict)  # of a run that this one goes on with
+    before: dict[str, list[Any]] = field(default_factory=dict)  # of the run that is resumed
 
     def __call__(self, event: Event) -> None:
         self.events.append((event.stage, event.step, event.distance, event.seconds))
 
     def as_columns(self) -> dict[str, list[Any]]:
-        """Lists of equal length; ``pandas.DataFrame(history)`` makes a table of them."""
+        """Lists of equal length, for ``pandas.DataFrame(history)``."""
         columns: dict[str, list[Any]] = {
             "stage": [e[0] for e in self.events],
             "step": [e[1] for e in self.events],
@@ -104,7 +104,7 @@ def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> d
 
 
 class Progress:
-    """A progress bar on stderr, by tqdm where it is installed, else a line per tenth of the way."""
+    """A progress bar on stderr: tqdm's if it is installed, else a line per tenth of the steps."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -127,7 +127,7 @@ class Progress:
         if self._bar is None:
             self._bar = tqdm(total=total, unit="step", desc="sliceflow")
         self._bar.update(done - self._bar.n)
-        if done % 10 == 0 or done == total:  # reading the distance waits for the device
+        if done % 10 == 0 or done == total:  # reading the distance waits for a GPU
             self._bar.set_postfix_str(f"{event.stage}, sliced distance {float(event.distance):.4g}")
 
     def close(self) -> None:
@@ -136,23 +136,23 @@ class Progress:
 
 
 class HeldOut:
-    """Ends a stage when the particles have stopped coming closer to held-out rows.
+    """Ends a stage when the particles no longer approach held-out rows.
 
-    After every step it measures SW₂ between the particles and the held-out rows over fixed
-    directions; `n_iter_no_change` steps without an improvement of `tol` (relative) end the stage.
-    Running on would only carry the particles onto the training rows themselves.
+    After every step it measures SW₂ between the particles and the held-out rows over fixed directions.
+    `n_iter_no_change` steps without a relative improvement of `tol` end the stage. More steps would
+    only move the particles onto the training rows.
 
-    Where both have conditions, x and y are judged together. Rows of a class are compared with the
-    particles of that class, whatever the particles' shares of the classes are; classes that only one
-    side has are left out. With continuous conditions directions are of x and y, of equal weight.
+    With conditions, x and y are compared together. Rows of a class are compared with the particles of
+    that class, whatever the particles' shares of the classes are; classes that only one side has are
+    left out. With continuous conditions the directions are those of x and y, with equal weight.
 
     Parameters
     ----------
-    rows : (d, n) held-out rows, in the flow's own units
+    rows : (d, n) held-out rows, in the units of the flow
     codes : conditions of the rows, (n,) class numbers or (n, l) columns; None for x alone
-    particle_codes : those of all the particles, wherever these are
-    n_directions : how many random directions measure the distance
-    joint : what brings the projections (h, n) of all particles together, where others are elsewhere
+    particle_codes : those of the particles of all ranks
+    n_directions : the number of random directions
+    joint : gathers the projections (h, n) of the particles of all ranks
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class HeldOut:
 
     @property
     def distances(self) -> list[float]:
-        """What was measured, step by step."""
+        """The distances after each step."""
         return [distance for _, distance in self.heard]
 
     def distance(self, particles: Tensor) -> float:
@@ -203,7 +203,7 @@ class HeldOut:
         return self.judge(event.stage_index, self.distance(event.particles))
 
     def judge(self, stage: int, distance: float) -> bool:
-        """Whether the stage should end, now that the particles have come to this distance."""
+        """Whether the stage should end at this distance."""
         if stage != self._stage:
             self._stage, self._best, self._stale = stage, float("inf"), 0
         self.heard.append((stage, distance))
@@ -215,7 +215,7 @@ class HeldOut:
 
 
 def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | slice, Tensor | slice]]:
-    """The rows and the particles of every class that has both."""
+    """The rows and the particles of every class that both have."""
     pairs: list[tuple[Tensor | slice, Tensor | slice]] = [
         (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0])
         for c in torch.unique(codes).tolist()
@@ -232,7 +232,7 @@ def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | sl
 def _with_offsets(
     z: Tensor, codes: Tensor, particle_codes: Tensor, seed: Seed
 ) -> tuple[Tensor, Tensor]:
-    """Projected rows z (h, n) with their conditions' part, and that part of the particles, (h, M)."""
+    """Projected rows z (h, n) plus the part of their conditions, and that of the particles, (h, M)."""
     width = max(c.shape[1] for c in (codes, particle_codes) if c.dim() == 2)
     theta = seed.normal(len(z), width).to(z.device) / math.sqrt(width)
     parts = [
@@ -243,7 +243,7 @@ def _with_offsets(
 
 
 def _quantiles(z: Tensor, n: int) -> Tensor:
-    """Of z (h, m), at the n levels at which n sorted values stand: (h, n)."""
+    """Quantiles of z (h, m) at the levels of n sorted values: (h, n)."""
     z, m = torch.sort(z, dim=1).values, z.shape[1]
     position = ((torch.arange(n, device=z.device) + 0.5) * (m / n) - 0.5).clamp(0, m - 1)
     i = position.floor().long().clamp(max=max(m - 2, 0))
@@ -252,7 +252,7 @@ def _quantiles(z: Tensor, n: int) -> Tensor:
 
 
 def listening(listeners: Listeners) -> tuple[Listener, ...]:
-    """The listeners that a user gave: one, several or None.
+    """The listeners of a user as a tuple: one, several or None.
 
     Examples
     --------
@@ -271,7 +271,7 @@ def listening(listeners: Listeners) -> tuple[Listener, ...]:
 
 
 def tell(listeners: Sequence[Listener], event: Event) -> bool:
-    """Every listener hears the event; whether any of them asks to end the stage."""
+    """Call all listeners; whether any of them ends the stage."""
     answers = [listener(event) for listener in listeners]
     return any(answers)
 
@@ -305,7 +305,7 @@ def relayed(
 
 @contextmanager
 def closing(listeners: Sequence[Listener]) -> Iterator[None]:
-    """Call ``close()`` on the listeners that have it, however the run ends."""
+    """Call ``close()`` on the listeners that have it, even after an error."""
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
-"""Every random number, from one counter-based seed tree; nothing else in the package draws any.
+"""All random numbers of the package, from one counter-based seed tree.
 
-A `Seed` is a place in the tree, named by a path such as ``("frame", 3, 17)``. Numbers at a place are
-the Philox4x32-10 stream (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") whose key
-hashes that path. The integer arithmetic is exact, so every device and every version draws the same
-bits, in any order and in any chunks; only the logarithm and cosine that turn them into normal numbers
-may differ in the last place between devices.
+A `Seed` is a node of the tree, named by a path such as ``("frame", 3, 17)``. Its numbers are the
+Philox4x32-10 stream (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") whose key is a
+hash of the path. The integer arithmetic is exact, so every device and every version draws the same
+bits, in any order and in any chunks. Only the logarithm and cosine that turn them into normal numbers
+may differ in the last digit between devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHUNK = 1 << 22  # numbers per chunk: bounds the int64 temporaries to some 100 
 
 @dataclass(frozen=True)
 class Seed:
-    """A place in the seed tree.
+    """A node of the seed tree.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class Seed:
         )
 
     def child(self, *names: str | SupportsIndex) -> Seed:
-        """The place below this one. Whole numbers of any type name the same place.
+        """A node below this one. Integers of any type give the same node.
 
         Examples
         --------
@@ -95,7 +95,7 @@ class Seed:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Tensor:
-        """Words turned into numbers, (rows, columns), some rows at a time to bound the memory."""
+        """Words converted to numbers, (rows, columns), in blocks of rows to bound the memory."""
         out = torch.empty((rows, columns), dtype=dtype, device=device)
         block = max(1, _CHUNK // max(1, columns))
         for lo in range(0, rows, block):
@@ -113,13 +113,7 @@ class Seed:
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
-        # float32 would round the largest values up to 1: stop just below it.
-        most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
-
-        def convert(words: Tensor) -> Tensor:
-            return ((words.to(torch.float64) + 0.5) / 2**32).clamp_(max=most)
-
-        return self._numbers(convert, rows, columns, start, dtype, device)
+        return self._numbers(_to_uniform(dtype), rows, columns, start, dtype, device)
 
     def uniform_part(
         self,
@@ -130,7 +124,7 @@ class Seed:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """``uniform(rows, columns)[:, part]``, without keeping the rest of it.
+        """``uniform(rows, columns)[:, part]``, without storing the rest.
 
         Examples
         --------
@@ -141,7 +135,7 @@ class Seed:
             return self.uniform(rows, columns, dtype=dtype, device=device)
         quads, first, end = -(-columns // 4), part.start // 4, -(-part.stop // 4)
         out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
-        if out.device.type != "cpu":  # a call for every row would cost more than what is not needed
+        if out.device.type != "cpu":  # a call per row would cost more than the unused numbers
             block = max(1, _CHUNK // columns)
             for row in range(0, rows, block):
                 n = min(block, rows - row)
@@ -156,7 +150,7 @@ class Seed:
     def uniform_named(
         self, names: Tensor, columns: int, *, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        """(n, columns) numbers in (0, 1): a row depends on its name, a 64-bit integer, not its place.
+        """(n, columns) numbers in (0, 1): a row depends on its name, a 64-bit integer, not its index.
 
         Examples
         --------
@@ -165,14 +159,13 @@ class Seed:
         >>> bool((u[0] == u[2]).all()), bool((u[0] == u[1]).any())
         (True, False)
         """
-        most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
+        convert = _to_uniform(dtype)
         out = torch.empty((len(names), columns), dtype=dtype, device=names.device)
         block = max(1, _CHUNK // max(1, columns))
         for first in range(0, len(names), block):
             some = names[first : first + block]
             words = kernels.for_tensor(some).philox_named(some, -(-columns // 4), self.key)
-            words = words.view(len(some), -1)[:, :columns]
-            out[first : first + block] = ((words.double() + 0.5) / 2**32).clamp_(max=most)
+            out[first : first + block] = convert(words.view(len(some), -1)[:, :columns])
         return out
 
     def normal(
@@ -191,3 +184,10 @@ class Seed:
     def permutation(self, n: int) -> Tensor:
         """A random order of 0..n-1 (on the CPU: it must be the same for every device)."""
         return torch.argsort(self._words(n, 1, 0, "cpu")[:, 0], stable=True)
+
+
+def _to_uniform(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Converts words to numbers in (0, 1)."""
+    # float32 would round the largest ones up to 1.
+    most = 1 - 2.0**-24 if dtype == torch.float32 else 1.0
+    return lambda words: ((words.double() + 0.5) / 2**32).clamp_(max=most)

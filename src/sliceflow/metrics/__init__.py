@@ -1,9 +1,9 @@
-"""How good samples are, measured on arrays: distances, coverage, copies, classifiers, FID.
+"""Metrics of samples: distances, coverage, copies, classifiers, FID.
 
-No single number suffices: distances between distributions do not see copying, so print `nn_ratio`
-beside them, and print every metric's floor (real rows against real rows) beside the metric:
-`with_floor` does it for one, `Battery` for all. Nothing here draws. torch and scikit-learn are imported
-when they are needed; only FID wants the extra ``sliceflow[metrics]``.
+No single number suffices. Distances between distributions do not detect copies, so print `nn_ratio`
+beside them. Print every metric together with its floor (real rows against real rows): `with_floor` does
+so for one metric, `Battery` for all. torch and scikit-learn are imported only when they are needed.
+Only FID needs the extra ``sliceflow[metrics]``.
 """
 
 from sliceflow.metrics.battery import MEANING, Battery
@@ -19,7 +19,6 @@ from sliceflow.metrics.floors import Score, with_floor
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.inception import FID, fid, inception_features
 from sliceflow.metrics.neighbours import nearest, nearest_pictures, nn_ratio
-from sliceflow.metrics.protocol import labelled_protocol
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "frechet_distance",
     "frechet_distance_pca",
     "inception_features",
-    "labelled_protocol",
     "nearest",
     "nearest_pictures",
     "nn_ratio",

@@ -19,7 +19,7 @@ from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = ["MEANING", "Battery"]
 
-# Of each metric: what would be best, and what it says.
+# The ideal value of each metric, and what it says.
 MEANING = {
     "sliced distance": ("floor", "sliced 2-Wasserstein distance to held-out rows"),
     "energy distance": ("floor", "energy distance to held-out rows"),
@@ -37,23 +37,24 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Battery:
-    """Every metric of samples against `test` rows, and what `train` rows score in the samples' place.
+    """All metrics of samples against `test` rows, and the scores of `train` rows as floors.
 
-    Distances and neighbours are those of the rows; FD, precision, recall, density and coverage those of
-    their features, if `features` is given, else precision and so on are of the rows and FD is FD-PCA32,
-    in the 32 leading principal components of the training rows. NN ratio's floor is half of the test
-    rows against the other half, that of `accuracy` the classifier's own on the test rows.
+    Distances and neighbours are those of the rows. FD, precision, recall, density and coverage are
+    those of their features, if `features` is given. Otherwise precision and so on are of the rows, and
+    FD is FD-PCA32, in the 32 leading principal components of the training rows. The floor of NN ratio
+    is half of the test rows against the other half; that of `accuracy` is the classifier's on the test
+    rows.
 
     Parameters
     ----------
     train, test : (n, d) rows or pictures, fitted and held out
-    features : makes (n, F) features of rows, such as `PictureClassifier.features`
-    predict : makes (n,) classes of rows, such as `PictureClassifier.predict`; adds `accuracy`
+    features : computes (n, F) features of rows, such as `PictureClassifier.features`
+    predict : computes (n,) classes of rows, such as `PictureClassifier.predict`; adds `accuracy`
     test_labels : classes of the test rows, for the floor of `accuracy`
     n_trees : of the forest of the two-sample test, which takes the longest; 0 leaves it out
-    most : rows of each kind, but for the training rows that neighbours are looked for in
-    neighbours_of : rows whose neighbours are looked for
-    device : "cpu", "cuda", or "auto", a GPU where there is one
+    most : the most rows of each kind, except training rows in the search for neighbours
+    neighbours_of : the most rows whose neighbours are searched
+    device : "cpu", "cuda", or "auto": a GPU if there is one
     seed : of the rows left out, directions and forests
 
     Examples
@@ -77,7 +78,7 @@ class Battery:
     seed: int = 0
 
     def score(self, samples: np.ndarray, labels: np.ndarray | None = None) -> dict[str, float]:
-        """All numbers of the samples; with their labels also `accuracy`, if there is a classifier."""
+        """All metrics of the samples; `accuracy` needs labels and a classifier."""
         out = self._against_test(subsample(samples, self.n, self.seed))
         if self._test_distance > 0:
             apart = nearest(
@@ -90,12 +91,12 @@ class Battery:
 
     @property
     def n(self) -> int:
-        """How many samples are looked at, at most: as many as training rows stand in for them."""
+        """The most samples that are used: as many as there are training rows for the floors."""
         return min(self.most, len(self.train))
 
     @cached_property
     def floors(self) -> dict[str, float]:
-        """What real rows score."""
+        """The scores of real rows."""
         out = self._against_test(subsample(self.train, self.n, self.seed + 1))
         if self._test_distance > 0:
             distances = self._test_distances
@@ -106,7 +107,7 @@ class Battery:
         return out
 
     def table(self, **kinds: Mapping[str, float]) -> str:
-        """Scores of each kind of samples in columns, then the floor and what would be best."""
+        """Scores of each kind of samples in columns, then the floor and the ideal value."""
         rows = [("", *kinds, "floor", "ideal")]
         for name, (ideal, _) in MEANING.items():
             numbers = [scores.get(name) for scores in (*kinds.values(), self.floors)]
@@ -170,5 +171,5 @@ class Battery:
 
     @property
     def _test_distance(self) -> float:
-        """Median distance of a test row to the nearest train row; 0 where most are in both."""
+        """Median distance of a test row to the nearest train row; 0 if most are in both."""
         return float(np.median(self._test_distances))

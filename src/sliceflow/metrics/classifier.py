@@ -1,6 +1,6 @@
-"""A small network that recognises pictures: its features for FD, its classes for accuracy.
+"""A small network that classifies pictures: its features for FD, its classes for accuracy.
 
-It is trained on the real pictures, and kept on the disk as safetensors.
+It is trained on the real pictures and can be cached on disk.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.storage.atomic import write_atomically
-
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["PictureClassifier", "train_classifier"]
 
-_VERSION = 1  # of the network and its training: another one is another file
+_VERSION = 2  # of the network, its training and its file, whose name depends on it
 _BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
 class PictureClassifier:
-    """A trained network: `features`, `predict`, and its own `accuracy` on test pictures.
+    """A trained network, and its `accuracy` on test pictures.
 
-    `about` says what it was trained on and how, and whether it was read from a file.
+    `about` says how it was trained and on what, and whether it was read from a file.
     """
 
     network: nn.Module
@@ -40,7 +38,7 @@ class PictureClassifier:
     about: dict[str, Any]
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """(n, F) numbers, those that the last layer makes classes of."""
+        """(n, F) features: the input of the last layer."""
         return self._through(images, features=True)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
@@ -48,7 +46,7 @@ class PictureClassifier:
         return np.asarray(self.classes[self._through(images, features=False).argmax(axis=1)])
 
     def score(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """The share of pictures that are recognised."""
+        """The share of pictures that are classified correctly."""
         return float(np.mean(self.predict(images) == labels))
 
     def _through(self, images: np.ndarray, features: bool) -> np.ndarray:
@@ -83,15 +81,15 @@ def train_classifier(
     Parameters
     ----------
     images, labels : pictures (n, h, w) or (n, h, w, c) and their classes (n,). Without labels the
-        network learns which way up a picture is, of four: features of sets that have no classes
-    test_images, test_labels : not trained on; they give `accuracy`
+        network learns by which of four rotations a picture was turned
+    test_images, test_labels : not used for training; they give `accuracy`
     n_pixel_values : pixels are 0..n_pixel_values-1
-    epochs : passes over the pictures; None takes 10, 20 for colour, more for less than 1500 pictures
-    width : of the first layer; there are 8 times as many features. None takes 16, 64 for colour
-    mirror : also show mirror images; None does so for colour
-    device : "cpu", "cuda", or "auto", a GPU where there is one
+    epochs : passes over the pictures; None is 10, 20 for colour, more for less than 1500 pictures
+    width : of the first layer; there are 8 times as many features. None is 16, 64 for colour
+    mirror : also train on mirror images; None does so for colour
+    device : "cpu", "cuda", or "auto": a GPU if there is one
     seed : of the weights and of the order of the pictures
-    cache : a folder; the same call, with the same pictures, reads what an earlier one has kept there
+    cache : a folder, where the same call with the same pictures finds the trained network
 
     Examples
     --------
@@ -149,7 +147,7 @@ def train_classifier(
     about = {
         **settings,
         "trained on": len(images),
-        "classes": "the way up" if classes.dtype.kind == "U" and classes[0] == "0°" else "labels",
+        "classes": "rotations" if classes.dtype.kind == "U" and classes[0] == "0°" else "labels",
         "seconds": time.perf_counter() - began,
         "device": str(where),
     }
@@ -158,12 +156,15 @@ def train_classifier(
         accuracy = made.score(test_images, test_labels)
         made = PictureClassifier(network, classes, n_pixel_values, accuracy, about)
     if path is not None:
-        _write(path, made)
+        from sliceflow.storage.file import write
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, {"accuracy": made.accuracy, "about": made.about}, network.state_dict())
     return made
 
 
 def _network(channels: int, side: int, width: int, n_classes: int) -> nn.Module:
-    """Body and head; every pooling halves the picture, as often as two pixels are left (at most 3)."""
+    """Body and head; up to three poolings halve the picture, while at least two pixels are left."""
     from torch import nn
 
     def layer(i: int, o: int, pool: bool = False) -> list[nn.Module]:
@@ -202,7 +203,7 @@ def _train(
     mirror: bool,
     seed: int,
 ) -> None:
-    """Adam with one cycle of the step size; pictures are shifted, and mirrored if told."""
+    """Adam with one cycle of the step size; pictures are shifted, and mirrored if `mirror`."""
     import torch
 
     device = next(network.parameters()).device
@@ -230,7 +231,7 @@ def _train(
 
 
 def _moved(images: Tensor, mirror: bool, order: np.random.Generator) -> Tensor:
-    """Each picture shifted by up to an eighth of its side; what comes in repeats the border."""
+    """Each picture shifted by up to an eighth of its side, with repeated borders."""
     import torch
 
     n, h, w = images.shape[:3]
@@ -244,7 +245,7 @@ def _moved(images: Tensor, mirror: bool, order: np.random.Generator) -> Tensor:
 
 
 def _tensor(images: np.ndarray) -> Tensor:
-    """The same numbers; bytes stay bytes, which are soon copied to a GPU."""
+    """The images as a tensor; bytes stay bytes, which copy to a GPU quickly."""
     import torch
 
     images = np.asarray(images)
@@ -259,7 +260,7 @@ def _encoded(images: Tensor, n_pixel_values: int) -> Tensor:
 
 
 def _turned(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Square pictures in each of four ways up, and which."""
+    """Square pictures turned by each of four rotations, and the names of these."""
     if images.shape[1] != images.shape[2]:
         raise ValueError(
             f"pictures of {images.shape[1]}×{images.shape[2]} cannot be turned; pass labels, or squares"
@@ -269,7 +270,7 @@ def _turned(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _digest(*parts: Any) -> str:
-    """Of arrays and settings, for the file's name."""
+    """A hash of arrays and settings, for the name of the file."""
     out = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
@@ -281,27 +282,18 @@ def _digest(*parts: Any) -> str:
     return out.hexdigest()[:16]
 
 
-def _write(path: Path, made: PictureClassifier) -> None:
-    from safetensors.torch import save
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"accuracy": made.accuracy, "about": made.about}
-    tensors = {name: t.contiguous().cpu() for name, t in made.network.state_dict().items()}
-    words = save(tensors, {"sliceflow": json.dumps(about)})
-    write_atomically(path, lambda file: file.write(words))
-
-
 def _read(
     path: Path, network: nn.Module, classes: np.ndarray, n_pixel_values: int
 ) -> PictureClassifier:
-    from safetensors import SafetensorError, safe_open
+    from sliceflow.storage.file import read
 
     try:
-        with safe_open(path, "pt") as file:
-            network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-            kept = json.loads(file.metadata()["sliceflow"])
-    except (SafetensorError, RuntimeError, TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is no classifier, or damaged ({error}); remove the file") from error
+        kept, tensors = read(path)
+        network.load_state_dict(tensors)
+        accuracy, about = kept["accuracy"], kept["about"] | {"read from": str(path)}
+    except (ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path} is not a classifier, or damaged ({error}); remove the file"
+        ) from error
     network.eval()
-    about = kept["about"] | {"read from": str(path)}
-    return PictureClassifier(network, classes, n_pixel_values, kept["accuracy"], about)
+    return PictureClassifier(network, classes, n_pixel_values, accuracy, about)

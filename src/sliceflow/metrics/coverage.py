@@ -1,4 +1,4 @@
-"""Are samples among the real rows, and real rows among the samples? Balls around nearest neighbours."""
+"""Precision, recall, density and coverage, by balls around nearest neighbours."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["DensityCoverage", "PrecisionRecall", "density_coverage", "precision_
 
 
 class PrecisionRecall(NamedTuple):
-    """Precision: samples that are near real rows; recall: real rows that are near samples."""
+    """Precision: the share of samples near real rows; recall: of real rows near samples."""
 
     precision: float
     recall: float
 
 
 class DensityCoverage(NamedTuple):
-    """Density: how many real balls a sample is in; coverage: real balls that hold a sample."""
+    """Density: the number of real balls around a sample; coverage: real balls that hold a sample."""
 
     density: float
     coverage: float
@@ -34,14 +34,14 @@ def precision_recall(
     precision = share of samples in some ball B(x_i, r_k(x_i)) around a real row x_i, r_k its distance
     to its k-th nearest other real row; recall = share of real rows in some such ball around a sample.
 
-    Both are 1 for equal sets, and near .6 to .8 for two halves of real data: look at the floor. They
-    depend on the counts; one stray real row makes a large ball, which `density_coverage` mends.
+    Both are 1 for equal sets, and near .6 to .8 for two halves of real data: compare with the floor.
+    They depend on the counts. A single outlier makes a large ball; `density_coverage` avoids that.
 
     Parameters
     ----------
     samples, real : (n, d) and (m, d) features
-    k : the neighbour that is the radius
-    device : "cpu", "cuda", or "auto", a GPU where there is one
+    k : the radius is the distance to the k-th neighbour
+    device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
     --------
@@ -70,8 +70,8 @@ def density_coverage(
     Parameters
     ----------
     samples, real : (n, d) and (m, d) features
-    k : the neighbour that is the radius
-    device : "cpu", "cuda", or "auto", a GPU where there is one
+    k : the radius is the distance to the k-th neighbour
+    device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
     --------
@@ -92,7 +92,7 @@ def _radii(rows: np.ndarray, k: int, device: str) -> np.ndarray:
 def _balls(
     points: np.ndarray, centres: np.ndarray, radii: np.ndarray, device: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How many balls each point is in, and whether each ball holds a point; borders belong to balls."""
+    """The number of balls around each point, and whether each ball holds one; balls are closed."""
     import torch
 
     from sliceflow.devices import resolve_device

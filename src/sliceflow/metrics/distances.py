@@ -1,4 +1,4 @@
-"""Distances between two samples that need no features: sliced 2-Wasserstein, and energy."""
+"""Sliced 2-Wasserstein and energy distance between two samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sliced_wasserstein(
     n_directions : int
         H random unit directions.
     seed : int
-        Their seed.
+        Of the directions.
     directions : array
         (H, d) unit vectors to use instead.
 
@@ -60,15 +60,15 @@ def sliced_wasserstein(
 def energy_distance(a: np.ndarray, b: np.ndarray, *, device: str = "auto") -> float:
     """Energy distance between two samples, over all pairs of rows (Székely and Rizzo, 2013).
 
-    D(a, b)² = 2·E|X − Y| − E|X − X′| − E|Y − Y′|,  X, X′ from a, Y, Y′ from b, each with itself too
+    D(a, b)² = 2·E|X − Y| − E|X − X′| − E|Y − Y′|,  X, X′ from a, Y, Y′ from b
 
-    It is 0 only between equal samples; in one dimension it is `scipy.stats.energy_distance`. Time grows
-    with the square of the rows, memory does not.
+    Pairs of a row with itself count. It is 0 only between equal samples. In one dimension it is
+    `scipy.stats.energy_distance`. Time grows with the square of the rows, memory does not.
 
     Parameters
     ----------
     a, b : (n, d) and (m, d)
-    device : "cpu", "cuda", or "auto", a GPU where there is one
+    device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
     --------

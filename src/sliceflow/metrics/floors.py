@@ -1,4 +1,4 @@
-"""A metric together with its floor: what real rows score in the samples' place."""
+"""A metric with its floor: the score of real rows in place of the samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Score", "subsample", "with_floor"]
 
 @dataclass(frozen=True)
 class Score:
-    """What samples score, and what equally many real rows score in their place."""
+    """The score of samples, and that of equally many real rows."""
 
     name: str
     value: float
@@ -29,7 +29,7 @@ class Score:
 
 
 def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
-    """n rows drawn without repetition, in their order; all, where there are no more."""
+    """n random rows without repetition, in their order; all rows if there are no more."""
     if len(x) <= n:
         return x
     return x[np.sort(np.random.default_rng(seed).permutation(len(x))[:n])]
@@ -44,16 +44,16 @@ def with_floor(
     name: str | None = None,
     seed: int = 0,
 ) -> Score:
-    """`metric(samples, unseen)`, and as floor the same for equally many rows of `real`.
+    """`metric(samples, unseen)`, and its floor: the same for equally many rows of `real`.
 
-    A metric depends on the counts, so both are given as many rows: the smaller of the two counts.
+    Metrics depend on the counts, so both get the smaller number of rows.
 
     Parameters
     ----------
     metric : takes two arrays of rows
-    samples, real, unseen : the samples, rows that were fitted, and rows that were not
-    name : what to call it; the metric's own name if None
-    seed : of the rows that are left out of the larger
+    samples, real, unseen : the samples, rows that were fitted, and held-out rows
+    name : for printing; None uses the name of the function
+    seed : of the random choice of rows
 
     Examples
     --------

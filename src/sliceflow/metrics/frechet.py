@@ -14,14 +14,13 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
 
     FD = |μ_a − μ_b|² + tr Σ_a + tr Σ_b − 2·tr (Σ_a Σ_b)^½
 
-    With any roots Σ = RᵀR, the last trace is the sum of the singular values of R_a R_bᵀ. No product of
-    covariances is decomposed, so that it holds to rounding also where there are fewer rows than columns
-    and the covariances are singular.
+    With any roots Σ = RᵀR, the last trace is the sum of the singular values of R_a R_bᵀ. This is
+    accurate even if the covariances are singular, because there are fewer rows than columns.
 
     **It is biased upwards for few samples.** Two samples of n and m rows from the same standard
-    Gaussian in d dimensions are at about (1/n + 1/m)·(d + d(d + 1)/4), which is 126 for 10,000 against
-    50,000 rows in 2048 dimensions. Real features are neither unit nor independent, and their bias is
-    smaller, but it is there: compare at equal counts only, and with the floor.
+    Gaussian in d dimensions have a distance of about (1/n + 1/m)·(d + d(d + 1)/4). That is 126 for
+    10,000 and 50,000 rows in 2048 dimensions. The bias of real features is smaller: compare only at
+    equal counts, and with the floor.
 
     Parameters
     ----------

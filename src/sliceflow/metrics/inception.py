@@ -28,7 +28,7 @@ _PUBLISHED = WEIGHTS.removesuffix(".pth").rsplit("-", 1)[1]  # how its SHA-256 b
 
 @dataclass(frozen=True)
 class FID:
-    """A Fréchet inception distance, and all that must be known to compare it with another one."""
+    """A Fréchet inception distance, with everything needed to compare it with another one."""
 
     value: float
     floor: float
@@ -65,19 +65,20 @@ def fid(
 ) -> FID:
     """Fréchet inception distance of samples to real pictures, with its floor.
 
-    The floor are real pictures, as many as samples but no more than half, against the rest. FID depends
-    on the counts, on the layer and on the file of weights: the result names them all, and only equal
-    ones compare. The usual FID is layer 2048, with 50,000 samples. Layer 768 has far smaller values.
+    The floor is that of real pictures, as many as samples but at most half, against the rest. FID
+    depends on the counts, the layer and the weights. The result names them all; compare only if they
+    are equal. The usual FID is that of layer 2048 with 50,000 samples. Values of layer 768 are far
+    smaller.
 
     Parameters
     ----------
-    samples, real : pictures (n, h, w) or (n, h, w, 3) of whole numbers; or, if they are known already,
-        their features by `inception_features` (n, layer), of the same weights
+    samples, real : pictures (n, h, w) or (n, h, w, 3) of integers; or their features by
+        `inception_features`, (n, layer), with the same weights
     layer : 64, 192, 768 or 2048 features
-    weights : the network's file; None takes the one that torch-fidelity downloads, once
-    split : what `real` is, for the record
+    weights : the network's file; None uses the one that torch-fidelity downloads
+    split : the name of the split of `real`, for the result
     n_pixel_values : pixels are 0..n_pixel_values-1
-    device : "cpu", "cuda", or "auto", a GPU where there is one
+    device : "cpu", "cuda", or "auto": a GPU if there is one
     seed : of the pictures of the floor
 
     Raises
@@ -85,7 +86,7 @@ def fid(
     ImportError
         If torch-fidelity is missing.
     FileNotFoundError
-        If the weights are, with what to fetch.
+        If the weights are missing, with what to download.
 
     Examples
     --------
@@ -126,9 +127,9 @@ def inception_features(
     device: str = "auto",
     batch: int = 128,
 ) -> np.ndarray:
-    """(n, layer) features of pictures; grey ones are shown as equal red, green and blue.
+    """(n, layer) features of pictures; grey ones get three equal channels.
 
-    `network` may be one of torch-fidelity's own extractors, in place of `weights`.
+    `network` may be an extractor of torch-fidelity, instead of `weights`.
     """
     import torch
 
@@ -152,10 +153,10 @@ def inception_features(
 
 
 def extractor_class() -> Any:
-    """torch-fidelity's network, without the rest of torch-fidelity, which would import torchvision.
+    """torch-fidelity's network, imported without its ``__init__``, which would import torchvision.
 
-    torchvision is often missing, or of another build than torch and then fails when imported; neither
-    the network nor its resizing uses it. So the package's own ``__init__`` is passed over.
+    torchvision is often missing, or fails to import because its build does not match torch's. Neither
+    the network nor its resizing uses it.
     """
     spec = importlib.util.find_spec("torch_fidelity")
     if spec is None or spec.submodule_search_locations is None:
@@ -166,7 +167,7 @@ def extractor_class() -> Any:
     sys.modules["torch_fidelity"] = bare
     try:
         module = importlib.import_module("torch_fidelity.feature_extractor_inceptionv3")
-    finally:  # who imports torch_fidelity itself gets the whole of it
+    finally:  # a later import of torch_fidelity gets the whole package
         for name in [name for name in sys.modules if _theirs(name)]:
             del sys.modules[name]
         sys.modules.update(before)
@@ -196,7 +197,7 @@ def _where_from() -> str:
 
 @cache
 def _name(path: Path | None) -> str:
-    """What the file is: the published one, or another by the beginning of its SHA-256."""
+    """The published weights, or others by their file name and the beginning of their SHA-256."""
     if path is None:
         return f"published weights {_PUBLISHED}"
     with path.open("rb") as stream:
@@ -214,17 +215,17 @@ def _network(layer: int, path: Path | None, device: str) -> Any:
         raise ValueError(f"layer={layer!r} must be one of {', '.join(map(str, LAYERS))}")
     build = extractor_class()
     if path is not None:
-        try:  # torch-fidelity would unpickle whatever is there: see first that it is tensors only
+        try:  # torch-fidelity would unpickle anything: check first that there are only tensors
             torch.load(path, map_location="meta", weights_only=True)
         except Exception as error:
             raise ValueError(f"{path} is not a file of weights by torch.save: {error}") from error
     try:
         network = build("inception-v3-compat", [str(layer)], None if path is None else str(path))
     except RuntimeError as error:
-        raise ValueError(f"{path} has not the weights of the FID network: {error}") from error
+        raise ValueError(f"{path} does not hold the weights of the FID network: {error}") from error
     except OSError as error:  # no network
         raise FileNotFoundError(
-            f"the FID network's weights are not here and could not be fetched ({error}); get {WEIGHTS} "
-            f"on another machine{_where_from()} and pass weights=PATH"
+            f"the FID network's weights are missing and could not be downloaded ({error}); download "
+            f"{WEIGHTS} on another machine{_where_from()} and pass weights=PATH"
         ) from error
     return network.to(resolve_device(device))

@@ -1,4 +1,4 @@
-"""Nearest neighbours, and whether samples are copies: the NN ratio, and the pictures to look at."""
+"""Nearest neighbours, and whether samples are copies of training rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sliceflow.metrics.pairs import as_rows, blocks, on_device, same_width
 
 __all__ = ["nearest", "nearest_pictures", "nn_ratio"]
 
-_SPARE = 8  # candidates beyond k whose distance is computed once more, exactly
+_SPARE = 8  # candidates beyond k whose distance is computed exactly
 
 
 def nearest(
@@ -19,18 +19,18 @@ def nearest(
     device: str = "auto",
     leave_out_itself: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances (n, k) of each row to its k nearest rows of `data`, and their numbers (n, k).
+    """Distances (n, k) of each row to its k nearest rows of `data`, and their indices (n, k).
 
-    Candidates come from products of blocks in float32, on a GPU where there is one; the distances of
-    the best k + 8 are then computed again as |a − b| in float64, so that a copy is at exactly 0.
-    Equally near rows come in the order of their numbers. Memory beyond the arrays stays below 1 GiB.
+    Candidates come from products of blocks in float32, on a GPU if there is one. The distances of the
+    best k + 8 are then computed again as |a − b| in float64, so that the distance of a copy is 0.
+    Ties are in order of the indices. Memory beyond the arrays stays below 1 GiB.
 
     Parameters
     ----------
-    rows, data : (n, d) and (N, d), or pictures; whole numbers stay so in memory
-    k : how many
-    device : "cpu", "cuda", or "auto", a GPU where there is one
-    leave_out_itself : `rows` are `data`: row i is no neighbour of itself, but its copies are
+    rows, data : (n, d) and (N, d), or pictures; integers are not converted in memory
+    k : the number of neighbours
+    device : "cpu", "cuda", or "auto": a GPU if there is one
+    leave_out_itself : `rows` are `data`; row i is not a neighbour of itself, but its copies are
 
     Examples
     --------
@@ -48,8 +48,8 @@ def nearest(
     same_width(rows, data, "rows and data")
     if leave_out_itself and len(rows) != len(data):
         raise ValueError(
-            "leave_out_itself=True wants the rows to be the data, "
-            f"but they are {len(rows)} and {len(data)}"
+            f"leave_out_itself=True needs rows that are the data, but there are {len(rows)} rows and "
+            f"{len(data)} data"
         )
     there = len(data) - leave_out_itself
     need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
@@ -79,7 +79,7 @@ def nearest(
 def _exact(
     rows: np.ndarray, data: np.ndarray, candidates: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest of each row's candidates, (n, c) numbers in rising order."""
+    """The k nearest of each row's candidates, (n, c) indices in ascending order."""
     distances = np.empty(candidates.shape)
     for c, number in enumerate(candidates.T):
         for part in blocks(rows):
@@ -97,10 +97,10 @@ def nn_ratio(
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Median distance sample → nearest train row, over test row → nearest train row.
+    """Median distance of samples to the nearest train row, divided by that of test rows.
 
-    1 is ideal; near 0 the samples are copies of the training rows; above 1 they are off the data. With
-    `mirror`, for pictures of flows that were fitted to mirror images too, those count as train rows.
+    1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far from the data.
+    With `mirror`, for flows that were fitted to mirror images, too, those count as train rows.
 
     Examples
     --------
@@ -135,8 +135,8 @@ def nearest_pictures(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k training pictures (n, k, h, w[, c]) nearest to each image, and their distances (n, k).
 
-    Distances are those of the pixels' numbers, such as 0 to 255. With `mirror`, for flows that were
-    fitted to mirror images too, a training picture is turned where that brings it nearer.
+    Distances are in units of pixel values, such as 0 to 255. With `mirror`, for flows that were fitted
+    to mirror images, too, the nearer of a training picture and its mirror image counts.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def nearest_pictures(
     if not mirror:
         return found, distances
     turned, numbers = nearest(images[:, :, ::-1], train, k, device=device)
-    # A picture may be found both ways: it counts once, as it is nearer.
+    # A picture may be found both ways: only the nearer one counts.
     all_found = np.concatenate((found, train[numbers][:, :, :, ::-1]), axis=1)
     all_distances = np.concatenate((distances, turned), axis=1)
     all_numbers = np.concatenate((index, numbers), axis=1)

@@ -1,4 +1,4 @@
-"""Distances between all pairs of rows, block by block on any device; never all in memory."""
+"""Distances between all pairs of rows, in blocks, on any device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS = 4096  # at most: two blocks make 16 million pairs
 
 
 def as_rows(x: np.ndarray, name: str = "x") -> np.ndarray:
-    """`x` as (n, d): pictures are flattened, numbers stay as they are. They must be finite."""
+    """`x` as (n, d): pictures are flattened, the type is unchanged. Values must be finite."""
     x = np.asarray(x)
     if x.ndim < 2 or len(x) == 0 or x.size == 0:
         raise ValueError(f"{name} has the shape {x.shape}; pass rows (n, d) or pictures (n, h, w[, c])")
@@ -49,7 +49,7 @@ def blocks(rows: np.ndarray) -> Iterator[slice]:
 
 
 def on_device(part: np.ndarray, centre: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Rows less `centre`, taken away in float64: what is left is small, and so is its rounding."""
+    """Rows minus `centre`, subtracted in float64: small numbers are rounded less."""
     import torch
 
     return torch.from_numpy(part - centre).to(device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The classifier two-sample test: can samples be told from real rows?"""
+"""The classifier two-sample test: can a classifier distinguish samples from real rows?"""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def two_sample_accuracy(
     n_trees: int = 200,
     seed: int = 0,
 ) -> float:
-    """Cross-validated accuracy of a classifier that tells samples from real rows; 0.5 is ideal.
+    """Cross-validated accuracy of a classifier that separates samples from real rows; 0.5 is ideal.
 
     Equally many of both are used (a random subset of the larger). The default classifier is a random
-    forest, which sees what distances do not: values that never occur, columns that never vary.
+    forest, which detects what distances do not: values that never occur, columns that never vary.
 
     Parameters
     ----------
     samples, real : (n, d) and (m, d)
-    classifier : any of scikit-learn's, in place of the forest
+    classifier : any classifier of scikit-learn, instead of the forest
     n_trees : of the forest
     seed : of the subset and of the forest
 

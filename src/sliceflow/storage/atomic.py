@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all; what is in them is the caller's business."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["write_atomically"]
 
 
 def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
-    """Fill a new file beside `path`, bring it to the disk, and let it take the name at once.
+    """Write a new file beside `path`, flush it to disk, and rename it.
 
-    A file that was there keeps its mode, and its owner where that is allowed. A symbolic link stays
-    one: the file it leads to is replaced. Folders, pipes, sockets and devices are refused.
+    The new file has the mode of the one it replaces, and its owner where that is allowed. Of a symbolic
+    link, the target is replaced. Folders, pipes, sockets and devices are errors.
 
     Parameters
     ----------
-    path : a file in a folder that exists
-    put : writes everything to the open file that it is given; if it raises, nothing has changed
+    path : a file in an existing folder
+    put : writes to the open file it is called with; if it raises, nothing is changed
 
     Examples
     --------
@@ -34,7 +34,7 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
     old = _file_at(path)
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    # From its first byte on, nobody may read it who could not read the old one.
+    # At no time may it be readable by anyone who could not read the old one.
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o600
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -47,7 +47,7 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the name, too, is to be on the disk
+    if os.name == "posix":  # flush the name, too
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -56,14 +56,14 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
 
 
 def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """What is known of the file that is to be replaced, or None; anything else is refused."""
-    if not os.path.basename(os.fspath(path)):  # or the folder's own name would be taken
+    """The status of the file to be replaced, or None; an OSError for anything but a file."""
+    if not os.path.basename(os.fspath(path)):  # or it would replace the folder
         raise IsADirectoryError(f"{os.fspath(path)!r} names no file; give the name of a file")
     try:
         old = os.stat(path)
     except FileNotFoundError:
         return None
-    except ValueError as error:  # NUL, or what the system cannot spell
+    except ValueError as error:  # NUL, or what the system cannot encode
         raise ValueError(f"{os.fspath(path)!r} cannot name a file: {error}") from error
     if stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(f"{os.fspath(path)} is a folder; give the name of a file")
@@ -76,7 +76,7 @@ def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _take_after(new: Path, old: os.stat_result) -> None:
-    """Give a file the owner, as far as that is allowed, and the mode of another."""
+    """Give a file the mode of another, and its owner where that is allowed."""
     if hasattr(os, "chown"):
         with suppress(OSError):
             os.chown(new, old.st_uid, old.st_gid)

@@ -1,10 +1,10 @@
-"""Checkpoints: a fit that was killed goes on from its last one, and ends with the same bits.
+"""Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
 
-All random numbers are drawn by their place (`rng`), so the state of a fit is what this room writes: the
-particles, where the run stands, the tables so far, and what was heard. The file is `container`'s.
+A random number depends only on its place in the seed tree (`engine.random`). So the state of a fit is
+what is written here: the particles, the position in the schedule, the tables so far, and the history.
 
-Ranks write a file of particles each, and then the first of them the rest, which names those files:
-until that is written whole, the checkpoint is the one before. Any number of ranks can read it.
+Every rank writes a file of its particles. The first rank then writes the rest, which names those files.
+Until that is complete, the previous checkpoint holds. Any number of ranks can read it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAME = "fit.checkpoint"
 
 
 class OtherFitError(ValueError):
-    """A checkpoint is of another fit; `fact` is the message without its advice."""
+    """A checkpoint belongs to another fit; `fact` is the message without its advice."""
 
     def __init__(self, fact: str, advice: str = "") -> None:
         super().__init__(f"{fact}. {advice}" if advice else fact)
@@ -50,15 +50,15 @@ class OtherFitError(ValueError):
 
 
 class CheckpointWriter:
-    """Keeps the checkpoint of one fit in a folder.
+    """Writes the checkpoints of one fit to a folder, and reads the last one.
 
     Parameters
     ----------
-    folder : made where it is not there
+    folder : created if it does not exist
     every : seconds between checkpoints
-    of : what the fit is of, by `identity`; a checkpoint of anything else is refused
-    seed : of the fit; replaced by the checkpoint's where it was drawn at random (``random_state=None``)
-    ranks : that write together, to a folder which all of them see
+    of : the `identity` of the fit; a checkpoint of another fit is an error
+    seed : of the fit; that of the checkpoint replaces a random one (``random_state=None``)
+    ranks : the ranks of the fit, which must all see the folder
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class CheckpointWriter:
         self._folder, self._every, self._of, self._ranks = Path(folder), every, of, ranks
         self._path = self._folder / _NAME
         self._folder.mkdir(parents=True, exist_ok=True)
-        for left in self._folder.glob(f".{_NAME}.*.part"):  # by a fit that was killed while writing
-            left.unlink(missing_ok=True)
+        for partial in self._folder.glob(f".{_NAME}.*.part"):  # of a fit that was killed while writing
+            partial.unlink(missing_ok=True)
         self._found = self._read() if self._path.exists() else None
         self.seed = seed if self._found is None else restore_seed(self._found[0].inner("seed"))
 
@@ -86,7 +86,7 @@ class CheckpointWriter:
             was = header.inner("of").value
         except ValueError as error:
             raise ModelFileError(
-                f"{error}. It is the checkpoint of a fit; delete it to start that fit anew"
+                f"{error}. It is the checkpoint of a fit; delete it to start the fit again"
             ) from error
         differs = [
             f"{name} was {was.get(name)} and is {self._of.get(name)}"
@@ -96,7 +96,7 @@ class CheckpointWriter:
         if differs:
             raise OtherFitError(
                 f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
-                "Fit the same to go on with it, or give another checkpoint_dir",
+                "Repeat that fit to resume it, or use another checkpoint_dir",
             )
         return header, tensors
 
@@ -109,11 +109,11 @@ class CheckpointWriter:
         rule: HeldOut | None = None,
         first: int = 0,
     ) -> Iterator[None]:
-        """Bring everything to where the checkpoint stands, and write new ones while the flow runs.
+        """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
-        Ctrl-C waits for the end of the step, writes a last checkpoint and says how to go on; a second
-        one does not wait. When the flow has ended well the checkpoint is removed. `first` is the number
-        of the first of the particles, which are a rank's.
+        Ctrl-C waits for the end of the step, writes a last checkpoint and says how to resume. A second
+        Ctrl-C does not wait. After a successful fit the checkpoint is removed. `first` is the index of
+        this rank's first particle.
         """
         if self._found is not None:
             self._restore(*self._found, run, particles, history, rule, first)
@@ -123,12 +123,12 @@ class CheckpointWriter:
         def ask(*_: Any) -> None:
             nonlocal asked
             asked = True
-            if ranks.size == 1:  # torchrun hands on the Ctrl-C that the rank has heard itself
+            if ranks.size == 1:  # torchrun repeats the Ctrl-C that the rank received itself
                 signal.signal(signal.SIGINT, before)
 
         def after() -> None:
             nonlocal written
-            # The clocks of ranks differ: one that wants to stop or to write does so with all others.
+            # The clocks of ranks differ: if one wants to stop or to write, all do.
             wish = ranks.maximum(2 if asked else int(now() - written >= self._every))
             if wish == 2:
                 self._write(run, particles, history, rule, first)
@@ -138,8 +138,8 @@ class CheckpointWriter:
                     self._write(run, particles, history, rule, first)
                 except OSError as error:  # a full disk is no reason to lose the run
                     warnings.warn(
-                        f"no checkpoint could be written to {self._path} ({error}); the fit goes on, "
-                        "and the last checkpoint stays",
+                        f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
+                        "and the last checkpoint is kept",
                         RuntimeWarning,
                         stacklevel=2,
                     )
@@ -147,19 +147,19 @@ class CheckpointWriter:
 
         run.after = after
         before: Any = signal.getsignal(signal.SIGINT)
-        # Only the main thread hears Ctrl-C, and only if nobody has turned it off.
-        hears = threading.current_thread() is threading.main_thread() and callable(before)
-        if hears:
+        # Only the main thread receives Ctrl-C, and only if it is not ignored.
+        in_main = threading.current_thread() is threading.main_thread() and callable(before)
+        if in_main:
             signal.signal(signal.SIGINT, ask)
         try:
             yield
         except LostRank as error:
-            kept = "there is no checkpoint yet: start it again"
+            advice = "there is no checkpoint yet: start it again"
             if self._path.exists():
-                kept = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
-            raise LostRank(f"{error}. The fit ends after {run.done} steps; {kept}") from error
+                advice = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
+            raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
         finally:
-            if hears:
+            if in_main:
                 signal.signal(signal.SIGINT, before)
         if ranks.maximum(int(asked)):
             self._stop(run)
@@ -169,8 +169,8 @@ class CheckpointWriter:
 
     def _stop(self, run: Run) -> None:
         raise KeyboardInterrupt(
-            f"the fit was stopped after {run.done} steps; to go on, fit again with the same data, the "
-            f"same parameters and checkpoint_dir={str(self._folder)!r}"
+            f"the fit was stopped after {run.done} steps; to resume it, fit again with the same data, "
+            f"the same parameters and checkpoint_dir={str(self._folder)!r}"
         )
 
     def _write(
@@ -203,7 +203,7 @@ class CheckpointWriter:
             raise OSError(failures[0])
 
     def _clear(self, kept: Container[str] = ()) -> None:
-        """Remove what ranks have written, but for the files that are `kept`."""
+        """Remove the files of ranks, except those in `kept`."""
         for path in self._folder.glob(f"{_NAME}.*.*"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
@@ -274,13 +274,13 @@ class CheckpointWriter:
                     rule.judge(stage, math.nan if distance is None else distance)
         except (ValueError, TypeError, IndexError) as error:
             raise ModelFileError(
-                f"{self._path} is damaged: {error}. Delete it to start the fit anew"
+                f"{self._path} is damaged: {error}. Delete it to start the fit again"
             ) from error
 
     def _parts(
         self, header: Fields, tensors: dict[str, Tensor], first: int, count: int
     ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """The tensors of every file that holds some of the `count` particles from `first` on."""
+        """The tensors of every file that holds some of the `count` particles starting at `first`."""
         if "parts" not in header.value:
             yield 0, tensors
             return
@@ -310,7 +310,7 @@ def identity(
     }
     for name, value in settings.items():
         value = from_tensor(value)
-        if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
+        if isinstance(value, np.ndarray):  # its repr omits the middle
             value = digest(value)
         elif isinstance(value, np.generic):
             value = value.item()
@@ -327,7 +327,7 @@ def same_on_all(
     checkpoint_dir: Any,
     **data: str,
 ) -> None:
-    """Refuse a fit whose ranks have other parameters; the first rank's seed is that of all.
+    """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
 
     Parameters
     ----------
@@ -348,12 +348,12 @@ def digest(
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     place: Place | None = None,
 ) -> str:
-    """A short text that is another one for any other array, however its rows are spread over ranks.
+    """A short text that identifies an array, however its rows are spread over ranks.
 
     Parameters
     ----------
-    array : rows; those of this rank
-    place : where they are among those of all `ranks`
+    array : the rows of this rank
+    place : of these rows among those of all `ranks`
     """
     if array is None:
         return "None"
@@ -373,7 +373,7 @@ def digest(
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-    """Every row as 64-bit words."""
+    """The rows as 64-bit words."""
     if array.dtype.kind == "O":
         return np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
     rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
@@ -385,7 +385,7 @@ def _hash(text: str) -> bytes:
 
 
 def _mixed(v: np.ndarray) -> np.ndarray:
-    """Every number sent to another one at random: the end of splitmix64 (Steele et al. 2014)."""
+    """A pseudorandom bijection: the final mixing of splitmix64 (Steele et al. 2014)."""
     v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(v ^ (v >> np.uint64(31)))

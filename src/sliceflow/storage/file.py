@@ -1,7 +1,7 @@
-"""Files of tensors with one JSON text: whole or not there, checked before they are believed.
+"""Files of tensors with one JSON text, written atomically and checked before they are used.
 
-The format is safetensors, so that anything can open it; the text and a checksum of everything are in
-its ``__metadata__``. There is no pickle, and nothing here knows what the tensors mean.
+The format is safetensors, which many tools can open. The text and a checksum of everything are in its
+``__metadata__``. There is no pickle, and nothing here depends on the meaning of the tensors.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _CODES = {
 
 
 class ModelFileError(ValueError):
-    """A file that cannot be used; the message names it and says what is wrong with it."""
+    """A file that cannot be used; the message names it and says what is wrong."""
 
 
 def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write `text` and `tensors` to `path`: all of it, or the file that was there stays as it is.
+    """Write `text` and `tensors` to `path`. If that fails, an existing file is left unchanged.
 
-    What may be replaced, and what is kept of it, says `atomic.write_atomically`.
+    `atomic.write_atomically` says what may be replaced.
 
     Parameters
     ----------
-    path : a file in a folder that exists
+    path : a file in an existing folder
     text : anything that `json` can write; no NaN, no infinities
     tensors : by name, on any device
 
@@ -81,8 +81,8 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
         raise ValueError(
-            f"what is not numbers takes {len(head)} bytes, and a file may hold {HEADER_LIMIT}; "
-            "are there very many labels, or very long ones?"
+            f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}; are there very "
+            "many labels, or very long ones?"
         )
 
     def put(file: BinaryIO) -> None:
@@ -97,18 +97,17 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The text and the tensors, on the CPU, of a file by `write`.
 
-    Nothing is allocated that the file's own size does not cover; a `ModelFileError` names what is
-    wrong.
+    No more is allocated than the file has bytes. A `ModelFileError` says what is wrong.
     """
     name = os.fspath(path)
     try:
         status, start = os.stat(name), b""
-        if stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        if stat.S_ISREG(status.st_mode):  # reading a pipe would block
             with open(name, "rb") as file:
                 start = file.read(8)
     except OSError as error:
         raise ModelFileError(f"{name} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # NUL, or what the system cannot spell
+    except ValueError as error:  # NUL, or what the system cannot encode
         raise ModelFileError(f"{name!r} cannot name a file: {error}") from error
     if not stat.S_ISREG(status.st_mode):
         raise ModelFileError(f"{name} is not a file")
@@ -147,7 +146,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 class Fields:
-    """A JSON object, asked for its fields by name and kind; what does not fit is a ValueError.
+    """Typed access to the fields of a JSON object; a ValueError says what does not fit.
 
     Examples
     --------
@@ -171,7 +170,7 @@ class Fields:
             raise ValueError(f"{self._name(name)} is {_short(self.value[name])}; it must be {what}")
 
     def raw(self, name: str) -> Any:
-        """The field as it is."""
+        """The field of any type."""
         if name not in self.value:
             raise ValueError(f"{self._name(name)} is missing")
         return self.value[name]
@@ -219,7 +218,7 @@ class Fields:
         return values
 
     def inner(self, name: str) -> Fields:
-        """An object within."""
+        """A nested object."""
         return Fields(self.raw(name), self._name(name))
 
     def inners(self, name: str) -> list[Fields]:
@@ -230,7 +229,7 @@ class Fields:
 def _short(value: Any) -> str:
     try:
         shown = repr(value)
-    except (ValueError, RecursionError):  # integers of thousands of digits, nests
+    except (ValueError, RecursionError):  # integers of thousands of digits, deep nesting
         shown = f"a {type(value).__name__} too long to show"
     return shown if len(shown) <= 60 else shown[:57] + "…"
 
@@ -240,12 +239,12 @@ def _refused(word: str) -> None:
 
 
 def _bytes(t: Tensor) -> memoryview:
-    """The tensor's memory, which must be contiguous and on the CPU."""
+    """The memory of a contiguous tensor on the CPU."""
     return t.reshape(-1).view(torch.uint8).numpy().data if t.numel() else memoryview(b"")
 
 
 def _checksum(words: str, tensors: dict[str, Tensor]) -> str:
-    """Of the text, and of the tensors' names, types, shapes and numbers."""
+    """A hash of the text and of the tensors' names, types, shapes and values."""
     total = hashlib.blake2b(words.encode(), digest_size=16)
     for name in sorted(tensors):
         t = tensors[name]

@@ -1,7 +1,8 @@
-"""What a saved model will cost, and how far it can move: a file that asks for too much is refused.
+"""Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory. Maps are packed, frames are not in the file at all,
-and a step whose text is ten bytes is some objects. So all of it is counted before it is unpacked.
+A few bytes of a file can stand for many in memory: maps are packed, frames are not in the file at all,
+and a step with a text of ten bytes becomes several objects. So everything is counted before it is
+unpacked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,52 +18,45 @@ from sliceflow.engine.compact import Step
 from sliceflow.storage.file import Fields
 from sliceflow.storage.tables import farthest
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Allowance", "check_reach", "grid_bytes", "model_bytes", "offset_of", "rotation_bytes"]
 
-_SMALL = 10_000_000  # bytes of a file that must not take long, whatever is in it
-_UNPACKED = 100 << 20  # bytes of maps that a small file may have,
-_RATIO = 16  # and how many times its size those of a larger one may; some 6 are usual
-_SAMPLE = 1 << 30  # bytes for drawing a sample, of any file,
-_SAMPLE_RATIO = 64  # and how many times its size more
-_STEP = 4096  # bytes of a step's objects, and of a stage's
-_FARTHEST = 8.0  # that a normal number of `rng` can be: they are made of 32 bits
-_STEEPEST = 32.0  # that a direction of the condition can be
+_SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
+_UNPACKED = 100 << 20  # bytes of maps allowed in a small file,
+_RATIO = 16  # and in a larger one, as a multiple of its size; about 6 is usual
+_SAMPLE = 1 << 30  # bytes allowed for drawing a sample, for any file,
+_SAMPLE_RATIO = 64  # and in addition this multiple of its size
+_STEP = 4096  # bytes of the objects of a step, and of a stage
+_FARTHEST = 8.0  # the largest normal number that 32 random bits can give
+_STEEPEST = 32.0  # the largest component of a direction of the condition
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What the model of a file may take in memory.
+    """The memory that the model of a file may take.
 
     Parameters
     ----------
     size : of the file, in bytes
-    most : bytes for the model and the drawing of one sample; None judges by the size
+    most : bytes for the model and for drawing one sample; None derives it from the size
     """
 
     size: int
     most: int | None = None
 
     def check(self, model: int, sample: int = 0) -> None:
-        """Refuse a model of so many bytes, which takes so many more to draw one sample."""
+        """Raise a ValueError for a model of `model` bytes that needs `sample` more to draw a sample."""
         own = _UNPACKED if self.size < _SMALL else _RATIO * self.size
         whole = _SAMPLE + _SAMPLE_RATIO * self.size
         if self.most is not None:
             own = whole = self.most
         if model <= own and model + sample <= whole:
             return
-        what = (
-            f"its maps take {_shown(model)} of memory"
-            if model > own
-            else (f"drawing a sample of it takes {_shown(model + sample)} of memory")
-        )
-        given = (
-            f"max_memory is {_shown(self.most)}"
-            if self.most is not None
-            else (f"a file of {_shown(self.size)} may take {_shown(own if model > own else whole)}")
-        )
+        what, limit = f"drawing a sample of it takes {_shown(model + sample)} of memory", whole
+        if model > own:
+            what, limit = f"its maps take {_shown(model)} of memory", own
+        given = f"a file of {_shown(self.size)} may take {_shown(limit)}"
+        if self.most is not None:
+            given = f"max_memory is {_shown(self.most)}"
         raise ValueError(
             f"{what}, and {given}; if you trust the file, load it with max_memory={model + sample} "
             "or more"
@@ -71,7 +64,7 @@ class Allowance:
 
 
 def model_bytes(header: Fields, allowed: Allowance) -> int:
-    """What the maps, steps and stages of the text will take; refused as soon as that is too much."""
+    """Bytes of the maps, steps and stages of the text; a ValueError as soon as they are too many."""
     total = _STEP * len(header.rows("schedule"))
     allowed.check(total)
     for row in header.inners("schedule"):
@@ -94,18 +87,18 @@ def check_reach(
     entropy: float = 0.0,
     offset: float = 0.0,
 ) -> float:
-    """How far from 0 a particle can come at most; refused if numbers of type `dtype` end before that.
+    """The largest distance from 0 that a particle can reach; a ValueError if `dtype` cannot hold it.
 
-    A step moves it along every direction by no more than the largest number in its maps, twice. This is
-    far more than particles do, and far less than there are numbers.
+    A step moves a particle along every direction by at most twice the largest number in its maps. The
+    bound is far above what particles do, and far below the largest number.
 
     Parameters
     ----------
     stages : step size and steps of each
     d : dimension of the particles
-    start : which particles start at, times normal numbers
+    start : standard deviation of the particles at the start
     entropy : λ
-    offset : the largest that the condition adds to a projection
+    offset : the largest offset of a projection by the condition
     """
     reach, most = _FARTHEST * start, torch.finfo(dtype).max / 4
     for size, steps in stages:
@@ -120,20 +113,20 @@ def check_reach(
 
 
 def offset_of(amplifier: float, codes: Tensor | None) -> float:
-    """The largest that a condition of these codes adds to a projection."""
+    """The largest offset of a projection by a condition with these codes."""
     if codes is None or math.isinf(amplifier):
         return 0.0
     return amplifier * _STEEPEST * (float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0)
 
 
 def rotation_bytes(d: int) -> int:
-    """The pool of rotations, what it is made from, and a block of those made from it (`frames`)."""
+    """Bytes of the pool of rotations, of making it, and of a block of rotations (`frames`)."""
     steps = max(1, min(32, (1 << 22) // (d * d)))
     return 8 * d * d * (24 + 4 * steps)
 
 
 def grid_bytes(row: Fields) -> int:
-    """The largest step of compact maps as a grid."""
+    """Bytes of the grid of the largest step of compact maps."""
     return max(
         (
             24 * max(group.wholes("directions", 1), default=0) * (group.whole("bins", 1) + 1)

@@ -1,6 +1,6 @@
-"""The small pieces of a model as JSON and tensors, and back: parameters, seeds, conditions, and so on.
+"""The small parts of a model as JSON and tensors, and back: parameters, seeds, conditions, and so on.
 
-What comes back has been checked. Tables, which are most of a model, are in `tables`.
+What is read has been checked. The tables, which are most of a model, are in `tables`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
 TRANSPORTS = (transports.Sorted, transports.Interpolated, transports.Histogram, transports.Auto)
 _MOST = 1 << 28  # bytes of class labels
-_PATH = 100  # names in the path of a seed, and letters of a name
+_PATH = 100  # the most names in the path of a seed, and letters of a name
 
 
 def pack_history(history: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -65,23 +65,23 @@ def unpack_history(header: Fields) -> dict[str, list[Any]]:
 
 
 def describe(piece: Any, known: tuple[type[Any], ...]) -> dict[str, Any] | None:
-    """A piece of ours by its name and fields; None for none, and for one of the user's own."""
+    """One of the `known` classes by its name and fields; None for anything else."""
     return {"kind": type(piece).__name__, **asdict(piece)} if type(piece) in known else None
 
 
 def describe_frame(frame: Any) -> dict[str, Any]:
-    """The same for a frame, without which nothing can be replayed: one of the user's own is refused."""
+    """The same for a frame, which replaying needs: a ValueError for a user's own frame."""
     described = describe(frame, FRAMES)
     if described is None:
         raise ValueError(
-            f"frame={frame!r} cannot be saved: samples need frames drawn again, and a file can only "
-            f"name {', '.join(kind.__name__ for kind in FRAMES)}; fit with one of these"
+            f"frame={frame!r} cannot be saved: samples need the frames again, and a file can only name "
+            f"{', '.join(kind.__name__ for kind in FRAMES)}; fit with one of these"
         )
     return described
 
 
 def restore(row: Fields, known: tuple[type[Any], ...]) -> Any:
-    """What `describe` described."""
+    """The object that `describe` described."""
     name = row.text("kind")
     kind = next((k for k in known if k.__name__ == name), None)
     if kind is None:
@@ -101,7 +101,7 @@ def restore(row: Fields, known: tuple[type[Any], ...]) -> Any:
 
 
 def parameters_of(estimator: Any) -> dict[str, Any]:
-    """The constructor's parameters as JSON; the device is the reader's own choice."""
+    """The constructor's parameters as JSON, without the device."""
     out = {}
     for name, value in estimator.get_params(deep=False).items():
         value = value.item() if isinstance(value, np.generic) else value
@@ -123,7 +123,7 @@ def parameters_of(estimator: Any) -> dict[str, Any]:
 
 
 def restore_parameters(header: Fields, kind: type[Any], options: type[Any]) -> dict[str, Any]:
-    """Parameters for the constructor; those that the file does not name have their defaults."""
+    """Parameters for the constructor; those missing in the file have their defaults."""
     row, out = header.inner("parameters"), {}
     defaults = kind().get_params(deep=False)
     for name, value in row.value.items():
@@ -150,7 +150,7 @@ def _plain_numbers(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(row: Fields, kind: type[Any]) -> Any:
-    """The options of an estimator; those that the file does not name have their defaults."""
+    """The options of an estimator; those missing in the file have their defaults."""
     defaults, out = asdict(kind()), {}
     for name, value in row.value.items():
         if name not in defaults:
@@ -173,7 +173,7 @@ def restore_seed(row: Fields) -> Seed:
 def check_tensor(
     tensors: dict[str, Tensor], name: str, dtype: torch.dtype | None, shape: tuple[int | None, ...]
 ) -> Tensor:
-    """A tensor of the file, of the given type (None: any float) and shape (None: any), all finite."""
+    """A finite tensor of the file, of the given type (None: any float) and shape (None: any)."""
     if name not in tensors:
         raise ValueError(f"the tensor {name} is missing")
     t = tensors[name]
@@ -193,11 +193,11 @@ def check_tensor(
 def pack_condition(
     condition: conditions.Condition | None, codes: Tensor | None, tensors: dict[str, Tensor]
 ) -> dict[str, Any] | None:
-    """What y is; the data's codes too, whose proportions samples have where no y is given."""
+    """The condition, and the data's codes: samples have their proportions unless y is given."""
     if condition is None or codes is None:
         return None
     if isinstance(condition, conditions.Labels):
-        # Sorted: only the proportions matter, and whose label it was is nobody's business.
+        # Sorted: only the proportions matter, and a file should not say which row had which label.
         tensors["codes"] = codes.sort().values.to(torch.int32)
         classes = condition.classes
         row = {
@@ -206,7 +206,7 @@ def pack_condition(
             "classes": [_label(v) for v in _plain(classes)],
             "hidden": condition.hidden,
         }
-        _classes(Fields(row))  # what cannot be read must not be written
+        _classes(Fields(row))  # check that it can be read
         return row
     columns = cast(conditions.Columns, condition)
     tensors["codes"] = codes
@@ -231,7 +231,7 @@ def pack_particle_conditions(
 def unpack_particle_conditions(
     condition: conditions.Condition | None, m: int, tensors: dict[str, Tensor]
 ) -> np.ndarray | None:
-    """The conditions of m batched samples, as the user wrote them."""
+    """The conditions of m batched samples, as the user passed them."""
     if "particle_conditions" not in tensors:
         return None
     y = tensors["particle_conditions"]
@@ -268,12 +268,12 @@ def unpack_condition(header: Fields, tensors: dict[str, Tensor]) -> tuple[Any, T
 
 
 def _plain(classes: np.ndarray) -> list[Any]:
-    """Labels as Python's own objects; dates as the numbers that numpy counts them by."""
+    """Labels as Python objects; dates as numpy's integers."""
     return cast(list[Any], (classes.view(np.int64) if classes.dtype.kind in "mM" else classes).tolist())
 
 
 def _label(label: Any) -> Any:
-    """A label as JSON: tuples and bytes say what they are."""
+    """A label as JSON; tuples and bytes are marked."""
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, tuple):
@@ -301,16 +301,16 @@ def _restored_label(label: Any) -> Any:
         return tuple(_restored_label(v) for v in label["tuple"])
     if isinstance(label.get("bytes"), str):
         return bytes.fromhex(label["bytes"])
-    raise ValueError("condition.classes holds an object that is no label")
+    raise ValueError("condition.classes holds an object that is not a label")
 
 
 def _classes(row: Fields) -> np.ndarray:
-    """The array of classes, of its own dtype."""
+    """The array of classes, with its dtype."""
     labels = [_restored_label(v) for v in row.rows("classes")]
     text = row.text("dtype")
-    # numpy would read more than names of types: lists of them, and worse.
+    # numpy would accept more than names of types: lists of them, and worse.
     if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", text) is None:
-        raise ValueError(f"condition.dtype is {text!r}, which is no type of labels")
+        raise ValueError(f"condition.dtype is {text!r}, which is not a type of labels")
     dtype = np.dtype(text)
     size = dtype.itemsize * len(labels)
     if not labels or dtype.kind not in "biufUSmMO" or size > _MOST:
