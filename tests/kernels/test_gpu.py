@@ -1,6 +1,6 @@
 """The Triton kernels against the plain-torch reference, on a GPU or else in Triton's interpreter."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -90,9 +90,14 @@ def test_counts_add_up():
     assert torch.equal(parts, gpu.count(z, lo, hi, 64))
 
 
+PAIRS = [
+    (p, q) if "normal" in (p, q) else pytest.param(p, q, marks=pytest.mark.slow)
+    for p, q in product(KINDS, KINDS)
+]
+
+
 @pytest.mark.parametrize("n_bins", BINS)
-@pytest.mark.parametrize("kind_q", KINDS)
-@pytest.mark.parametrize("kind_p", KINDS)
+@pytest.mark.parametrize(("kind_p", "kind_q"), PAIRS)
 def test_tables_from_the_same_counts_agree(kind_p, kind_q, n_bins):
     for m, n in ((1, 97), (97, 1), (1009, 5000)):
         z_p, z_q = projections(kind_p, m, h=1), projections(kind_q, n, seed=1, h=1)
@@ -211,7 +216,7 @@ def test_what_triton_does_not_do_is_the_references():
 @pytest.mark.parametrize("n_bins", BINS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_range_is_found_on_the_way(kind, n_bins):
-    for n in (*SIZES, 2048, 4097):
+    for n in (1, 97, 2048, 4097):
         z = projections(kind, n)
         counts, lo, hi = gpu.histogram(z, n_bins)
         expected = reference.value_range(z)
@@ -382,7 +387,7 @@ def test_a_tile_that_does_not_fit_on_chip_is_projected_and_moved():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
+@pytest.mark.parametrize("cut", ALL_CUTS[2:], ids=str)
 def test_a_rotation_may_lie_in_memory_column_by_column(cut, dtype):
     """As a QR decomposition leaves it."""
     x, theta, geometry, table, _ = tiles_of(cut, 40, dtype)
