@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import compare_paper_step
@@ -361,10 +362,12 @@ def test_another_judge_can_be_named(tmp_path):
     assert result["rows"]["n_knots=16"]["off the mean"] > 0
 
 
-def test_the_network_judges_real_pictures_best():
+def test_the_network_judges_real_pictures_best(monkeypatch):
+    small = partial(metrics.train_classifier, epochs=4, width=4)
+    monkeypatch.setattr(metrics, "train_classifier", small)
     digits = datasets.load("digits")
-    judge = NetworkJudge.of(digits.images[:800], digits.labels[:800], n_pixel_values=17, device="cpu")
-    real, noise = digits.images[800:], np.random.default_rng(0).integers(0, 17, (400, 8, 8))
+    judge = NetworkJudge.of(digits.images[:400], digits.labels[:400], n_pixel_values=17, device="cpu")
+    real, noise = digits.images[400:800], np.random.default_rng(0).integers(0, 17, (400, 8, 8))
     assert 2 * judge.score(real)["FD"] < judge.score(noise)["FD"]
 
 

@@ -405,7 +405,7 @@ def killed_and_resumed(kind, folder, kills, seed):
         assert np.array_equal(resumed[name], whole[name]), name
 
 
-@pytest.mark.parametrize("kind", ["vectors", "pictures"])
+@pytest.mark.parametrize("kind", ["vectors", pytest.param("pictures", marks=pytest.mark.slow)])
 def test_a_fit_killed_at_random_moments_ends_with_the_same_bits(kind, tmp_path):
     killed_and_resumed(kind, tmp_path, 4, seed=0)
 

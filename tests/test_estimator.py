@@ -43,22 +43,22 @@ def test_gaussian_target_is_reached_within_one_percent(problem):
 def test_algorithm_1_and_the_fast_flow_end_at_the_same_distribution(name):
     """random + sorted, as printed in the paper, against orthogonal + histogram."""
     if name == "moons":
-        train, test = (make_moons(2000, noise=0.05, random_state=s)[0] for s in (0, 1))
+        train, test = (make_moons(1000, noise=0.05, random_state=s)[0] for s in (0, 1))
     else:
-        train, test = mixture(2000, seed=0), mixture(2000, seed=1)
+        train, test = mixture(1000, seed=0), mixture(1000, seed=1)
     kinds = (
         (frames.Random(n_directions=100), transports.Sorted()),
         (frames.Orthogonal(), transports.Histogram(1024)),
     )
     distances = [
         sliced_wasserstein(
-            SlicedWassersteinFlow(4000, 100, frame, transport, random_state=0).fit(train).particles_,
+            SlicedWassersteinFlow(1500, 60, frame, transport, random_state=0).fit(train).particles_,
             test,
             n_directions=200,
         )
         for frame, transport in kinds
     ]
-    assert distances[0] == pytest.approx(distances[1], rel=0.05)
+    assert distances[0] == pytest.approx(distances[1], rel=0.1)
 
 
 @given(clouds(), st.integers(-20, 20))

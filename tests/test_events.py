@@ -122,14 +122,14 @@ def test_early_stopping_stops_early_and_fits_the_other_rows_only():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 8))
     flow = SlicedWassersteinFlow(
-        n_particles=500,
-        n_steps=300,
+        n_particles=300,
+        n_steps=150,
         random_state=0,
         early_stopping=True,
         options=VectorOptions(validation_fraction=0.2),
     ).fit(X)
-    assert flow.n_iter_ < 150
-    full = SlicedWassersteinFlow(n_particles=500, n_steps=300, random_state=0).fit(X)
+    assert flow.n_iter_ < 100
+    full = SlicedWassersteinFlow(n_particles=300, n_steps=150, random_state=0).fit(X)
     distance = [
         np.median(np.linalg.norm(f.particles_[:, None] - X[None], axis=2).min(axis=1))
         for f in (flow, full)

@@ -2,7 +2,6 @@
 
 import pickle
 import warnings
-from collections import Counter
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,27 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 
 import sliceflow
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
-from sliceflow.engine import events, flow, transports
+from models import DIGIT_LABELS as LABELS
+from models import DIGITS as IMAGES
+from models import come_and_go
+from models import counted_pictures as pictures
+from models import counted_vectors as vectors
+from sliceflow import PictureOptions, SlicedWassersteinFlow, VectorOptions
+from sliceflow.engine import events, flow
 from sliceflow.online.counts import whole, whole_rows
 from sliceflow.online.first import Column
 from sliceflow.online.tally import Tally
-
-DIGITS = load_digits()
-IMAGES, LABELS = DIGITS.images.astype("uint8"), DIGITS.target
-
-
-def vectors(**changes):
-    settings = dict(n_particles=100, n_steps=3, random_state=0, transport=transports.Histogram(64))
-    return SlicedWassersteinFlow(**(settings | changes))
-
-
-def pictures(**changes):
-    settings = dict(schedule="1[1] 8[4]", quality=1, n_particles=50, n_pixel_values=17, random_state=0)
-    return ImageFlow(**(settings | changes))
 
 
 def rows(n, seed=0, d=3):
@@ -142,19 +132,9 @@ def test_a_file_holds_nothing_of_forgotten_pictures(changes, tmp_path, no_clock)
 def test_whatever_came_and_went_counts_are_those_of_the_rows_that_are_there(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     X = rng.standard_cauchy(size=(30, 2)) * rng.choice([1e-3, 1, 1e5], size=(30, 1))
-    y, there = rng.integers(3, size=30), Counter()
+    y = rng.integers(3, size=30)
     model, fresh = (vectors(n_steps=1, standardize=False) for _ in range(2))
-    for _ in range(data.draw(st.integers(2, 7))):
-        some = list(there.elements())
-        if len(some) > 1 and data.draw(st.booleans()):
-            part = rng.permutation(some)[: rng.integers(1, len(some))]
-            model.forget(X[part], y[part], refresh=False)
-            there -= Counter(part.tolist())
-        else:
-            part = rng.integers(30, size=rng.integers(1, 12))
-            model.partial_fit(X[part], y[part], refresh=False)
-            there += Counter(part.tolist())
-    left = np.array(sorted(there.elements()))
+    left = come_and_go(data, rng, model, X, y, st.just(False))
     fresh.partial_fit(X[left], y[left], refresh=False)
     assert_same_counts(counts(model), counts(fresh))
 

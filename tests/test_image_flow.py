@@ -318,7 +318,7 @@ def test_every_transport_fits_labelled_digits(digits, transport):
 
 def test_drawings_in_booleans_need_no_levels(digits):
     images = digits[0] > 7
-    options = dict(quality=10, n_particles=2000, random_state=0)
+    options = dict(quality=3, n_particles=300, random_state=0)
     flow, told = (ImageFlow(n_pixel_values=levels, **options).fit(images) for levels in (256, 2))
     assert np.array_equal(flow.sample(100, random_state=0), told.sample(100, random_state=0))
 
@@ -559,7 +559,8 @@ def test_every_upsampling_brings_the_particles_closer(digits, upsampling):
 # How good the samples are
 
 
-@pytest.mark.parametrize(("n_particles", "accuracy"), [(2000, 0.99), (250, 0.96)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_particles", "accuracy"), [(2000, 0.985), (250, 0.95)])
 def test_digits_are_recognised_and_not_copied(n_particles, accuracy):
     """500 held-out digits say how near new ones come to those that train the flow and the judge."""
     images, target = load_digits(return_X_y=True)

@@ -66,7 +66,7 @@ def same(a, b):
 # What comes out
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     frame=st.sampled_from(["orthogonal", "random", "axis", Random(7, fixed=True), Orthogonal()]),
     transport=st.sampled_from(
@@ -126,7 +126,7 @@ def test_parameters_may_be_numbers_of_numpy(tmp_path):
         same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     condition=st.sampled_from(["none", "labels", "top", "mask", "nothing observed"]),
     transport=st.sampled_from(["auto", "sorted", "histogram", Histogram(8, most=50)]),
@@ -731,12 +731,12 @@ def test_wrong_values_anywhere_in_the_text_are_refused_or_harmless(model, tmp_pa
     """With a right checksum: the writer means it."""
     whole, path, rng = parts(model), tmp_path / "m", random.Random(1)
     places = [p for p in paths_of(whole.text) if p]
-    for place in rng.sample(places, min(len(places), 150)):
-        for value in rng.sample(HOSTILE, 4):
+    for place in rng.sample(places, min(len(places), 80)):
+        for value in rng.sample(HOSTILE, 3):
             text = changed(whole.text, place, lambda at, key, value=value: at.__setitem__(key, value))
             container.write(path, text, whole.tensors)
             accepts_or_refuses(path)
-    for place in places:
+    for place in rng.sample(places, min(len(places), 150)):
         if isinstance(place[-1], str) and place[0] not in ("parameters",):
             text = changed(whole.text, place, lambda at, key: at.pop(key))
             container.write(path, text, whole.tensors)
@@ -860,7 +860,7 @@ def fuzz(model, tmp_path, count):
 
 
 def test_mutated_files_are_refused_and_nothing_else_happens(model, tmp_path):
-    fuzz(model, tmp_path, 500)
+    fuzz(model, tmp_path, 300)
 
 
 @pytest.mark.slow

@@ -43,8 +43,8 @@ def kernels_of_a_gpu():
     [
         ("sorted", None, None),
         ("sorted", 10, None),
-        ("histogram", 10, None),
-        ("histogram", np.inf, None),
+        pytest.param("histogram", 10, None, marks=pytest.mark.slow),
+        pytest.param("histogram", np.inf, None, marks=pytest.mark.slow),
         ("histogram", None, TOP),
     ],
     ids=["sorted", "sorted, classes", "classes", "classes apart", "completed"],
