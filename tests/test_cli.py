@@ -176,17 +176,6 @@ def test_pictures_are_brought_to_the_levels_of_others(kind):
     assert np.allclose(other.rows(), digits.rows(), atol=0.005)
 
 
-def test_a_compressed_model_is_small_and_repeated_by_its_command(digits_run, tmp_path):
-    words = ("fit", "digits", "--conditional", *FEW, "--quiet")
-    whole, small = digits_run[0], tmp_path / "small"
-    assert inside(*words, "--compress", 0.2, "--out", small).returncode == 0
-    size = [(run / "model.sliceflow").stat().st_size for run in (whole, small)]
-    assert size[1] < size[0] / 3
-    assert "--compress 0.2" in json.loads((small / "config.json").read_text())["command"]
-    assert inside("sample", small, "--n", 4, "--out", tmp_path / "four.npz").returncode == 0
-    refused(inside(*words, "--compress", 0, "--out", tmp_path / "no"), 2, "--compress 0", "0.1")
-
-
 def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
     run = tmp_path / "top"
     assert inside("fit", "digits", "--observed", "top", *FEW, "--out", run).returncode == 0

@@ -193,10 +193,6 @@ def fit(
         ),
     ] = None,
     mirror: Annotated[bool, typer.Option("--mirror", help="Also fit the mirror images.")] = False,
-    compress: Annotated[
-        float | None,
-        typer.Option(help="A small model, whose samples err by this, such as 0.1; pixels are -1 to 1."),
-    ] = None,
     data_root: DataRoot = None,
     holdout: Annotated[
         float,
@@ -250,7 +246,6 @@ def fit(
         amplifier=amplifier,
         clusters=clusters,
         mirror=mirror,
-        compress=compress,
         device=device,
         seed=seed,
         holdout=holdout,

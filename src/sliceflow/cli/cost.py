@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from sliceflow.cli.data import Data
 from sliceflow.engine.transports import MOST, Auto
+from sliceflow.vectors.options import VectorOptions
 
 __all__ = ["Job", "Work", "speed"]
 
@@ -81,10 +82,10 @@ def speed(flow: Any, data: Data, job: Job) -> float:
     if data.pictures:
         (h, w), patch = _sides(work), work.name.partition("[")[2].rstrip("]")
         x = x[:, :h, :w]  # such pictures have no other stage
-        more |= {"schedule": f"{max(h, w)}[{patch}]", "quality": _TIMED, "clusters": 1}
+        more |= {"schedule": f"{max(h, w)}[{patch}]", "quality": _TIMED, "n_clusters": 1}
     else:
         x = x[:, : work.side]
-        more |= {"n_steps": _TIMED, "n_axis_steps": 0}
+        more |= {"n_steps": _TIMED, "options": replace(flow.options or VectorOptions(), n_axis_steps=0)}
     probe = clone(flow).set_params(n_particles=few.particles, **more)
     probe.fit(x)
     took = np.diff(probe.history_["seconds"])  # but for the first step, which compiles

@@ -118,12 +118,8 @@ def measure(
         scores.append({})  # such a flow completes pictures; it makes none
     else:
         asked = few(train.labels, n) if by_class and train.labels is not None else None
-        given = {} if asked is None else {"labels" if train.pictures else "y": asked}
-        scores.append(
-            battery.score(
-                train.rows(np.asarray(from_tensor(flow.sample(n, random_state=1, **given)))), asked
-            )
-        )
+        made = np.asarray(from_tensor(flow.sample(n, y=asked, random_state=1)))
+        scores.append(battery.score(train.rows(made), asked))
     out = [
         Measure(
             name,

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Failed", "WrongUsage", "guarded", "in_flags"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
+_FLAGS = {
+    "n_particles": "particles",
+    "n_clusters": "clusters",
+    "n_steps": "quality",
+    "random_state": "seed",
+}
 
 
 class Failed(Exception):

@@ -177,8 +177,6 @@ def _fit(
         if not first:
             unbroken.release()
             return
-        if settings.compress is not None:
-            flow.compress(settings.compress)
         _write_fit(flow, train, evolution, config, folder)
     except BaseException as error:
         unbroken.release()

@@ -164,7 +164,7 @@ def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
     if flow.transport == "auto":  # as all of the data have it
         few["transport"] = "sorted" if job.sorts else "histogram"
     if job.maps > 1:
-        few |= {"clusters": job.maps} if labels is None else {"amplifier": math.inf}
+        few |= {"n_clusters": job.maps} if labels is None else {"amplifier": math.inf}
     probe = clone(flow).set_params(n_particles=min(job.particles, _PROBE), **few)
     probe.fit(data.x[some], None if labels is None else labels[some])
     moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Settings"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
-# Even knots are many before `compress` keeps those that stand where maps bend; the maps of sorted
-# particles would stay as they are.
-_TO_COMPRESS = {"transport": "histogram", "n_knots": 1024}
 _PICTURES_ONLY = ("size", "observed", "schedule", "clusters", "mirror", "conditional")
 
 
@@ -44,7 +41,6 @@ class Settings:
     amplifier: float | None = None
     clusters: int | None = None
     mirror: bool = False
-    compress: float | None = None
     device: str = "auto"
     seed: int = 0
     holdout: float = 0.1
@@ -109,8 +105,6 @@ class Settings:
                 f"--conditional needs labels and {data.name} has none",
                 "put the pictures into one subfolder per class, or leave --conditional out",
             )
-        if self.compress is not None and not 0 < self.compress < float("inf"):
-            raise WrongUsage(f"--compress {self.compress:g} is no error above 0", "try --compress 0.1")
         labels = self.labels(data)
         classes = 0 if labels is None else len(np.unique(labels))
         if self.particles is not None and self.particles < classes:
@@ -150,7 +144,6 @@ class Settings:
         from sliceflow import ImageFlow, SlicedWassersteinFlow
         from sliceflow.pictures.plan import QUALITY
 
-        more: dict[str, Any] = {} if self.compress is None else _TO_COMPRESS
         if not data.pictures:
             return SlicedWassersteinFlow(
                 n_particles=self.particles,
@@ -158,7 +151,6 @@ class Settings:
                 amplifier=10.0 if self.amplifier is None else self.amplifier,
                 device=self.device,
                 random_state=self.seed,
-                **more,
             )
         return ImageFlow(
             schedule=self.schedule,
@@ -171,7 +163,6 @@ class Settings:
             device=self.device,
             random_state=self.seed,
             observed=self.observed,
-            **more,
         )
 
     def n_steps(self, data: Data) -> int:
