@@ -26,7 +26,7 @@ def table(tmp_path):
 
 def test_most_rows_are_not_left_out_without_being_asked(table, tmp_path):
     result = inside("fit", table, *FEW, "--quiet", "--out", tmp_path / "run")
-    refused(result, 1, "294 of 300 rows", "'income' 294", "'age' 3 (1 no number, such as 'unknown')")
+    refused(result, 1, "294 of 300 rows", "'income' 294", "'age' 3 (1 not a number, such as 'unknown')")
     assert "hint: --drop income leaves that column out; --keep income" in result.stderr
     assert not (tmp_path / "run").exists()
 
@@ -38,9 +38,9 @@ def test_a_bad_cell_costs_its_row_and_not_its_column(table):
     assert len(labels) == 297
     assert notes == [
         "left out the column 'income', as --drop says",
-        "left out the column 'town', which is not numbers (300 cells, such as 'town 0')",
-        "left out 3 of 300 rows, with cells that are missing or no number: "
-        "'age' 3 (1 no number, such as 'unknown')",
+        "left out the column 'town', which is not numeric (300 cells, such as 'town 0')",
+        "left out 3 of 300 rows, with missing or non-numeric cells: "
+        "'age' 3 (1 not a number, such as 'unknown')",
     ]
 
 

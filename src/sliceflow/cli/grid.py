@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["animation", "as_bytes", "by_class", "grid", "png", "single"]
+__all__ = ["animation", "as_bytes", "by_class", "grid", "single"]
 
 _SHOWN = 56  # pixels: a picture of fewer is shown larger
 
@@ -57,13 +56,6 @@ def by_class(
     classes, counts = np.unique(labels, return_counts=True)
     columns = min(columns, int(counts.min()))
     return np.stack([images[labels == c][:columns] for c in classes]), [str(c) for c in classes]
-
-
-def png(picture: Image.Image) -> bytes:
-    """The bytes of a .png file."""
-    stream = io.BytesIO()
-    picture.save(stream, "PNG", optimize=True)
-    return stream.getvalue()
 
 
 def animation(path: Path, frames: Sequence[Image.Image], milliseconds: int = 90) -> None:

@@ -1,4 +1,4 @@
-"""A lock on a run folder. The system gives it back when the process ends, however it ends."""
+"""A lock on a run folder. The system releases it when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -6,80 +6,44 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from sliceflow.cli.failures import Failed
 
 __all__ = ["Lock"]
 
 
 class Lock:
-    """Held by one process at a time; the file that is left by a killed one locks nothing.
-
-    Where the file system knows no locks, nothing is locked.
-    """
+    """Held by one process at a time. The file that a killed process leaves behind locks nothing."""
 
     NAME = ".lock"
 
     def __init__(self, folder: Path) -> None:
-        self._path, self._file = folder / self.NAME, -1
+        self._path = folder / self.NAME
+        self._lock = FileLock(self._path)
 
     def take(self) -> None:
-        """Take it, or refuse to be the second one. A folder that is not there has no lock yet."""
-        while self._file < 0 and self._path.parent.is_dir():
-            try:
-                file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError:  # of a folder that cannot be written to, something else will tell
-                return
-            try:
-                _lock(file)
-            except BlockingIOError as error:
-                other = os.read(file, 20).decode(errors="replace").strip()
-                os.close(file)
-                raise Failed(
-                    f"another fit is writing to {self._path.parent}" + (other and f": process {other}"),
-                    "wait until it has ended, or pass another --out",
-                ) from error
-            except OSError:
-                os.close(file)
-                return
-            if self._is_there(file):
-                os.ftruncate(file, 0)
-                os.write(file, b"%d\n" % os.getpid())
-                self._file = file
-            else:  # the one before has just ended, and removed its file
-                os.close(file)
-
-    def give_back(self) -> None:
-        """Give it back, and remove its file."""
-        if self._file < 0:
+        """Take the lock, or fail if another process has it. A missing folder has no lock yet."""
+        if self._lock.is_locked or not self._path.parent.is_dir():
             return
-        file, self._file = self._file, -1
-        if os.name == "nt":  # an open file cannot be removed there, maybe not by others either
-            os.close(file)
+        try:
+            self._lock.acquire(timeout=0.2)  # time to try again if a holder has just removed the file
+        except Timeout as error:
+            holder = ""
+            with suppress(OSError, ValueError):
+                holder = f": process {int(self._path.read_text())}"
+            raise Failed(
+                f"another fit is writing to {self._path.parent}{holder}",
+                "wait until it has ended, or pass another --out",
+            ) from error
+        except OSError:  # a folder that cannot be written to fails later, with a better message
+            return
         with suppress(OSError):
-            self._path.unlink()
-        if os.name != "nt":
-            os.close(file)
+            self._path.write_text(f"{os.getpid()}\n")
 
-    def _is_there(self, file: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file), os.stat(self._path))
-        except FileNotFoundError:
-            return False
-
-
-def _lock(file: int) -> None:
-    """Lock an open file, or raise BlockingIOError; another OSError where there are no locks."""
-    if os.name == "nt":
-        import msvcrt
-
-        os.lseek(file, 1 << 20, os.SEEK_SET)  # a place of its own: what is locked cannot be read
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except PermissionError as error:
-            os.lseek(file, 0, os.SEEK_SET)
-            raise BlockingIOError from error
-        os.lseek(file, 0, os.SEEK_SET)
-        return
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def close(self) -> None:
+        """Release the lock, and remove its file."""
+        if self._lock.is_locked:
+            with suppress(OSError):
+                self._path.unlink()
+            self._lock.release()

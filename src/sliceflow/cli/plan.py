@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from sliceflow.cli.cost import Job, Work, speed
 from sliceflow.cli.data import Data
-from sliceflow.cli.display import seconds_text
+from sliceflow.cli.progress import seconds_text
 from sliceflow.cli.settings import Settings
 from sliceflow.devices import free_memory, resolve_device
 from sliceflow.engine.conditions import default_particles
