@@ -55,7 +55,11 @@ def fit(
     """Fit what the settings describe into a run folder, and print what was written."""
     with closing(Lock(settings.folder)) as lock, _ranks(settings.device) as ranks:
         first = ranks is None or ranks.first
-        say = _printer(first and not quiet and not as_json)
+
+        def say(text: str) -> None:
+            if first and not quiet and not as_json:
+                print(text, flush=True)
+
         check_source(settings.source)  # a wrong name comes before anything wrong with the folder
         folder = RunFolder(settings.folder)
         if first and not dry_run:
@@ -146,21 +150,17 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     return joined(device)
 
 
-def _printer(enabled: bool) -> Callable[[str], None]:
-    return partial(print, flush=True) if enabled else lambda _: None
-
-
 def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bool) -> None:
     """Fit, and write what cannot be made again. Of several ranks only the first writes."""
     flow, train, folder, ranks, labels = job.flow, job.train, job.folder, job.ranks, job.labels
     config, mine = _config(job), slice(None)
     evolution: Evolution | None = None
-    listeners: list[Any] = [] if ranks is not None else [_KeepLastCheckpoint(folder)]
+    listeners: list[Any] = []
     if ranks is not None:
         ranks.told_by_first("the folder is ready")
         mine = ranks.share(len(train.x)).slice
     if job.first:
-        listeners.append(_BeginRun(folder, config, replace))
+        listeners.append(_FolderListener(folder, config, replace=replace, keep=ranks is None))
         if train.pictures:
             from sliceflow.cli.evolution import Evolution
 
@@ -181,27 +181,23 @@ def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bo
         _write_fit(job, evolution, config)
 
 
-class _KeepLastCheckpoint:
-    """A listener that keeps the checkpoint at the last step, until the whole run is written."""
+class _FolderListener:
+    """At the first step it replaces an earlier run; at the last it keeps the checkpoint.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    So a fit that fails before its first step replaces nothing, and one that is killed while its files
+    are written can be resumed.
+    """
+
+    def __init__(self, folder: RunFolder, config: dict[str, Any], *, replace: bool, keep: bool) -> None:
+        self._folder, self._config, self._replace, self._keep = folder, config, replace, keep
+        self._begun = False
 
     def __call__(self, event: Event) -> None:
-        if event.steps_done == event.steps_total:
-            self._folder.keep_checkpoint()
-
-
-class _BeginRun:
-    """A listener that replaces an earlier run at the first step; a fit that fails before does not."""
-
-    def __init__(self, folder: RunFolder, config: dict[str, Any], replace: bool) -> None:
-        self._folder, self._config, self._replace, self._begun = folder, config, replace, False
-
-    def __call__(self, _: object) -> None:
         if not self._begun:
             self._folder.begin(self._config, force=self._replace)
             self._begun = True
+        if self._keep and event.steps_done == event.steps_total:
+            self._folder.keep_checkpoint()
 
 
 def _gather_kept(flow: Any, ranks: Ranks | None) -> int:

@@ -1,4 +1,4 @@
-"""What a fit would take, without running it: stages, memory, time."""
+"""The stages, memory and time that a fit would take, without running it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from sliceflow.pictures.plan import choose_amplifier, choose_clusters, direction
 
 __all__ = ["Plan", "long_fit", "plan"]
 
-_PROBE = 4096  # particles, and data, that a step is timed with on a GPU
-_LONG = 120.0  # seconds: longer fits come with flags that make them short
-_FEW, _SMALL = 2000, 32  # particles, and pixels of a side, that are short
+_PROBE = 4096  # particles, and rows of data, in the steps timed on a GPU
+_LONG = 120.0  # seconds: for longer fits, shorter settings are suggested
+_FEW, _SMALL = 2000, 32  # particles, and pixels of a side, of the shorter settings
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimates; `bytes` are of the particles, the data and the model, `seconds` of the steps alone.
+    """Estimates. `bytes` counts the particles, the data and the model, `seconds` only the steps.
 
-    `shorter` are flags, and the seconds they would leave of a fit that takes minutes.
+    For a fit that takes minutes, `shorter` maps flags to the seconds a fit with them would take.
     """
 
     stages: list[str]
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def ways(self) -> list[str]:
-        """The shorter ones in words."""
+        """The shorter settings in words."""
         return [f"{flags} takes about {seconds_text(s)}" for flags, s in self.shorter.items()]
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Plan:
                 f"particles: {self.particles}",
                 f"device:    {self.device}",
                 f"memory:    about {self.bytes / 2**30:.2f} GiB{free}",
-                f"time:      about {seconds_text(self.seconds)}, by some steps that were timed",
+                f"time:      about {seconds_text(self.seconds)}, from a few timed steps",
                 *(f"shorter:   {text}" for text in self.ways),
                 "nothing was written",
             )
@@ -67,9 +67,9 @@ class Plan:
 
 
 def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -> Plan:
-    """What fitting `flow` to the data takes. Some steps are timed, on some of the data.
+    """What fitting `flow` to the data takes. A few steps are timed, on some of the data.
 
-    The settings are those that `flow` came from; without them there is no word of shorter ones.
+    `settings` are those that `flow` came from; without them no shorter ones are suggested.
     """
     device = resolve_device(flow.device)
     job, amplifier, classes = _job(flow, data, labels)
@@ -86,7 +86,7 @@ def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -
 
 
 def long_fit(flow: Any, data: Data, labels: Any, settings: Settings) -> str:
-    """What to say before a fit on a CPU that takes minutes, and how to make it short; else nothing."""
+    """A note for a fit that takes minutes on a CPU, with shorter settings; else nothing."""
     job, _, _ = _job(flow, data, labels)
     if resolve_device(flow.device).type != "cpu" or job.seconds < _LONG / 4:  # or on the slowest
         return ""
@@ -98,7 +98,7 @@ def long_fit(flow: Any, data: Data, labels: Any, settings: Settings) -> str:
 
 
 def _job(flow: Any, data: Data, labels: Any, shape: Sequence[int] = ()) -> tuple[Job, float, int]:
-    """The fit of the data, or of pictures like them of another shape; its amplifier, its classes."""
+    """The job of fitting the data, or such pictures of another shape; its amplifier and classes."""
     n = len(data.x) * (2 if getattr(flow, "mirror", False) else 1)
     m = flow.n_particles or default_particles(n)
     shape = shape or data.x.shape[1:3]
@@ -121,7 +121,7 @@ def _job(flow: Any, data: Data, labels: Any, shape: Sequence[int] = ()) -> tuple
 def _time(
     flow: Any, data: Data, labels: Any, settings: Settings | None, job: Job
 ) -> tuple[float, dict[str, float]]:
-    """Seconds of a fit; if they are many and of a CPU, flags that make it short, with theirs."""
+    """Seconds of a fit; for a long one on a CPU also shorter settings, with their seconds."""
     if resolve_device(flow.device).type != "cpu":
         return _by_steps(flow, data, labels, job), {}
     pace, out = speed(flow, data, job), dict[str, float]()
@@ -146,7 +146,7 @@ def _time(
 def _classes(
     flow: Any, data: Data, labels: Any, m: int, n: int, shape: Sequence[int]
 ) -> tuple[float, int]:
-    """How far apart classes of pictures are held, and how many there are; clusters are classes."""
+    """The amplifier for pictures, and the number of classes; clusters count as classes."""
     if not data.pictures or flow.observed is not None:
         return 0.0, 1
     if labels is None:
@@ -158,10 +158,10 @@ def _classes(
 
 
 def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
-    """Seconds by two steps of every stage, of some data: for a GPU, which `Job` does not know."""
+    """Seconds from two steps of every stage on some data: for a GPU, which `Job` cannot model."""
     some = np.linspace(0, len(data.x) - 1, min(_PROBE, len(data.x))).astype(int)
     few: dict[str, Any] = {"n_steps": 2} if not data.pictures else {"quality": 2}
-    if flow.transport == "auto":  # as all of the data have it
+    if flow.transport == "auto":  # what it is for all of the data
         few["transport"] = "sorted" if job.sorts else "histogram"
     if job.maps > 1:
         few |= {"n_clusters": job.maps} if labels is None else {"amplifier": math.inf}
@@ -170,7 +170,7 @@ def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
     moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]
     took: dict[str, float] = {}
     for name, before, after in zip(names, moments, moments[1:], strict=False):
-        took[name] = after - before  # of the last step: the first one compiles
+        took[name] = after - before  # the last step's: the first one compiles
     seen = min(job.particles, _PROBE) + len(some) * job.data // len(data.x)
-    whole = sum(took.get(work.name, 0.0) * work.steps for work in job.stages)  # names come again
+    whole = sum(took.get(work.name, 0.0) * work.steps for work in job.stages)  # names repeat
     return whole * (job.particles + job.data) / seen
