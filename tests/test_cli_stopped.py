@@ -17,7 +17,7 @@ pytest.importorskip("typer")
 from running import FEW, command, environment, inside, installed, refused
 from sliceflow.cli import evaluate, evolution, fit
 from sliceflow.cli.failures import Failed
-from sliceflow.cli.lock import Lock
+from sliceflow.cli.run_folder import Lock
 
 
 def interrupted(words, when, number=signal.SIGINT, before=()):

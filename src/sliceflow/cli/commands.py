@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -51,12 +51,20 @@ def _command(function: Any) -> Any:
     return app.command(cls=_Command)(with_exit_code(function))
 
 
-def _integer(help: str, *names: str, least: int = 1, **more: Any) -> Any:
-    return typer.Option(*names, metavar="<int>", min=least, help=help, **more)
+def _option(default: Any, help: str, **more: Any) -> Any:
+    return typer.Option(default, help=help, **more)
 
 
-def _real(help: str, **more: Any) -> Any:
-    return typer.Option(metavar="<float>", min=0, help=help, **more)
+def _integer(default: int | None, help: str, *names: str, least: int = 1, **more: Any) -> Any:
+    return typer.Option(default, *names, metavar="<int>", min=least, help=help, **more)
+
+
+def _real(default: float | None, help: str, **more: Any) -> Any:
+    return typer.Option(default, metavar="<float>", min=0, help=help, **more)
+
+
+def _switch(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(False, *names, help=help, **more)
 
 
 def _use_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -97,28 +105,34 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-Run = Annotated[Path, typer.Argument(help="A run folder, or a .sliceflow file.", show_default=False)]
-DataRoot = Annotated[
-    Path | None, typer.Option(help="Folder of the named sets; default: the variable SLICEFLOW_DATA.")
-]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
-Seed = Annotated[int, _integer("The same seed gives the same result.", least=0)]
-Force = Annotated[bool, typer.Option("--force", help="Replace what already exists.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress while fitting.")]
-Out = Annotated[Path, typer.Option(help="File or folder to write.", show_default=False)]
+_RUN: Any = typer.Argument(help="A run folder, or a .sliceflow file.", show_default=False)
+_DATA_ROOT = _option(None, "Folder of the named sets; default: the variable SLICEFLOW_DATA.")
+_DEVICE = _option("auto", "cpu, cuda, or auto: a GPU if there is one.")
+_SEED = _integer(0, "The same seed gives the same result.", least=0)
+_FORCE = _switch("Replace what already exists.", "--force")
+_JSON = _switch("Print one JSON object on stdout.", "--json")
+_DEBUG = _switch("Show the traceback of an error.", "--debug")
+_QUIET = _switch("Print nothing but errors.", "--quiet", "-q")
+_NO_PROGRESS = _switch("Show no progress while fitting.", "--no-progress")
+_OUT = _option(..., "File or folder to write.", show_default=False)
+_SOURCE: Any = typer.Argument(
+    help="digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are "
+    "classes); a .npy, .npz or .csv file.",
+    show_default=False,
+    autocompletion=_complete_source,
+)
+_CONFIG = _option(
+    None, "TOML file with these flags; flags override it.", callback=_use_config, is_eager=True
+)
+_BY_SIZE: Any = {"show_default": "by size"}
+_PARTS = "The known part of pictures to complete: top, bottom, left, right, border, center."
 Part = Literal["top", "bottom", "left", "right", "border", "center"]
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
+    version: bool = _switch("Show the version.", "--version", callback=_print_version, is_eager=True),
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -126,79 +140,44 @@ def _root(
 
 @_command
 def fit(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are "
-            "classes); a .npy, .npz or .csv file.",
-            show_default=False,
-            autocompletion=_complete_source,
-        ),
-    ],
-    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
-    quality: Annotated[
-        str, typer.Option(help="draft, standard, best, or the number of steps per stage.")
-    ] = "standard",
-    particles: Annotated[
-        int | None, _integer("Number of particles; default: 10,000 or more, by the data.")
-    ] = None,
-    conditional: Annotated[bool, typer.Option("--conditional", help="Fit by class.")] = False,
-    target: Annotated[str | None, typer.Option(help="The label column of a table.")] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(metavar="<str>", help="Leave this column out; repeatable.")
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="<str>", help="Keep this column, and only rows with a number in it; repeatable."
-        ),
-    ] = None,
-    size: Annotated[int | None, _integer("Crop the middle square and resize it to this side.")] = None,
-    observed: Annotated[
-        Part | None,
-        typer.Option(
-            metavar="<part>",
-            help="The known part of pictures to complete: top, bottom, left, right, border, center.",
-        ),
-    ] = None,
-    schedule: Annotated[
-        str, typer.Option(help='auto, mnist, cifar10, celeba, or text such as "1[1] 4[4,3] 8[5]".')
-    ] = "auto",
-    amplifier: Annotated[
-        float | None,
-        _real(
-            "How strongly classes are separated; inf gives each class its own maps.",
-            show_default="by size",
-        ),
-    ] = None,
-    clusters: Annotated[
-        int | None,
-        _integer("Clusters of pictures without labels; 1 means none.", show_default="by size"),
-    ] = None,
-    mirror: Annotated[bool, typer.Option("--mirror", help="Also fit the mirror images.")] = False,
-    data_root: DataRoot = None,
-    holdout: Annotated[float, _real("Share of your own data held out for measuring.", max=0.9)] = 0.1,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")
-    ] = False,
-    device: Device = "auto",
-    seed: Seed = 0,
-    checkpoint_every: Annotated[float, _real("Seconds between checkpoints.")] = 60.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with these flags; flags override it.", callback=_use_config, is_eager=True
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show stages, memory and time; write nothing.")
-    ] = False,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    no_progress: NoProgress = False,
-    debug: Debug = False,
+    source: str = _SOURCE,
+    out: Path | None = _option(None, "Run folder; default: runs/NAME."),
+    quality: str = _option("standard", "draft, standard, best, or the number of steps per stage."),
+    particles: int | None = _integer(
+        None, "Number of particles; default: 10,000 or more, by the data."
+    ),
+    conditional: bool = _switch("Fit by class.", "--conditional"),
+    target: str | None = _option(None, "The label column of a table."),
+    drop: list[str] | None = _option(None, "Leave this column out; repeatable.", metavar="<str>"),
+    keep: list[str] | None = _option(
+        None, "Keep this column, and only rows with a number in it; repeatable.", metavar="<str>"
+    ),
+    size: int | None = _integer(None, "Crop the middle square and resize it to this side."),
+    observed: Part | None = _option(None, _PARTS, metavar="<part>"),
+    schedule: str = _option(
+        "auto", 'auto, mnist, cifar10, celeba, or text such as "1[1] 4[4,3] 8[5]".'
+    ),
+    amplifier: float | None = _real(
+        None, "How strongly classes are separated; inf gives each class its own maps.", **_BY_SIZE
+    ),
+    clusters: int | None = _integer(
+        None, "Clusters of pictures without labels; 1 means none.", **_BY_SIZE
+    ),
+    mirror: bool = _switch("Also fit the mirror images.", "--mirror"),
+    data_root: Path | None = _DATA_ROOT,
+    holdout: float = _real(0.1, "Share of your own data held out for measuring.", max=0.9),
+    skip_broken: bool = _switch("Leave out pictures that cannot be read.", "--skip-broken"),
+    device: str = _DEVICE,
+    seed: int = _SEED,
+    checkpoint_every: float = _real(60.0, "Seconds between checkpoints."),
+    resume: bool = _switch("Resume an interrupted run.", "--resume"),
+    config: Path | None = _CONFIG,
+    dry_run: bool = _switch("Show stages, memory and time; write nothing.", "--dry-run"),
+    force: bool = _FORCE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    no_progress: bool = _NO_PROGRESS,
+    debug: bool = _DEBUG,
 ) -> None:
     """Fit data into a run folder: model, samples, an animation, measures, a report."""
     flags = dict(locals())
@@ -222,16 +201,16 @@ def fit(
 
 @_command
 def sample(
-    run: Run,
-    out: Out,
-    n: Annotated[int, _integer("Number of samples.", "--n", "-n")] = 64,
-    label: Annotated[str | None, typer.Option(help="Only this class.")] = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    run: Path = _RUN,
+    out: Path = _OUT,
+    n: int = _integer(64, "Number of samples.", "--n", "-n"),
+    label: str | None = _option(None, "Only this class."),
+    device: str = _DEVICE,
+    seed: int = _SEED,
+    force: bool = _FORCE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    debug: bool = _DEBUG,
 ) -> None:
     """Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."""
     from sliceflow.cli.sample import sample as draw
@@ -242,21 +221,17 @@ def sample(
 
 @_command
 def inpaint(
-    run: Run,
-    picture: Annotated[
-        Path, typer.Argument(help="A picture, a folder of them, .npy or .npz.", show_default=False)
-    ],
-    out: Out,
-    n: Annotated[int, _integer("Completions of each picture.", "--n", "-n")] = 8,
-    resize: Annotated[
-        bool, typer.Option("--resize", help="Resize pictures to the model's size.")
-    ] = False,
-    device: Device = "auto",
-    seed: Seed = 0,
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    run: Path = _RUN,
+    picture: Path = typer.Argument(help="A picture, a folder, .npy or .npz.", show_default=False),
+    out: Path = _OUT,
+    n: int = _integer(8, "Completions of each picture.", "--n", "-n"),
+    resize: bool = _switch("Resize pictures to the model's size.", "--resize"),
+    device: str = _DEVICE,
+    seed: int = _SEED,
+    force: bool = _FORCE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    debug: bool = _DEBUG,
 ) -> None:
     """Complete pictures with a model that was fitted with --observed."""
     from sliceflow.cli.sample import inpaint as complete
@@ -267,15 +242,13 @@ def inpaint(
 
 @_command
 def evaluate(
-    run: Run,
-    against: Annotated[
-        str | None, typer.Option(help="Other data to compare with: a set, a folder, a file.")
-    ] = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    run: Path = _RUN,
+    against: str | None = _option(None, "Other data to compare with: a set, a folder, a file."),
+    data_root: Path | None = _DATA_ROOT,
+    device: str = _DEVICE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    debug: bool = _DEBUG,
 ) -> None:
     """Measure a run's samples, each number with its floor; saved in the run, unless --against."""
     from sliceflow.cli.evaluate import evaluate_run
@@ -285,7 +258,7 @@ def evaluate(
 
 
 @_command
-def report(run: Run, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+def report(run: Path = _RUN, json: bool = _JSON, quiet: bool = _QUIET, debug: bool = _DEBUG) -> None:
     """Rebuild report.html, one self-contained page, from the files of a run."""
     from sliceflow.cli.report import write_report
     from sliceflow.cli.run_folder import RunFolder
@@ -295,7 +268,7 @@ def report(run: Run, json: Json = False, quiet: Quiet = False, debug: Debug = Fa
 
 
 @_command
-def info(run: Run, json: Json = False, debug: Debug = False) -> None:
+def info(run: Path = _RUN, json: bool = _JSON, debug: bool = _DEBUG) -> None:
     """Show what a run folder or a model file holds."""
     from sliceflow.cli.info import run_info
 
@@ -304,7 +277,7 @@ def info(run: Run, json: Json = False, debug: Debug = False) -> None:
 
 
 @_command
-def datasets(data_root: DataRoot = None, json: Json = False, debug: Debug = False) -> None:
+def datasets(data_root: Path | None = _DATA_ROOT, json: bool = _JSON, debug: bool = _DEBUG) -> None:
     """List the named sets, and which of them are found."""
     from sliceflow.cli.info import datasets_found
 
@@ -317,7 +290,7 @@ def datasets(data_root: DataRoot = None, json: Json = False, debug: Debug = Fals
 
 
 @_command
-def doctor(data_root: DataRoot = None, json: Json = False, debug: Debug = False) -> None:
+def doctor(data_root: Path | None = _DATA_ROOT, json: bool = _JSON, debug: bool = _DEBUG) -> None:
     """Show versions, devices, memory, data sets, and how to install what is missing."""
     from sliceflow.cli.info import system_info
 
@@ -331,13 +304,13 @@ def doctor(data_root: DataRoot = None, json: Json = False, debug: Debug = False)
 
 @_command
 def demo(
-    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
-    device: Device = "auto",
-    force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    no_progress: NoProgress = False,
-    debug: Debug = False,
+    out: Path = _option(Path("runs/demo"), "Run folder."),
+    device: str = _DEVICE,
+    force: bool = _FORCE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    no_progress: bool = _NO_PROGRESS,
+    debug: bool = _DEBUG,
 ) -> None:
     """Fit scikit-learn's digits by class, in under a minute, and write the report."""
     from sliceflow.cli.fit import fit as run

@@ -24,8 +24,7 @@ from sliceflow.cli.evaluate import Measures
 from sliceflow.cli.failures import Failed, as_flags
 from sliceflow.cli.info import installed_version
 from sliceflow.cli.interrupts import DelayedInterrupt
-from sliceflow.cli.lock import Lock
-from sliceflow.cli.run_folder import RunFolder
+from sliceflow.cli.run_folder import Lock, RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import write_csv
 from sliceflow.metrics.floors import few

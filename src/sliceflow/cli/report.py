@@ -39,10 +39,9 @@ def write_report(folder: RunFolder) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "seconds": seconds_text}
     page = environment.get_template("report.html.j2").render(
         title=f"{config['data']['name']}: a sliced-Wasserstein flow",
-        summary=_summary(config),
         config=config,
         data=config["data"],
         **_samples(folder, config["data"]),
@@ -61,18 +60,6 @@ def write_report(folder: RunFolder) -> Path:
     )
     folder.write_text("report.html", page + "\n")
     return folder / "report.html"
-
-
-def _summary(config: dict[str, Any]) -> list[str]:
-    out = [f"Fitted on {config['data']['what']}"]
-    if "seconds" in config:
-        out.append(
-            f"{config['particles']:,} particles, {config['steps']:,} steps, "
-            f"{seconds_text(config['seconds'])} on {config['device']}"
-        )
-    if config["data"]["held_out"]:
-        out.append(f"{config['data']['held_out']:,} more kept for measuring")
-    return out
 
 
 def _samples(folder: RunFolder, data: dict[str, Any]) -> dict[str, Any]:

@@ -8,22 +8,63 @@ import os
 import shlex
 import shutil
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from sliceflow.cli.failures import Failed, WrongUsage, as_flags
-from sliceflow.cli.lock import Lock
 from sliceflow.storage.files import write_whole
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
 
-__all__ = ["RunFolder", "check_new"]
+__all__ = ["Lock", "RunFolder", "check_new"]
 
 _FIT_AGAIN = "fit the run again"
+
+
+class Lock:
+    """A lock on a run folder, held by one process at a time.
+
+    The system releases it when the process ends, however it ends: the file that a killed process
+    leaves behind locks nothing.
+    """
+
+    NAME = ".lock"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / self.NAME
+        self._lock = FileLock(self._path, fallback_to_soft=False)
+
+    def take(self) -> None:
+        """Take the lock, or fail if another process has it. A missing folder has no lock yet."""
+        if self._lock.is_locked or not self._path.parent.is_dir():
+            return
+        try:
+            self._lock.acquire(timeout=0.2)  # time to try again if a holder has just removed the file
+        except Timeout as error:
+            holder = ""
+            with suppress(OSError, ValueError):
+                holder = f": process {int(self._path.read_text())}"
+            raise Failed(
+                f"another fit is writing to {self._path.parent}{holder}",
+                "wait until it has ended, or pass another --out",
+            ) from error
+        except OSError:  # a folder that cannot be written to fails later, with a better message
+            return
+        with suppress(OSError):
+            self._path.write_text(f"{os.getpid()}\n")
+
+    def close(self) -> None:
+        """Release the lock, and remove its file."""
+        if self._lock.is_locked:
+            with suppress(OSError):
+                self._path.unlink()
+            self._lock.release()
 
 
 class RunFolder:
