@@ -80,7 +80,7 @@ def _use_config(context: typer.Context, path: Path | None) -> Path | None:
     values = {name.replace("-", "_"): value for name, value in values.items()}
     known = {str(p.name) for p in context.command.params} - {"config", "help"}
     for name in sorted(set(values) - known):
-        raise typer.BadParameter(f"{path} has {name!r}, which is none of {', '.join(sorted(known))}")
+        raise typer.BadParameter(f"{path} has {name!r}, which is not one of {', '.join(sorted(known))}")
     context.default_map = {**(context.default_map or {}), **values}
     return path
 

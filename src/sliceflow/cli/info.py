@@ -1,4 +1,4 @@
-"""``sliceflow info``, ``datasets`` and ``doctor``: what is there. Nothing is fitted or written."""
+"""``sliceflow info``, ``datasets`` and ``doctor``: they only look, and write nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["datasets_found", "installed_version", "run_info", "system_info"]
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
-    "cli": {"typer": "typer", "rich": "rich", "pandas": "pandas", "jinja2": "jinja2"},
+    "tables": {"pandas": "pandas"},
+    "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
 }
