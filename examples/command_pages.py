@@ -1,11 +1,11 @@
-"""Bring the pages in docs/commands up to date: real output of every command, and a table of its flags.
+"""Update the pages in docs/commands: real output of every command, and a table of its flags.
 
-    python examples/command_pages.py            # runs every command of the pages: minutes
+    python examples/command_pages.py            # runs every command on the pages: minutes
     python examples/command_pages.py fit        # up to that page
-    python examples/command_pages.py --flags    # the tables alone
+    python examples/command_pages.py --flags    # only the tables of flags
 
-Lines of a ```console block that begin with "$ " are run in a folder of their own, page after page;
-what they say takes the place of the lines below them.
+Lines of a ```console block that begin with "$ " are run in a temporary folder, page after page. Their
+output replaces the lines below them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 PAGES = Path(__file__).parent.parent / "docs" / "commands"
-# A page may use what those before it have made.
+# A page may use the files of the pages before it.
 ORDER = ("fit", "sample", "inpaint", "evaluate", "report", "info", "datasets", "doctor", "demo")
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FLAGS = re.compile(r"(?<=<!-- flags -->\n).*?(?=<!-- end of flags -->)", re.DOTALL)
@@ -52,11 +52,11 @@ def flags(verb: str) -> str:
 
 
 def run(text: str, folder: Path) -> str:
-    """A block with its commands run anew in the folder."""
+    """A block with fresh output of its commands, run in the folder."""
     out = []
     for line in text.splitlines():
         if not line.startswith("$ "):
-            continue  # what it said before
+            continue  # old output
         words = line[2:].split("  #")[0]
         print(words, flush=True)
         here = os.environ | {
@@ -73,7 +73,7 @@ def run(text: str, folder: Path) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """What the pages' commands are fed with: folders of pictures, tables, a half of a picture."""
+    """Make the input of the commands: folders of pictures, tables, half of a picture."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_iris
@@ -111,7 +111,7 @@ def prepare(folder: Path) -> None:
 def main() -> None:
     """Rewrite the pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--flags", action="store_true", help="the tables alone; nothing is run")
+    parser.add_argument("--flags", action="store_true", help="only the tables; nothing is run")
     parser.add_argument("last", nargs="?", choices=ORDER, default=ORDER[-1], help="the last page")
     arguments = parser.parse_args()
     only_flags = arguments.flags

@@ -389,11 +389,11 @@ def test_the_film_shows_pictures_of_all_classes(tmp_path):
 
 
 def test_the_film_of_coloured_pictures_shows_all_classes_too(tmp_path):
-    write = pytest.importorskip("sliceflow.cli.fit")._write_evolution
+    write = pytest.importorskip("sliceflow.cli.evolution").write_evolution
     shade = 25 * np.arange(10, dtype=np.uint8)
     pictures = np.zeros((64, 2, 2, 3), np.uint8) + shade[np.arange(64) * 10 // 64, None, None, None]
     film = SimpleNamespace(pictures=lambda: [np.zeros_like(pictures), pictures])
-    write(film, SimpleNamespace(x=pictures, n_pixel_values=256), tmp_path)
+    write(film, SimpleNamespace(x=pictures, n_pixel_values=256), tmp_path / "evolution.gif")
     with pytest.importorskip("PIL.Image").open(tmp_path / "evolution.gif") as frames:
         frames.seek(frames.n_frames - 1)
         assert set(shade.tolist()) <= set(np.unique(np.asarray(frames.convert("L"))).tolist())

@@ -33,7 +33,7 @@ FOR_ALL = ("errors", "devices", "caches", "dataframes")
 ENTRY_POINTS = ("__init__", "__main__")  # they import everything, and only for users
 
 # Private names that are still used from another folder: (module, name). Delete each when it is gone.
-PRIVATE_NAMES_IN_USE: set[tuple[str, str]] = {("sliceflow.cli.fit", "_options")}
+PRIVATE_NAMES_IN_USE: set[tuple[str, str]] = set()
 
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, in spite of their names
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import sliceflow
 from running import FEW, environment, inside, installed, refused
 from sliceflow import ImageFlow, SlicedWassersteinFlow
 from sliceflow.cli import commands, data
-from sliceflow.cli.display import _Pace, sparkline
+from sliceflow.cli.progress import ProgressPanel, _Pace, sparkline
 from sliceflow.cli.table import read_csv
 from sliceflow.datasets import load
 from sliceflow.pictures.layout import MASKS
@@ -110,7 +111,7 @@ def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
     assert installed("sample", folder, "--n", 5, "--label", 3, "--out", page).returncode == 0
     with Image.open(page) as grid:
         assert grid.size == ((3 * 9 - 1) * 7, (2 * 9 - 1) * 7)
-    refused(inside("sample", folder, "--label", 3, "--out", page), 2, "there already", "--force")
+    refused(inside("sample", folder, "--label", 3, "--out", page), 2, "already exists", "--force")
     result = inside("sample", folder, "--n", 4, "--out", tmp_path / "four", "--json")
     assert json.loads(result.stdout)["n"] == 4
     assert sorted(p.name for p in (tmp_path / "four").iterdir()) == ["0.png", "1.png", "2.png", "3.png"]
@@ -174,17 +175,6 @@ def test_pictures_are_brought_to_the_levels_of_others(kind):
     assert np.array_equal(digits.like(other).x, other.x)
     assert digits.like(digits) is digits
     assert np.allclose(other.rows(), digits.rows(), atol=0.005)
-
-
-def test_a_compressed_model_is_small_and_repeated_by_its_command(digits_run, tmp_path):
-    words = ("fit", "digits", "--conditional", *FEW, "--quiet")
-    whole, small = digits_run[0], tmp_path / "small"
-    assert inside(*words, "--compress", 0.2, "--out", small).returncode == 0
-    size = [(run / "model.sliceflow").stat().st_size for run in (whole, small)]
-    assert size[1] < size[0] / 3
-    assert "--compress 0.2" in json.loads((small / "config.json").read_text())["command"]
-    assert inside("sample", small, "--n", 4, "--out", tmp_path / "four.npz").returncode == 0
-    refused(inside(*words, "--compress", 0, "--out", tmp_path / "no"), 2, "--compress 0", "0.1")
 
 
 def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
@@ -384,7 +374,7 @@ def test_the_shell_completes(typed, offered, pictures):
 
 def test_flags_offer_what_the_library_has():
     assert commands.SETS == data.NAMES
-    assert {one.value for one in commands.Observed} == set(MASKS)
+    assert set(get_args(commands.Part)) == set(MASKS)
 
 
 def test_the_pace_leaves_out_the_first_step_which_compiles(monkeypatch):
@@ -397,9 +387,9 @@ def test_the_pace_leaves_out_the_first_step_which_compiles(monkeypatch):
     pace = _Pace()
     for done, clock in ((1, 50.0), (2, 51.0), (3, 52.0)):
         monkeypatch.setattr("time.monotonic", lambda clock=clock: clock)
-        pace.hear(Event(done))
-    assert pace.left(Event(3)) == "8.0 s"
-    assert pace.rate(Event(3)) == 100
+        pace.update(Event(done))
+    assert pace.time_left(Event(3)) == "8.0 s"
+    assert pace.particles_per_second(Event(3)) == 100
 
 
 def test_a_sparkline_survives_what_is_no_number():
@@ -411,11 +401,10 @@ def test_the_panel_fits_a_narrow_terminal_and_keeps_its_words():
     import torch
     from rich.console import Console
 
-    from sliceflow.cli.display import Panel
     from sliceflow.engine.events import Event
 
     console = Console(file=io.StringIO(), force_terminal=True, width=34, color_system=None)
-    panel = Panel(console, [("8×8 pixels, patches of 5×5", 60)])
+    panel = ProgressPanel(console, [("8×8 pixels, patches of 5×5", 60)])
     event = Event("8×8[5]", 0, 4, 5, 60, torch.tensor(0.25), 1.0, torch.empty(2, 100))
     panel(event)
     panel.close()

@@ -19,8 +19,8 @@ from running import FEW, command, environment, inside, installed, refused
         (("fit", ""), 2, ("''", "digits, mnist")),
         (("fit", "empty"), 1, ("empty holds no pictures", "pass a folder")),
         (("fit", "words.txt"), 1, ("words.txt is not", "pass a folder")),
-        (("fit", "empty.csv"), 1, ("empty.csv is empty", "a line of names")),
-        (("fit", "words.csv"), 1, ("no column of numbers", "'a'")),
+        (("fit", "empty.csv"), 1, ("empty.csv is empty", "a row of column names")),
+        (("fit", "words.csv"), 1, ("no numeric column", "'a'")),
         (("fit", "digits", "--quality", "fine"), 2, ("'fine'", "number of steps")),
         (("fit", "digits", "--particles", "0"), 2, ("--particles", "--help")),
         (("fit", "digits", "--particles", "9", "--conditional"), 2, ("10 classes", "10 or more")),
@@ -122,7 +122,7 @@ def test_a_damaged_file_of_a_run_is_named(digits_run, tmp_path):
     ):
         (run / "samples.npz").write_bytes(part)
         for word in ("report", "evaluate"):
-            refused(inside(word, run), 1, "samples.npz is damaged", "fit the run anew")
+            refused(inside(word, run), 1, "samples.npz is damaged", "fit the run again")
 
 
 def test_debug_shows_where_it_happened(tmp_path):

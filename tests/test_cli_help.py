@@ -38,6 +38,6 @@ def test_every_flag_is_shown_whole_and_no_switch_takes_a_value(monkeypatch, verb
 def test_defaults_are_shown_also_where_they_depend_on_the_data(monkeypatch):
     text = " ".join(shown(monkeypatch, "fit", width=120).replace("│", " ").split())
     assert re.search(r"--amplifier .*? own maps\. \[default: \(by size\)\] --clusters", text)
-    assert re.search(r"--clusters .*? is none\. \[default: \(by size\)\] --mirror", text)
+    assert re.search(r"--clusters .*? means none\. \[default: \(by size\)\] --mirror", text)
     assert "[default: standard]" in text
     assert '"1[1] 4[4,3] 8[5]"' in text  # brackets are no markup

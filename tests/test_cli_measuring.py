@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("typer")
 
 from running import inside
-from sliceflow.cli.display import Lines
+from sliceflow.cli.progress import ProgressLines
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets import load
 from sliceflow.engine.events import Event
@@ -58,11 +58,11 @@ def test_the_distance_that_is_shown_last_is_not_that_of_an_axis_step(sorted_run)
     known = json.loads(inside("info", run, "--json").stdout)
     assert (known["last sliced distance"], known["in stage"]) == (history[-3]["distance"], "flow")
     said = re.search(r"It goes from .*?\. Bands", (run / "report.html").read_text())[0]
-    assert f"to {history[-3]['distance']:.3g} at the last of stage flow" in said
+    assert f"to {history[-3]['distance']:.3g} at the last step of stage flow" in said
 
 
 def test_single_pixels_are_axes_too(capsys):
-    say = Lines()
+    say = ProgressLines()
     way = (("1×1[1]", 3.0), ("1×1[1]", 2.0), ("8×8[2]", 0.5), ("8×8[1]", 1e-9))
     for done, (stage, distance) in enumerate(way, 1):
         say(Event(stage, done - 1, 0, done, 4, torch.tensor(distance), 1.0, torch.empty(2, 5)))

@@ -39,6 +39,19 @@ def test_the_report_shows_all_that_is_promised_with_text_for_what_is_drawn(digit
     assert "sliceflow fit digits --out" in page
 
 
+def test_names_are_escaped_on_the_page(tmp_path):
+    from running import FEW, inside
+
+    rows = "".join(f"{i / 7},{i % 5},{'uv'[i % 2]}\n" for i in range(40))
+    (tmp_path / "t.csv").write_text("<b>a,c&d,kind\n" + rows)
+    words = ("--target", "kind", *FEW, "--out", tmp_path / "run")
+    assert inside("fit", tmp_path / "t.csv", *words).returncode == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<b>" not in page
+    assert "&lt;b&gt;a" in page
+    assert "c&amp;d over &lt;b&gt;a" in page
+
+
 def seen(page, tmp_path, width, scheme):
     """What Chromium measured of the page in a window of this width, and what its console said."""
     measuring = (

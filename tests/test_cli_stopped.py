@@ -15,9 +15,9 @@ from PIL import Image
 pytest.importorskip("typer")
 
 from running import FEW, command, environment, inside, installed, refused
-from sliceflow.cli import evaluate, fit
+from sliceflow.cli import evaluate, evolution, fit
 from sliceflow.cli.failures import Failed
-from sliceflow.cli.lock import Lock
+from sliceflow.cli.run_folder import Lock
 
 
 def interrupted(words, when, number=signal.SIGINT, before=()):
@@ -55,7 +55,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_samples(tmp_path):
     refused(inside("report", stopped), 2, "has not ended", "--resume")
     refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
     other = inside(*words, "--seed", 1, "--out", stopped, "--resume")
-    refused(other, 2, "--seed is 1, and was 0", "--resume")
+    refused(other, 2, "--seed is 1, but the run in", "was started with 0", "--resume")
     result = installed(*words, "--out", stopped, "--resume")
     assert result.returncode == 0, result.stderr
     assert not (stopped / "checkpoint").exists()
@@ -114,25 +114,29 @@ def test_a_run_that_was_killed_while_it_was_measured_is_finished(
     killed_in((evaluate, moment), run, monkeypatch, tmp_path)
     model = (run / "model.sliceflow").read_bytes()
     words = ("fit", "digits", *FEW, "--conditional", "--out", run)
-    refused(inside(*words), 2, "is not empty", "--resume goes on")
+    refused(inside(*words), 2, "is not empty", "--resume continues")
     result = inside(*words, "--resume")
     assert result.returncode == 0, result.stderr
-    assert "has ended; it is measured now" in result.stdout
+    assert "has ended; measuring it now" in result.stdout
     assert "300 particles, 48 steps" in result.stdout
     assert (run / "model.sliceflow").read_bytes() == model  # nothing was fitted
     assert {p.name for p in run.iterdir()} == {p.name for p in digits_run[0].iterdir()}
     refused(inside(*words, "--resume"), 2, "has ended", "sliceflow evaluate", "--force")
 
 
-@pytest.mark.parametrize("moment", ["_write_fit", "_write_samples", "_write_evolution"])
+@pytest.mark.parametrize(
+    "moment",
+    [(fit, "_write_fit"), (fit, "_write_samples"), (evolution, "write_evolution")],
+    ids=lambda moment: moment[1],
+)
 def test_a_run_that_was_killed_while_it_was_written_goes_on(digits_run, tmp_path, monkeypatch, moment):
     run = tmp_path / "run"
-    killed_in((fit, moment), run, monkeypatch, tmp_path)
+    killed_in(moment, run, monkeypatch, tmp_path)
     assert (run / "checkpoint" / "last.checkpoint").exists()
     assert not (run / "checkpoint" / "fit.checkpoint").exists()
     result = inside("fit", "digits", *FEW, "--conditional", "--out", run, "--resume")
     assert result.returncode == 0, result.stderr
-    assert "starts anew" not in result.stdout
+    assert "starts from the beginning" not in result.stdout
     assert same_samples(run, digits_run[0])
     assert {p.name for p in run.iterdir()} == {p.name for p in digits_run[0].iterdir()}
 
@@ -174,7 +178,7 @@ def test_a_second_fit_that_began_before_the_folder_was_there_refuses(tmp_path, m
     words = ("fit", "digits", *FEW, "--quiet", "--out", run)
     refused(inside(*words), 1, "another fit", str(os.getpid()))
     (run / "samples.csv").write_text("of that fit")
-    other.give_back()
+    other.close()
     monkeypatch.setattr(fit, "read", read)
     refused(inside(*words), 2, "it holds samples.csv")
 
@@ -184,12 +188,12 @@ def test_a_lock_is_given_back_and_locks_nothing_afterwards(tmp_path):
     one.take()
     with pytest.raises(Failed, match="another fit"):
         two.take()
-    one.give_back()
+    one.close()
     assert list(tmp_path.iterdir()) == []
     two.take()
     two.take()  # its own
-    two.give_back()
-    two.give_back()
+    two.close()
+    two.close()
     Lock(tmp_path / "nowhere").take()
     assert not (tmp_path / "nowhere").exists()
 

@@ -1,6 +1,7 @@
 """Tables with bad cells: what is left out is counted and said, and much is left out only on demand."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def table(tmp_path):
 
 def test_most_rows_are_not_left_out_without_being_asked(table, tmp_path):
     result = inside("fit", table, *FEW, "--quiet", "--out", tmp_path / "run")
-    refused(result, 1, "294 of 300 rows", "'income' 294", "'age' 3 (1 no number, such as 'unknown')")
+    refused(result, 1, "294 of 300 rows", "'income' 294", "'age' 3 (1 not a number, such as 'unknown')")
     assert "hint: --drop income leaves that column out; --keep income" in result.stderr
     assert not (tmp_path / "run").exists()
 
@@ -38,9 +39,9 @@ def test_a_bad_cell_costs_its_row_and_not_its_column(table):
     assert len(labels) == 297
     assert notes == [
         "left out the column 'income', as --drop says",
-        "left out the column 'town', which is not numbers (300 cells, such as 'town 0')",
-        "left out 3 of 300 rows, with cells that are missing or no number: "
-        "'age' 3 (1 no number, such as 'unknown')",
+        "left out the column 'town', which is not numeric (300 cells, such as 'town 0')",
+        "left out 3 of 300 rows, with missing or non-numeric cells: "
+        "'age' 3 (1 not a number, such as 'unknown')",
     ]
 
 
@@ -80,3 +81,40 @@ def test_labels_that_are_mostly_missing_are_said(tmp_path):
     (tmp_path / "few.csv").write_text("a,kind\n" + rows)
     result = inside("fit", tmp_path / "few.csv", "--target", "kind", "--out", tmp_path / "run")
     refused(result, 1, "16 of 20 rows", "'kind' 16", "leave --target out")
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"a,b\n1,2\n\n3\n", ("row 3 has 1 cells, but the first row has 2", "fix that row")),
+        (b"a,b\n1,2,3\n", ("row 2 has 3 cells", "fix that row")),
+        (b"a,a\n1,2\n", ("two columns of the same name", "rename one")),
+        (b"a,b\n", ("column names but no rows", "add rows")),
+        ("ä,b\n1,2\n".encode("latin-1"), ("not UTF-8 text", "save it as UTF-8")),
+    ],
+    ids=["short row", "long row", "same names", "no rows", "encoding"],
+)
+def test_a_table_that_cannot_be_read_is_said_with_its_row(tmp_path, raw, said):
+    (tmp_path / "t.csv").write_bytes(raw)
+    refused(inside("fit", tmp_path / "t.csv", "--out", tmp_path / "run"), 1, "t.csv", *said)
+
+
+def test_cells_are_read_exactly_and_words_for_nothing_in_any_spelling(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "a;b\n0.1;1\n0.30000000000000004; 2\n;\n  nA ;3\nNULL;4\n1e-7;true\n7;5\n8;6\n"
+    )
+    x, _, _, notes = read_csv(tmp_path / "t.csv")
+    assert x.tolist() == [[0.1, 1], [0.30000000000000004, 2], [7, 5], [8, 6]]
+    assert notes == [
+        "left out 3 of 7 rows, with missing or non-numeric cells: "
+        "'a' 2, 'b' 1 (1 not a number, such as 'true')"
+    ]
+
+
+@pytest.mark.parametrize(("module", "verb"), [("pandas", "fit"), ("jinja2", "report")])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    table, digits_run, tmp_path, monkeypatch, module, verb
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    words = {"fit": (table, "--out", tmp_path / "run"), "report": (digits_run[0],)}[verb]
+    refused(inside(verb, *words), 1, f"needs {module}", "pip install 'sliceflow[cli]'")

@@ -92,7 +92,7 @@ def test_files_of_early_versions_do_not_tell(tmp_path):
     container.write(tmp_path / "m", text, tensors)
     flow = load(tmp_path / "m", device="cpu")
     assert holds_data(flow) is None
-    assert said(tmp_path / "m").startswith("not known if the maps hold any")
+    assert said(tmp_path / "m").startswith("unknown whether the maps hold any")
     flow.save(tmp_path / "again")
     assert container.read(tmp_path / "again")[0]["rows"] is None
 

@@ -1,7 +1,7 @@
-"""How long a fit takes on a CPU: a model of a step, and some steps that say how fast this CPU is.
+"""How long a fit takes on a CPU: a model of a step, and a few timed steps for this CPU's speed.
 
-The constants are those of one core, measured for pictures of 28×28 and 53×37 and for tables of 2 to
-300 columns; of nine steps in ten the model is off by less than a factor of two.
+The constants were measured on one core, for pictures of 28×28 and 53×37 and for tables of 2 to 300
+columns. For nine steps in ten the model is off by less than a factor of two.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sliceflow.vectors.options import VectorOptions
 
 __all__ = ["Job", "Work", "speed"]
 
-_STEP = 2.6e-3  # seconds of any step
-_MAPS = 3.2e-5  # of each direction's map that is kept, for pictures
-_COUNT, _SORT = 1.4e-8, 7e-8  # of each projected value, by bins or sorted
-_TURN = 4.5e-11  # of each product in a projection
-_DRAW = 6e-10  # of drawing a rotation, by the cube of its side
-_BUDGET = 0.04  # seconds that a step of the timed run may take by the model
-_TIMED = 5  # steps of it
+_STEP = 2.6e-3  # seconds for any step
+_MAPS = 3.2e-5  # for each direction's map that is kept, with pictures
+_COUNT, _SORT = 1.4e-8, 7e-8  # for each projected value, by histogram or sorted
+_TURN = 4.5e-11  # for each product in a projection
+_DRAW = 6e-10  # for drawing a rotation, times the cube of its side
+_BUDGET = 0.04  # seconds that the model allows for a timed step
+_TIMED = 5  # steps that are timed
 
 
 @dataclass(frozen=True)
 class Work:
-    """A stage: its name, its steps, the directions of each, and the values that one sees."""
+    """A stage: its name, its steps, the directions per step, and the values each direction sees."""
 
     name: str
     steps: int
@@ -40,7 +40,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Job:
-    """A fit: its stages, particles, data, whether it sorts, and the maps that each direction has."""
+    """A fit: its stages, particles, data, transport, and maps per direction."""
 
     stages: Sequence[Work]
     pictures: bool
@@ -51,11 +51,11 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """Of all steps, by the model."""
+        """The model's time for all steps."""
         return sum(work.steps * self.step(work) for work in self.stages)
 
     def step(self, work: Work) -> float:
-        """Of a step of that stage."""
+        """The model's seconds for a step of that stage."""
         sorts = self.sorts or work.name == "axis"
         looked = sum(n if sorts else min(n, MOST) for n in (self.particles, self.data))
         values = float(work.directions) * (looked + self.particles)  # all particles are moved
@@ -65,10 +65,10 @@ class Job:
 
 
 def speed(flow: Any, data: Data, job: Job) -> float:
-    """How much longer a step takes here than the model says; about a second goes into the answer.
+    """How much longer a step takes here than the model says. Finding out takes about a second.
 
-    The finest stage that the budget allows is run, on some particles and data; of a table, some of the
-    columns. The least of its times counts: other programs may have disturbed the others.
+    It runs the finest stage that the budget allows, on some particles and data, and on some of the
+    columns of a table. The shortest time counts: other programs may have disturbed the others.
     """
     few, work = _affordable(job)
     rows = np.linspace(0, len(data.x) - 1, min(few.data, len(data.x))).astype(int)
@@ -83,7 +83,7 @@ def speed(flow: Any, data: Data, job: Job) -> float:
         more |= {"n_steps": _TIMED, "options": replace(flow.options or VectorOptions(), n_axis_steps=0)}
     probe = clone(flow).set_params(n_particles=few.particles, **more)
     probe.fit(x)
-    took = np.diff(probe.history_["seconds"])  # but for the first step, which compiles
+    took = np.diff(probe.history_["seconds"])  # without the first step, which compiles
     return float(took.min()) / few.step(work)
 
 
@@ -95,7 +95,7 @@ def _sides(work: Work) -> tuple[int, int]:
 def _affordable(job: Job) -> tuple[Job, Work]:
     """The stage to time, and a fit so small that its step is within the budget."""
     stages = sorted((w for w in job.stages if w.name != "axis"), key=job.step, reverse=True)
-    if not job.pictures:  # a flow of fewer columns
+    if not job.pictures:  # a flow with fewer columns
         one = stages[0]
         stages = [
             replace(one, directions=2 * d, side=d) for d in (one.side, 300, 100, 30) if d <= one.side

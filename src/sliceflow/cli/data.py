@@ -1,4 +1,4 @@
-"""What a command fits or measures with: pictures, or the numbers of a table. Only reading."""
+"""The data that a command fits or measures with: pictures, or the numbers of a table."""
 
 from __future__ import annotations
 
@@ -24,13 +24,19 @@ __all__ = ["NAMES", "Data", "check_source", "read"]
 
 NAMES = ("digits", *sets.SETS)
 
-_LEAST_TO_HOLD_OUT = 100  # rows; of fewer, all are fitted
+_LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
 _TABLES = (".csv", ".tsv")
+_HINTS = {
+    BrokenPictureError: "fix or remove that file, or pass --skip-broken",
+    MixedSizesError: "pass --size 32, or any other: it crops the middle square and resizes it",
+    MissingSetError: "name the folder that holds the set with --data-root, or set SLICEFLOW_DATA",
+    DatasetError: "pass a folder of pictures, or a .npy, .npz or .csv file",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Pictures (n, h, w[, c]) or rows (n, d), with labels where there are any.
+    """Pictures (n, h, w[, c]) or rows (n, d), with labels if there are any.
 
     `columns` are the names of a table's columns, and None for pictures. `notes` say what was left out.
     """
@@ -56,27 +62,27 @@ class Data:
         return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
 
     @property
-    def brightest(self) -> float:
-        """What a white pixel is: 1 of real numbers, else the highest level."""
+    def white(self) -> float:
+        """The value of a white pixel: 1 for real numbers, else the highest pixel value."""
         return 1.0 if self.x.dtype.kind == "f" else self.n_pixel_values - 1.0
 
     def rows(self, x: np.ndarray | None = None) -> np.ndarray:
-        """These data, or `x` like them, as the metrics want them: rows of numbers near 1.
+        """These data, or `x` like them, as rows of numbers near 1 for the metrics.
 
-        Pixels are in [-1, 1], in float32, and columns in units of the data's spread.
+        Pixels are in [-1, 1], in float32, and columns in units of the data's standard deviation.
         """
         x = self.x if x is None else x
         if self.pictures:
-            scaled = np.multiply(x.reshape(len(x), -1), 2 / self.brightest, dtype=np.float32)
+            scaled = np.multiply(x.reshape(len(x), -1), 2 / self.white, dtype=np.float32)
             return np.asarray(np.subtract(scaled, 1, out=scaled))
         spread = self.x.std(axis=0)
         return np.asarray((x - self.x.mean(axis=0)) / np.where(spread > 0, spread, 1))
 
     def like(self, other: Data) -> Data:
-        """The same pictures in the other's kind of pixels: as many values, or real numbers."""
-        if not self.pictures or (self.brightest, self.x.dtype) == (other.brightest, other.x.dtype):
+        """The same pictures with the other's kind of pixels: as many values, or real numbers."""
+        if not self.pictures or (self.white, self.x.dtype) == (other.white, other.x.dtype):
             return self
-        x = self.x * (other.brightest / self.brightest)
+        x = self.x * (other.white / self.white)
         x = x if other.x.dtype.kind == "f" else x.round()
         return replace(self, x=x.astype(other.x.dtype), n_pixel_values=other.n_pixel_values)
 
@@ -86,7 +92,7 @@ class Data:
 
 
 def check_source(source: str) -> None:
-    """Refuse what is no set and no path."""
+    """Refuse what is neither a named set nor a path."""
     if not source.strip() or not (source in NAMES or Path(source).expanduser().exists()):
         raise WrongUsage(
             f"{source!r} is neither a known set nor an existing path",
@@ -106,10 +112,10 @@ def read(
     skip_broken: bool = False,
     holdout: float = 0.1,
 ) -> tuple[Data, Data | None]:
-    """The data to fit, and those to measure with: a set's test split, else a held-out share.
+    """The data to fit, and those to measure with: the test split of a set, else a held-out share.
 
-    Which rows are held out depends on nothing but their number. Of a table all columns of numbers are
-    read but those to `drop`, or exactly `columns`; `read_csv` says what `keep` is.
+    Which rows are held out depends only on their number. From a table all numeric columns are read
+    except those to `drop`, or exactly `columns`; see `read_csv` for `keep`.
     """
     check_source(source)
     path, named = Path(source).expanduser(), source in NAMES
@@ -117,44 +123,38 @@ def read(
         if size is not None:
             raise WrongUsage(f"--size is for pictures; {source} is a table", "leave it out")
         x, labels, names, notes = read_csv(path, target, columns, drop=drop, keep=keep)
-        return _held_out(Data(path.stem, x, labels, columns=names, notes=tuple(notes)), holdout)
+        return _hold_out(Data(path.stem, x, labels, columns=names, notes=tuple(notes)), holdout)
     if target is not None:
         raise WrongUsage("--target is for tables", "use --conditional for pictures with labels")
     if drop or keep:
         raise WrongUsage(f"--{'drop' if drop else 'keep'} is for columns of tables", "leave it out")
     if size is not None and (source != "celeba" if named else path.is_file()):
         raise WrongUsage(f"--size is for folders and celeba, not for {source}", "leave it out")
-    train = _pictures(source, "train", root, size, skip_broken)
+    train = _read_pictures(source, "train", root, size, skip_broken)
     if not named:
-        return _held_out(train, holdout)
+        return _hold_out(train, holdout)
     try:
-        return train, _pictures(source, "test", root, size, skip_broken)
+        return train, _read_pictures(source, "test", root, size, skip_broken)
     except Failed:  # CelebA without its list of splits, a missing file
-        return _held_out(train, holdout)
+        return _hold_out(train, holdout)
 
 
-def _pictures(source: str, split: str, root: Path | None, size: int | None, skip_broken: bool) -> Data:
-    """Pictures by name or path; what was skipped is noted, what is wrong comes with the flag for it."""
+def _read_pictures(
+    source: str, split: str, root: Path | None, size: int | None, skip_broken: bool
+) -> Data:
+    """Pictures by name or path, with a note on skipped ones; an error comes with the flag for it."""
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             found = load(source, split, root, size=size, skip_broken=skip_broken)
-    except BrokenPictureError as error:
-        raise Failed(error.fact, "mend or remove that file, or pass --skip-broken") from error
-    except MixedSizesError as error:
-        cure = "pass --size 32, or any other: it crops the middle square and resizes it"
-        raise Failed(error.fact, cure) from error
-    except MissingSetError as error:
-        cure = "name the folder that holds the set with --data-root, or set SLICEFLOW_DATA"
-        raise Failed(error.fact, cure) from error
-    except DatasetError as error:
-        cure = "pass a folder of pictures, or a .npy, .npz or .csv file"
-        raise Failed(error.fact, cure) from error
+    except (DatasetError, MissingSetError) as error:
+        hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
+        raise Failed(error.fact, hint) from error
     notes = tuple(str(warning.message) for warning in heard)
     return Data(found.name, found.images, found.labels, found.n_pixel_values, notes=notes)
 
 
-def _held_out(data: Data, share: float) -> tuple[Data, Data | None]:
+def _hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
     n = len(data.x)
     count = round(share * n)
     if count == 0 or n < _LEAST_TO_HOLD_OUT:

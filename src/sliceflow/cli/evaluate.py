@@ -1,31 +1,34 @@
-"""How good a run's samples are, with the floor beside every number; and pictures nearest to them."""
+"""``sliceflow evaluate``: the quality of a run's samples, with the floor beside every number."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sliceflow import metrics
-from sliceflow.cli.data import Data
-from sliceflow.datasets import sets
+from sliceflow.cli.data import Data, read
+from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.run_folder import RunFolder
+from sliceflow.cli.settings import Settings
+from sliceflow.datasets import available, sets
 from sliceflow.metrics.floors import subsample
 
-__all__ = ["Measure", "Measures", "draw_neighbours", "measure"]
+__all__ = ["Measure", "Measures", "draw_neighbours", "evaluate_run", "measure", "number"]
 
 _MOST = 2000  # rows of each kind
-_LEAST = 10  # of fewer nothing can be said
+_LEAST = 10  # with fewer, no measure is meaningful
 _WORK = 1e11  # rows times data times columns, for distances between all pairs
-_LEARNT = 5000  # rows that the classifier of `accuracy` learns from, without a GPU
+_TO_LEARN = 5000  # rows that the classifier of `accuracy` is trained on, without a GPU
 _HELD_OUT = "held-out rows"
 _TREES = 20  # of the two-sample test
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of batched and of offline samples, what real rows score, and what would be best."""
+    """One number for batched and for offline samples, what real rows score, and the ideal value."""
 
     name: str
     batched: float | None
@@ -37,18 +40,13 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measures:
-    """All that was measured; `note` says with what."""
+    """All measures; `note` says what the samples were compared with."""
 
     measures: list[Measure]
     note: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {"measures": [asdict(m) for m in self.measures], "note": self.note}
-
-    @classmethod
-    def of(cls, value: dict[str, Any]) -> Measures:
-        """What `as_dict` made."""
-        return cls([Measure(**m) for m in value["measures"]], value["note"])
+        return asdict(self)
 
     def text(self) -> str:
         """A plain table."""
@@ -58,13 +56,10 @@ class Measures:
         rows += [
             (m.name, *map(number, (m.batched, m.offline, m.floor)), m.ideal) for m in self.measures
         ]
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
         lines = [
-            "  ".join(
-                c.ljust(w) if i == 0 else c.rjust(w)
-                for i, (c, w) in enumerate(zip(r, widths, strict=True))
-            )
-            for r in rows
+            "  ".join((name.ljust(first), *(c.rjust(w) for c, w in zip(cells, others, strict=True))))
+            for name, *cells in rows
         ]
         return "\n".join((*lines, self.note))
 
@@ -72,6 +67,74 @@ class Measures:
 def number(value: float | None) -> str:
     """Three digits, or a dash."""
     return "–" if value is None else f"{value:.3g}"
+
+
+def evaluate_run(run: Path, against: str | None, root: Path | None, device: str) -> Measures:
+    """Measure the run in a folder.
+
+    `against` are other data to compare with than the run's own held-out rows: a set, a path, or the
+    folder that holds the run's own set. Without it the result is saved in the run folder.
+    """
+    folder = RunFolder(run)
+    folder.check_finished()
+    settings = Settings.of(folder)
+    try:
+        train, test = read(settings.source, **settings.reading(root))
+    except Failed as error:
+        raise Failed(
+            f"the data of the run cannot be read again: {error}",
+            "run this where the run was made, with its data in place (--data-root for a named set)",
+        ) from error
+    called = _HELD_OUT
+    if against is not None:
+        test, called = _read_against(settings, against, root, train), f"rows of {against}"
+    flow: Any = RunFolder.model(run, device)
+    samples = folder.samples()
+    batched = samples["images" if train.pictures else "x"]
+    measures = measure(flow, train, test, batched=batched, labels=samples.get("labels"), called=called)
+    if against is not None and test is not None:
+        notes = (measures.note, *_note_on_fitted(test, train), *test.notes)
+        return replace(measures, note="; ".join(notes))
+    folder.write_json("evaluation.json", measures.as_dict())
+    draw_neighbours(batched, train, folder / "neighbours.png", mirror=settings.mirror)
+    return measures
+
+
+def _read_against(settings: Settings, against: str, root: Path | None, train: Data) -> Data:
+    """Data to compare with: the test split of a set, all of anything else."""
+    path = Path(against).expanduser()
+    if settings.source in sets.SETS and path.is_dir() and available(path)[settings.source]:
+        against, root = settings.source, path
+    resized = path.is_dir() or against == "celeba"
+    whole, held_out = read(
+        against,
+        root=root,
+        size=settings.size if resized else None,
+        columns=train.columns,
+        skip_broken=settings.skip_broken,
+        holdout=0,
+    )
+    test = whole if held_out is None else held_out
+    if test.x.shape[1:] != train.x.shape[1:]:
+        raise WrongUsage(
+            f"--against {against} has {test.what}, the run {train.what}",
+            "pass data like those that were fitted",
+        )
+    # An array file of whole pixels does not say how many values they have.
+    unsaid = path.suffix.lower() in (".npy", ".npz") and test.x.dtype.kind in "iu"
+    fewer = train.x.dtype.kind in "iu" and train.n_pixel_values < test.n_pixel_values
+    if train.pictures and unsaid and fewer and test.x.max() < train.n_pixel_values:
+        highest = train.n_pixel_values - 1
+        note = f"its pixels, 0 to {int(test.x.max())}, are taken as the run's, 0 to {highest}"
+        test = replace(test, n_pixel_values=train.n_pixel_values, notes=(note,))
+    return test.like(train)
+
+
+def _note_on_fitted(test: Data, train: Data) -> list[str]:
+    """A note on rows that were fitted: they say nothing about new ones."""
+    fitted = {row.tobytes() for row in np.ascontiguousarray(train.x)}
+    both = sum(row.tobytes() in fitted for row in np.ascontiguousarray(test.x.astype(train.x.dtype)))
+    return [f"not held out: {both} of the {len(test.x)} rows were fitted"] if both else []
 
 
 def measure(
@@ -83,96 +146,87 @@ def measure(
     labels: np.ndarray | None = None,
     called: str = _HELD_OUT,
 ) -> Measures:
-    """Batched samples and new ones against other rows; `labels` are the batched ones'.
+    """Compare batched samples, with their `labels`, and new ones with the rows of `test`.
 
-    The floor is what rows of the training data score in the samples' place. `called` is what the other
-    rows are: those of a run were not fitted.
+    The floor is what training rows score in place of the samples. `called` says what `test` is.
     """
-    from sliceflow.devices import resolve_device  # torch, which a report does without
+    from sliceflow.devices import resolve_device  # imports torch, which a report does not need
     from sliceflow.errors import from_tensor
 
     if test is None:
         return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
     n = min(_MOST, len(batched), len(train.x))
     if min(n, len(test.x)) < _LEAST:
-        return Measures(
-            [], f"not measured: {n} samples and {len(test.x)} {called}; {_LEAST} are needed"
-        )
+        counts = f"{n} samples and {len(test.x)} {called}"
+        return Measures([], f"not measured: {counts}; {_LEAST} are needed")
     device = str(resolve_device(flow.device))
     by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
-    predict, said = _recogniser(train, test, device) if by_class else (None, "")
-    whole = train.rows()
+    predict, by = _classifier(train, test, device) if by_class else (None, "")
+    rows = train.rows()
     battery = metrics.Battery(
-        whole,
+        rows,
         train.rows(test.x),
         predict=predict,
         test_labels=test.labels,
         n_trees=_TREES,
         most=n,
-        neighbours_of=int(np.clip(_WORK // whole.size, 50, _MOST)),
+        neighbours_of=int(np.clip(_WORK // rows.size, 50, _MOST)),
         device=device,
     )
-    kept = None if labels is None else subsample(labels, n)
-    scores = [battery.score(train.rows(subsample(batched, n)), kept)]
-    if getattr(flow, "observed", None) is not None:
-        scores.append({})  # such a flow completes pictures; it makes none
+    labels = None if labels is None else subsample(labels, n)
+    scores = [battery.score(train.rows(subsample(batched, n)), labels)]
+    if getattr(flow, "observed", None) is None:  # else the flow completes pictures, and makes none
+        y = subsample(train.labels, n) if by_class and train.labels is not None else None
+        made = np.asarray(from_tensor(flow.sample(n, y=y, random_state=1)))
+        scores.append(battery.score(train.rows(made), y))
     else:
-        asked = subsample(train.labels, n) if by_class and train.labels is not None else None
-        given = {} if asked is None else {"labels" if train.pictures else "y": asked}
-        scores.append(
-            battery.score(
-                train.rows(np.asarray(from_tensor(flow.sample(n, random_state=1, **given)))), asked
-            )
-        )
-    out = [
-        Measure(
-            name,
-            scores[0].get(name),
-            scores[1].get(name),
-            battery.floors.get(name),
-            ideal,
-            what
-            if called == _HELD_OUT
-            else what.replace("a held-out", "another").replace("held-out", "other"),
-        )
-        for name, (ideal, what) in metrics.MEANING.items()
-        if any(name in score for score in scores)
-    ]
+        scores.append({})
+    out = []
+    for name, (ideal, what) in metrics.MEANING.items():
+        if called != _HELD_OUT:
+            what = what.replace("a held-out", "another").replace("held-out", "other")
+        if any(name in score for score in scores):
+            batched_score, offline = (score.get(name) for score in scores)
+            out.append(Measure(name, batched_score, offline, battery.floors.get(name), ideal, what))
     unseen = battery.as_dict()["held-out rows"]
-    note = f"{n} samples and {unseen} {called}; floor: {n} training rows in the samples' place"
-    return Measures(out, note + said)
+    note = f"{n} samples and {unseen} {called}; floor: {n} training rows in place of the samples{by}"
+    return Measures(out, note)
 
 
-def _recogniser(train: Data, test: Data, device: str) -> tuple[Any, str]:
-    """What tells the classes of rows apart, trained on the data, and a word on it.
+def _classifier(train: Data, test: Data, device: str) -> tuple[Any, str]:
+    """A function that predicts the classes of rows, trained on the data, and a note on it.
 
-    On a GPU a network for pictures, kept in the cache; else a support vector machine.
+    On a GPU it is a network for pictures, kept in the cache; else a support vector machine.
     """
     if train.pictures and device.startswith("cuda") and train.x.dtype.kind in "iu":
-        cache = sets.root_folder(None) / "classifiers"
-        given = (train.x, train.labels, test.x, test.labels)
         network = metrics.train_classifier(
-            *given, n_pixel_values=train.n_pixel_values, device=device, cache=cache
+            train.x,
+            train.labels,
+            test.x,
+            test.labels,
+            n_pixel_values=train.n_pixel_values,
+            device=device,
+            cache=sets.root_folder(None) / "classifiers",
         )
 
         def predict(rows: np.ndarray) -> np.ndarray:  # back from `Data.rows`
-            pixels = ((rows + 1) * (train.brightest / 2)).round().astype(train.x.dtype)
+            pixels = ((rows + 1) * (train.white / 2)).round().astype(train.x.dtype)
             return network.predict(pixels.reshape(-1, *train.x.shape[1:]))
 
-        return predict, f"; accuracy by a network that learnt from {len(train.x)} pictures"
+        return predict, f"; accuracy by a network trained on {len(train.x)} pictures"
     from sklearn.svm import SVC
 
-    some = train.part(subsample(np.arange(len(train.x)), _LEARNT))
+    some = train.part(subsample(np.arange(len(train.x)), _TO_LEARN))
     machine = SVC(C=10).fit(train.rows(some.x), some.labels)
-    return machine.predict, f"; accuracy by a support vector machine of {len(some.x)} rows"
+    return machine.predict, f"; accuracy by a support vector machine trained on {len(some.x)} rows"
 
 
 def draw_neighbours(
     samples: np.ndarray, train: Data, path: Path, *, mirror: bool, n: int = 8, k: int = 5
 ) -> None:
-    """A row for each sample: itself, then apart its nearest training pictures. Tables have none.
+    """Draw a row for each sample: itself, then its nearest training pictures. Tables have none.
 
-    With `mirror`, training pictures are turned where that brings them nearer.
+    With `mirror`, training pictures are mirrored where that brings them nearer.
     """
     if not train.pictures:
         return
@@ -182,9 +236,9 @@ def draw_neighbours(
 
     first = samples[:n]
     found, _ = metrics.nearest_pictures(first, train.x, min(k, len(train.x)), mirror=mirror)
-    ours = grid(as_bytes(first[:, None], train.n_pixel_values), ground=None)
-    theirs = grid(as_bytes(found, train.n_pixel_values), ground=None)
-    page = Image.new(ours.mode, (ours.width * 3 // 2 + theirs.width, ours.height))
-    page.paste(ours, (0, 0))
-    page.paste(theirs, (ours.width * 3 // 2, 0))
+    left = grid(as_bytes(first[:, None], train.n_pixel_values), ground=None)
+    right = grid(as_bytes(found, train.n_pixel_values), ground=None)
+    page = Image.new(left.mode, (left.width * 3 // 2 + right.width, left.height))
+    page.paste(left, (0, 0))
+    page.paste(right, (left.width * 3 // 2, 0))
     page.save(path, optimize=True)

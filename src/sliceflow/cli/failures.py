@@ -1,7 +1,7 @@
-"""How a command fails: one line and a hint on stderr, and an exit code. No command lives here.
+"""How a command fails: one line and a hint on stderr, and an exit code.
 
-Commands raise `Failed` and `WrongUsage` where they know what to do about an error; what nobody foresaw
-is told as it is.
+Commands raise `Failed` and `WrongUsage` where they know what to do about an error. Unforeseen errors
+are shown as they are.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ import functools
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from sliceflow.cli.signals import told_to_stop
+from sliceflow.cli.interrupts import sigterm_as_interrupt
 
-if TYPE_CHECKING:
-    from sliceflow.errors import ParameterError
-
-__all__ = ["Failed", "WrongUsage", "guarded", "in_flags"]
+__all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "as_flags", "print_error", "with_exit_code"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
+INSTALL = "pip install 'sliceflow[cli]'"
+OPTIONAL = ("typer", "rich", "pandas", "jinja2", "PIL")  # modules of that extra
+_FLAGS = {
+    "n_particles": "particles",
+    "n_clusters": "clusters",
+    "n_steps": "quality",
+    "random_state": "seed",
+}
 
 
 class Failed(Exception):
@@ -35,62 +40,71 @@ class Failed(Exception):
 
 
 class WrongUsage(Failed):
-    """The command cannot be meant this way: exit code 2."""
+    """The command makes no sense this way: exit code 2."""
 
     code = 2
 
 
-def in_flags(error: ParameterError) -> WrongUsage:
-    """What the library says of a parameter, said of the flag that set it."""
-    flag = "--" + _FLAGS.get(error.name, error.name).replace("_", "-")
-    hint = "pass --device cpu" if error.name == "device" else "--help shows what each flag takes"
-    return WrongUsage(f"{flag} {error.value} {error.fact}", hint)
+@contextmanager
+def as_flags() -> Iterator[None]:
+    """Errors about a parameter of the library name the flag that set it."""
+    from sliceflow.errors import ParameterError
+
+    try:
+        yield
+    except ParameterError as error:
+        flag = "--" + _FLAGS.get(error.name, error.name).replace("_", "-")
+        hint = "pass --device cpu" if error.name == "device" else "--help shows what each flag takes"
+        raise WrongUsage(f"{flag} {error.value} {error.fact}", hint) from error
 
 
-def guarded(command: F) -> F:
-    """The command, with every error made one line, a hint and an exit code, unless ``debug=True``."""
+def with_exit_code(command: F) -> F:
+    """The command with every error turned into a line, a hint and an exit code.
+
+    With ``debug=True`` the traceback comes first.
+    """
 
     @functools.wraps(command)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        debug = kwargs.get("debug", False)
-        warnings.showwarning = _no_warning if kwargs.get("quiet", False) else _say_warning
+        warnings.showwarning = _ignore_warning if kwargs.get("quiet", False) else _print_warning
         try:
-            with told_to_stop():
+            with sigterm_as_interrupt():
                 return command(*args, **kwargs)
-        except KeyboardInterrupt as error:
-            _say(error, "interrupted", "nothing was finished; run it again", debug)
-            sys.exit(1)
-        except Failed as error:
-            _say(error, str(error), error.hint, debug)
-            sys.exit(error.code)
         except BrokenPipeError:
             sys.exit(1)
-        except OSError as error:
-            if error.filename is None:
-                message, hint = str(error), "--debug shows where it happened"
-            else:
-                message, hint = f"{error.filename}: {error.strerror}", "check that path"
-            _say(error, message, hint, debug)
-            sys.exit(1)
-        except Exception as error:
-            known = isinstance(error, (ValueError, MemoryError, ImportError, RuntimeError))
-            message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
-            _say(error, message, "--debug shows where it happened", debug)
-            sys.exit(1)
+        except (Exception, KeyboardInterrupt) as error:
+            if kwargs.get("debug", False):
+                traceback.print_exception(error)
+            print_error(*_described(error))
+            sys.exit(error.code if isinstance(error, Failed) else 1)
 
     return inner  # type: ignore[return-value]
 
 
-def _say(error: BaseException, message: str, hint: str, debug: bool) -> None:
-    if debug:
-        traceback.print_exception(error)
+def _described(error: BaseException) -> tuple[str, str]:
+    """The line and the hint for an error."""
+    if isinstance(error, Failed):
+        return str(error), error.hint
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "nothing was finished; run it again"
+    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
+        return f"this command needs {error.name}, which is not installed", INSTALL
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", "check that path"
+    known = isinstance(error, (ValueError, MemoryError, ImportError, RuntimeError, OSError))
+    message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
+    return message, "--debug shows where it happened"
+
+
+def print_error(message: str, hint: str) -> None:
+    """One line each on stderr."""
     print("error:", " ".join(message.split()), file=sys.stderr)
     print("hint:", " ".join(hint.split()), file=sys.stderr, flush=True)
 
 
-def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print("warning:", " ".join(str(message).split()), file=sys.stderr)
 
 
-def _no_warning(*_: Any, **__: Any) -> None:
+def _ignore_warning(*_: Any, **__: Any) -> None:
     pass

@@ -1,21 +1,20 @@
-"""Pictures as files: grids, single pictures, animations. Pixels only, nothing is fitted."""
+"""Pictures as files: grids, single pictures, animations."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["animation", "as_bytes", "by_class", "grid", "png", "single"]
+__all__ = ["animation", "as_bytes", "by_class", "grid", "single"]
 
-_SHOWN = 56  # pixels: a picture of fewer is shown larger
+_SHOWN = 56  # pixels: smaller pictures are enlarged
 
 
 def as_bytes(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
-    """Pictures (…, h, w[, c]) of any kind as 0 to 255."""
+    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255."""
     top = 1.0 if images.dtype.kind == "f" else n_pixel_values - 1.0
     return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
 
@@ -29,7 +28,7 @@ def single(image: np.ndarray) -> Image.Image:
 def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -> Image.Image:
     """Bytes (rows, columns, h, w[, c]) as one picture, each about `shown` pixels high.
 
-    `ground` is the grey between them; None is transparent, for pages that are light or dark.
+    `ground` is the grey between them; None is transparent, for light and dark pages.
     """
     n_rows, n_columns, h, w = images.shape[:4]
     colour = images if images.ndim == 5 else images[..., None]
@@ -49,7 +48,7 @@ def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -
 def by_class(
     images: np.ndarray, labels: np.ndarray | None, columns: int = 10
 ) -> tuple[np.ndarray, list[str]]:
-    """(rows, columns, h, w[, c]), a row for each class, and the classes; the first, not the best."""
+    """(rows, columns, h, w[, c]) with a row for each class, and the class names."""
     if labels is None:
         columns = min(columns, len(images))
         rows = min(columns, len(images) // columns)
@@ -59,15 +58,8 @@ def by_class(
     return np.stack([images[labels == c][:columns] for c in classes]), [str(c) for c in classes]
 
 
-def png(picture: Image.Image) -> bytes:
-    """The bytes of a .png file."""
-    stream = io.BytesIO()
-    picture.save(stream, "PNG", optimize=True)
-    return stream.getvalue()
-
-
 def animation(path: Path, frames: Sequence[Image.Image], milliseconds: int = 90) -> None:
-    """An endless .gif that rests at its last frame."""
+    """Write an endless .gif that pauses at its last frame."""
     times = [milliseconds] * (len(frames) - 1) + [2000]
     first, *rest = frames
     first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)

@@ -1,4 +1,4 @@
-"""What a fit would take, without running it: stages, memory, time."""
+"""The stages, memory and time that a fit would take, without running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from sliceflow.cli.cost import Job, Work, speed
 from sliceflow.cli.data import Data
-from sliceflow.cli.display import seconds_text
+from sliceflow.cli.progress import seconds_text
 from sliceflow.cli.settings import Settings
 from sliceflow.devices import free_memory, resolve_device
 from sliceflow.engine.planning import as_table
@@ -22,16 +22,16 @@ from sliceflow.vectors.plan import VectorPlan
 
 __all__ = ["Estimate", "long_fit", "plan"]
 
-_PROBE = 4096  # particles, and data, that a step is timed with on a GPU
-_LONG = 120.0  # seconds: longer fits come with flags that make them short
-_FEW, _SMALL = 2000, 32  # particles, and pixels of a side, that are short
+_PROBE = 4096  # particles, and rows of data, in the steps timed on a GPU
+_LONG = 120.0  # seconds: for longer fits, shorter settings are suggested
+_FEW, _SMALL = 2000, 32  # particles, and pixels of a side, of the shorter settings
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What a fit would take: its plan, the memory that is free, the seconds of its steps.
 
-    `shorter` are flags, and the seconds they would leave of a fit that takes minutes.
+    For a fit that takes minutes, `shorter` maps flags to the seconds a fit with them would take.
     """
 
     plan: VectorPlan | PicturePlan
@@ -55,7 +55,7 @@ class Estimate:
 
     @property
     def ways(self) -> list[str]:
-        """The shorter ones in words."""
+        """The shorter settings in words."""
         return [f"{flags} takes about {seconds_text(s)}" for flags, s in self.shorter.items()]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Estimate:
 def plan(flow: Any, data: Data, labels: Any, settings: Settings | None = None) -> Estimate:
     """What fitting `flow` to the data takes. Some steps are timed, on some of the data.
 
-    The settings are those that `flow` came from; without them there is no word of shorter ones.
+    `settings` are those that `flow` came from; without them no shorter ones are suggested.
     """
     whole = flow.plan(data.x, labels)
     took, ways = _time(flow, data, labels, settings, _job(whole))
@@ -105,7 +105,7 @@ def _job(plan: VectorPlan | PicturePlan) -> Job:
 def _time(
     flow: Any, data: Data, labels: Any, settings: Settings | None, job: Job
 ) -> tuple[float, dict[str, float]]:
-    """Seconds of a fit; if they are many and of a CPU, flags that make it short, with theirs."""
+    """Seconds of a fit; for a long one on a CPU also shorter settings, with their seconds."""
     if resolve_device(flow.device).type != "cpu":
         return _by_steps(flow, data, labels, job), {}
     pace, out = speed(flow, data, job), dict[str, float]()
@@ -128,10 +128,10 @@ def _time(
 
 
 def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
-    """Seconds by two steps of every stage, of some data: for a GPU, which `Job` does not know."""
+    """Seconds from two steps of every stage on some data: for a GPU, which `Job` cannot model."""
     some = np.linspace(0, len(data.x) - 1, min(_PROBE, len(data.x))).astype(int)
     few: dict[str, Any] = {"n_steps": 2} if not data.pictures else {"quality": 2}
-    if flow.transport == "auto":  # as all of the data have it
+    if flow.transport == "auto":  # what it is for all of the data
         few["transport"] = "sorted" if job.sorts else "histogram"
     if job.maps > 1:
         few |= {"n_clusters": job.maps} if labels is None else {"amplifier": math.inf}
@@ -140,7 +140,7 @@ def _by_steps(flow: Any, data: Data, labels: Any, job: Job) -> float:
     moments, names = [0.0, *probe.history_["seconds"]], probe.history_["stage"]
     took: dict[str, float] = {}
     for name, before, after in zip(names, moments, moments[1:], strict=False):
-        took[name] = after - before  # of the last step: the first one compiles
+        took[name] = after - before  # the last step's: the first one compiles
     seen = min(job.particles, _PROBE) + len(some) * job.data // len(data.x)
-    whole = sum(took.get(work.name, 0.0) * work.steps for work in job.stages)  # names come again
+    whole = sum(took.get(work.name, 0.0) * work.steps for work in job.stages)  # names repeat
     return whole * (job.particles + job.data) / seen

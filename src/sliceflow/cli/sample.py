@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.run_folder import RunFolder, new_file
+from sliceflow.cli.run_folder import RunFolder, check_new
 
 __all__ = ["inpaint", "sample"]
+
+_PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 def sample(
     run: Path, out: Path, *, n: int, label: str | None, device: str, seed: int, force: bool
 ) -> dict[str, Any]:
-    """New samples of a model into a picture, a folder of pictures, .npz or .csv; what was written."""
-    new_file(out, force=force)  # before torch is imported
+    """Write new samples to a picture, a folder of pictures, .npz or .csv; what was written."""
+    check_new(out, force=force)  # before torch is imported
     from sliceflow.errors import from_tensor
 
     flow: Any = RunFolder.model(run, device)
@@ -26,32 +28,24 @@ def sample(
             f"{run} completes pictures (--observed {flow.observed})", "use sliceflow inpaint"
         )
     pictures = hasattr(flow, "schedule_")
-    path = _target(out, pictures, force)
-    y = _label(flow, label, run)
+    _check_ending(out, pictures)
+    y = _class(flow, label, run)
     _check_memory(flow, n)
-    labels = flow.sampled_labels(n, seed) if y is None else np.full(n, y)
+    x, labels = flow.sample(n, y=y, random_state=seed, return_y=True)
+    x = np.asarray(from_tensor(x))
     if pictures:
-        x = from_tensor(flow.sample(n, y=labels, random_state=seed))
-        _write_pictures(path, x, flow.n_pixel_values, labels)
+        _write_pictures(out, x, flow.n_pixel_values, labels)
     else:
-        x = np.asarray(from_tensor(flow.sample(n, y=labels, random_state=seed)))
-        _write_rows(path, x, *_columns(run, x.shape[1]), labels)
-    return {"out": str(path), "n": n, "label": label, "seed": seed}
+        _write_rows(out, x, *_columns(run, x.shape[1]), labels)
+    return {"out": str(out), "n": n, "label": label, "seed": seed}
 
 
 def inpaint(
-    run: Path,
-    given: Path,
-    out: Path,
-    *,
-    n: int,
-    resize: bool,
-    device: str,
-    seed: int,
-    force: bool,
+    run: Path, given: Path, out: Path, *, n: int, resize: bool, device: str, seed: int, force: bool
 ) -> dict[str, Any]:
-    """Completions of a picture, a folder of pictures or an array; what was written."""
-    path = _target(out, True, force)
+    """Write completions of a picture, a folder of pictures or an array; what was written."""
+    _check_ending(out, pictures=True)
+    check_new(out, force=force)
     from sliceflow.errors import from_tensor
 
     flow: Any = RunFolder.model(run, device)
@@ -62,22 +56,22 @@ def inpaint(
     pictures = _read_pictures(given, flow, resize)
     _check_memory(flow, n * len(pictures))
     done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
-    # In a grid the given picture stands first, in a folder or an array there are only completions.
-    if path.suffix.lower() == ".png":
+    # A grid shows the given picture first; a folder or an array holds completions only.
+    if out.suffix.lower() == ".png":
         from sliceflow.cli.grid import as_bytes, grid
 
         hidden = pictures.astype(done.dtype)  # a copy
         n_pixel_values = flow.layout_.n_pixel_values
         hidden[:, ~flow.observed_] = 0.5 if n_pixel_values is None else n_pixel_values // 2
         shown = np.concatenate((hidden[:, None], done), axis=1)
-        grid(as_bytes(shown, flow.n_pixel_values)).save(path, optimize=True)
+        grid(as_bytes(shown, flow.n_pixel_values)).save(out, optimize=True)
     else:
-        _write_pictures(path, done.reshape(-1, *done.shape[2:]), flow.n_pixel_values, None)
-    return {"out": str(path), "pictures": len(pictures), "n": n, "seed": seed}
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), flow.n_pixel_values, None)
+    return {"out": str(out), "pictures": len(pictures), "n": n, "seed": seed}
 
 
 def _check_memory(flow: Any, n: int) -> None:
-    """Refuse at once more samples than could ever be held."""
+    """Refuse more samples than memory could ever hold."""
     from sliceflow.devices import need_memory, resolve_device
     from sliceflow.errors import NotEnoughMemoryError
 
@@ -85,38 +79,34 @@ def _check_memory(flow: Any, n: int) -> None:
     try:
         need_memory(12 * n * d, resolve_device(flow.device), f"{n} samples need", "")
     except NotEnoughMemoryError as error:
-        raise Failed(
-            error.fact, "pass a smaller --n, and more than once with another --seed"
-        ) from error
+        hint = "pass a smaller --n, several times with different --seed"
+        raise Failed(error.fact, hint) from error
 
 
-def _label(flow: Any, label: str | None, run: Path) -> Any:
-    """The class of the model that is written like this."""
+def _class(flow: Any, label: str | None, run: Path) -> Any:
+    """The class of the model that is written like `label`."""
     if label is None:
         return None
-    classes = list(getattr(flow, "classes_", ()))
+    classes = {str(c): c for c in getattr(flow, "classes_", ())}
     if not classes:
         raise WrongUsage(f"{run} was fitted without labels", "leave --label out")
-    named = {str(c): c for c in classes}
-    if label not in named:
-        raise WrongUsage(f"{run} has no class {label!r}", f"its classes: {', '.join(named)}")
-    return named[label]
+    if label not in classes:
+        raise WrongUsage(f"{run} has no class {label!r}", f"its classes: {', '.join(classes)}")
+    return classes[label]
 
 
-def _target(out: Path, pictures: bool, force: bool) -> Path:
-    """Where to write, if the ending says something that can be written."""
-    endings = (".png", ".npz", "") if pictures else (".csv", ".npz")
-    if out.suffix.lower() not in endings:
+def _check_ending(out: Path, pictures: bool) -> None:
+    """Refuse an ending that does not say what to write."""
+    if out.suffix.lower() not in ((".png", ".npz", "") if pictures else (".csv", ".npz")):
         kinds = "a .png, an .npz or a folder" if pictures else "a .csv or an .npz"
         raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name {kinds}")
-    return new_file(out, force=force)
 
 
 def _write_pictures(path: Path, x: np.ndarray, n_pixel_values: int, labels: np.ndarray | None) -> None:
     from sliceflow.cli.grid import as_bytes, grid, single
 
     if path.suffix.lower() == ".npz":
-        _write_arrays(path, {"images": x} | ({} if labels is None else {"labels": labels}))
+        _write_arrays(path, labels, images=x)
         return
     shown = as_bytes(x, n_pixel_values)
     if path.suffix.lower() == ".png":
@@ -126,33 +116,33 @@ def _write_pictures(path: Path, x: np.ndarray, n_pixel_values: int, labels: np.n
         grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
         return
     path.mkdir(exist_ok=True)
-    for old in path.glob("*.png"):  # with --force: fewer samples leave none of the old ones
+    for old in path.glob("*.png"):  # with --force: the samples of an earlier command
         if old.stem.isdigit():
             old.unlink()
     for i, picture in enumerate(shown):
         single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
 
 
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with path.open("wb") as stream:  # by its name alone numpy would add .npz to .NPZ
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-
-
 def _write_rows(
     path: Path, x: np.ndarray, columns: list[str], target: str, labels: np.ndarray | None
 ) -> None:
     if path.suffix.lower() == ".npz":
-        given = {} if labels is None else {"labels": labels}
-        _write_arrays(path, {"x": x, "columns": np.array(columns)} | given)
+        _write_arrays(path, labels, x=x, columns=np.array(columns))
         return
     from sliceflow.cli.table import write_csv
 
-    table: dict[str, list[object]] = {name: x[:, i].tolist() for i, name in enumerate(columns)}
+    table = dict(zip(columns, x.T.tolist(), strict=True))
     write_csv(path, table if labels is None else table | {target: labels.tolist()})
 
 
+def _write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
+    arrays |= {} if labels is None else {"labels": labels}
+    with path.open("wb") as stream:  # given a name, numpy would add .npz to .NPZ
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+
+
 def _columns(run: Path, d: int) -> tuple[list[str], str]:
-    """The names of a table's columns and of its column of labels, as far as they are known."""
+    """The names of a table's columns and of its column of labels, where they are known."""
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")
         names = config["data"]["columns"]
@@ -167,7 +157,6 @@ def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
 
     from sliceflow.datasets import DatasetError, load
 
-    layout = flow.layout_
     if not given.exists():
         raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
     if given.suffix.lower() in (".npy", ".npz"):
@@ -175,34 +164,28 @@ def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
             return load(given).images
         except DatasetError as error:
             raise Failed(error.fact, "pass pictures like those that were fitted") from error
-    files = (
-        sorted(f for f in given.iterdir() if f.suffix.lower() in _ENDINGS)
-        if given.is_dir()
-        else [given]
-    )
+    files = [given]
+    if given.is_dir():
+        files = sorted(file for file in given.iterdir() if file.suffix.lower() in _PICTURE_FILES)
     if not files:
-        raise Failed(f"{given} holds no pictures", f"put {', '.join(_ENDINGS)} files there")
-    out = []
+        raise Failed(f"{given} holds no pictures", f"put {', '.join(_PICTURE_FILES)} files there")
+    layout, out = flow.layout_, []
+    size = (layout.width, layout.height)
     for file in files:
         try:
             with Image.open(file) as stored:
                 picture = stored.convert("L" if layout.shape[0] == 1 else "RGB")
         except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise Failed(f"{file} cannot be read: {error}", "mend it, or remove it") from error
-        if picture.size != (layout.width, layout.height):
+            raise Failed(f"{file} cannot be read: {error}", "fix or remove that file") from error
+        if picture.size != size:
             if not resize:
-                raise WrongUsage(
-                    f"{file} is {picture.width}x{picture.height}, the model's pictures are "
-                    f"{layout.width}x{layout.height}",
-                    "pass --resize",
-                )
-            picture = picture.resize((layout.width, layout.height), Image.Resampling.LANCZOS)
+                own = f"{picture.width}x{picture.height}"
+                fact = f"{file} is {own}, the model's pictures are {size[0]}x{size[1]}"
+                raise WrongUsage(fact, "pass --resize")
+            picture = picture.resize(size, Image.Resampling.LANCZOS)
         out.append(np.asarray(picture))
     values = np.stack(out) / 255.0
     values = values[..., None] if layout.channels == 1 else values
-    if layout.n_pixel_values is None:
-        return np.asarray(values.astype(layout.dtype))
-    return np.asarray((values * (layout.n_pixel_values - 1)).round().astype(layout.dtype))
-
-
-_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+    if layout.n_pixel_values is not None:
+        values = (values * (layout.n_pixel_values - 1)).round()
+    return np.asarray(values.astype(layout.dtype))

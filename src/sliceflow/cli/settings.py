@@ -1,8 +1,9 @@
-"""What a fit is asked for: the values of flags, and the estimator they describe. Nothing runs."""
+"""The settings of a fit: the values of its flags, and the estimator they describe."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sliceflow.cli.data import Data
-from sliceflow.cli.failures import Failed, WrongUsage, in_flags
-from sliceflow.cli.run_folder import RunFolder, command_of
+from sliceflow.cli.failures import Failed, WrongUsage, as_flags
+from sliceflow.cli.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Settings"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
-# Even knots are many before `compress` keeps those that stand where maps bend; the maps of sorted
-# particles would stay as they are.
-_TO_COMPRESS = {"transport": "histogram", "n_knots": 1024}
 _PICTURES_ONLY = ("size", "observed", "schedule", "clusters", "mirror", "conditional")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a fit depends on but the data themselves; the fields are the flags."""
+    """Everything that a fit depends on except the data themselves. The fields are the flags."""
 
     source: str
     out: str | None = None
@@ -44,7 +42,6 @@ class Settings:
     amplifier: float | None = None
     clusters: int | None = None
     mirror: bool = False
-    compress: float | None = None
     device: str = "auto"
     seed: int = 0
     holdout: float = 0.1
@@ -53,64 +50,88 @@ class Settings:
 
     @classmethod
     def of(cls, folder: RunFolder) -> Settings:
-        """Those of the run in a folder."""
+        """The settings of the run in a folder."""
         try:
             values = folder.read_json("config.json")["settings"]
-            if values.get("amplifier") == "inf":
-                values["amplifier"] = math.inf
-            lists = {k: tuple(values[k]) for k in ("drop", "keep") if k in values}
-            return cls(**values | lists)
+            lists = {name: tuple(values[name]) for name in ("drop", "keep") if name in values}
+            amplifier = {"amplifier": math.inf} if values.get("amplifier") == "inf" else {}
+            return cls(**values | lists | amplifier)
         except (KeyError, TypeError) as error:
             raise Failed(
-                f"{folder / 'config.json'} has no settings of this version: {error}", "fit the run anew"
+                f"{folder / 'config.json'} has no settings of this version: {error}",
+                "fit the run again",
             ) from error
 
     def as_json(self) -> dict[str, Any]:
         """The fields; JSON has no infinity."""
         return asdict(self) | ({"amplifier": "inf"} if self.amplifier == math.inf else {})
 
+    def changed(self) -> dict[str, Any]:
+        """The flags that differ from their defaults."""
+        flags = fields(self)[1:]
+        return {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the fit."""
+        words = ["sliceflow", "fit", self.source]
+        for name, value in self.changed().items():
+            flag = f"--{name.replace('_', '-')}"
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [flag] if one is True else [flag, str(one)]
+        return shlex.join(words)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder: --out, else runs/ and the name of the data."""
+        return Path(self.out or Path("runs", Path(self.source).expanduser().resolve().stem))
+
+    def reading(self, root: Path | None = None) -> dict[str, Any]:
+        """What `read` takes; `root` replaces --data-root."""
+        own = None if self.data_root is None else Path(self.data_root).expanduser()
+        names = ("size", "target", "drop", "keep", "skip_broken", "holdout")
+        return {"root": root or own} | {name: getattr(self, name) for name in names}
+
     def check_same(self, folder: RunFolder) -> None:
-        """Refuse to go on with a run that other settings began."""
+        """Refuse to resume a run that was started with other settings."""
         if not (folder / "config.json").exists():
             return
-        was = Settings.of(folder)
-        for field in fields(self):
-            old, new = getattr(was, field.name), getattr(self, field.name)
-            if old != new and field.name not in ("out", "data_root", "checkpoint_every"):
-                flag = "--" + field.name.replace("_", "-")
+        started = Settings.of(folder)
+        for name, old in asdict(started).items():
+            new = getattr(self, name)
+            if old != new and name not in ("out", "data_root", "checkpoint_every"):
                 raise WrongUsage(
-                    f"{flag} is {new}, and was {old} when the run in {folder.path} began",
-                    f"to go on: {was.command} --resume",
+                    f"--{name.replace('_', '-')} is {new}, but the run in {folder.path} was started "
+                    f"with {old}",
+                    f"to resume it: {started.command} --resume",
                 )
 
     def check(self, data: Data) -> None:
         """Refuse flags that do not go with the data or with each other."""
         if not data.pictures:
-            standard = {f.name: f.default for f in fields(self)}
-            for name in _PICTURES_ONLY:
-                if getattr(self, name) != standard[name]:
-                    cure = "name the column of labels with --target" if name == "conditional" else ""
+            for name in self.changed():
+                if name in _PICTURES_ONLY:
+                    hint = "name the column of labels with --target"
                     raise WrongUsage(
-                        f"--{name} is for pictures; {self.source} is a table", cure or "leave it out"
+                        f"--{name} is for pictures; {self.source} is a table",
+                        hint if name == "conditional" else "leave it out",
                     )
         elif data.x.ndim == 4 and data.x.shape[3] > 4:
             raise WrongUsage(
-                f"{self.source} has pictures of {data.x.shape[3]} channels, and files show at most 4",
+                f"{self.source} has pictures of {data.x.shape[3]} channels, but files show at most 4",
                 "fit them in Python, with sliceflow.ImageFlow",
             )
         self.n_steps(data)
-        if self.conditional and self.observed:
-            raise WrongUsage("--conditional and --observed exclude each other", "choose one")
-        if self.clusters is not None and (self.conditional or self.observed):
-            other = "--conditional" if self.conditional else "--observed"
-            raise WrongUsage(f"--clusters and {other} exclude each other", "choose one")
+        given = {"--conditional": self.conditional, "--observed": self.observed}
+        given["--clusters"] = self.clusters is not None
+        exclusive = [flag for flag, value in given.items() if value]
+        if len(exclusive) > 1:
+            raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
         if self.conditional and data.labels is None:
             raise WrongUsage(
-                f"--conditional needs labels and {data.name} has none",
+                f"--conditional needs labels, but {data.name} has none",
                 "put the pictures into one subfolder per class, or leave --conditional out",
             )
-        if self.compress is not None and not 0 < self.compress < float("inf"):
-            raise WrongUsage(f"--compress {self.compress:g} is no error above 0", "try --compress 0.1")
         labels = self.labels(data)
         classes = 0 if labels is None else len(np.unique(labels))
         if self.particles is not None and self.particles < classes:
@@ -120,37 +141,14 @@ class Settings:
             )
 
     def estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
-        """The estimator for these data, with a device and a schedule that it can use."""
-        from sliceflow.devices import resolve_device
-        from sliceflow.errors import ParameterError
-
-        try:
-            resolve_device(self.device)
-        except ParameterError as error:
-            raise in_flags(error) from error
-        flow: Any = self._estimator(data)
-        if data.pictures:
-            from sliceflow.pictures.layout import Layout
-
-            try:
-                Layout.of(data.x, data.n_pixel_values)
-            except ValueError as error:
-                cure = (
-                    "pass pictures (n, h, w) or (n, h, w, c), whole numbers 0 to 255 or floats 0 to 1"
-                )
-                raise Failed(f"{self.source}: {error}", cure) from error
-            try:
-                flow.stages(*data.x.shape[1:3])
-            except ValueError as error:
-                cure = "pass --schedule auto, mnist, cifar10 or celeba"
-                raise WrongUsage(f"--schedule {self.schedule!r}: {error}", cure) from error
-        return flow  # type: ignore[no-any-return]
-
-    def _estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
+        """The estimator for these data, with its device and schedule checked."""
         from sliceflow import ImageFlow, SlicedWassersteinFlow
+        from sliceflow.devices import resolve_device
+        from sliceflow.pictures.layout import Layout
         from sliceflow.pictures.plan import QUALITY
 
-        more: dict[str, Any] = {} if self.compress is None else _TO_COMPRESS
+        with as_flags():
+            resolve_device(self.device)
         if not data.pictures:
             return SlicedWassersteinFlow(
                 n_particles=self.particles,
@@ -158,9 +156,8 @@ class Settings:
                 amplifier=10.0 if self.amplifier is None else self.amplifier,
                 device=self.device,
                 random_state=self.seed,
-                **more,
             )
-        return ImageFlow(
+        flow = ImageFlow(
             schedule=self.schedule,
             n_particles=self.particles,
             quality=self.quality if self.quality in QUALITY else self.n_steps(data),
@@ -171,12 +168,22 @@ class Settings:
             device=self.device,
             random_state=self.seed,
             observed=self.observed,
-            **more,
         )
+        try:
+            Layout.of(data.x, data.n_pixel_values)
+        except ValueError as error:
+            hint = "pass pictures (n, h, w) or (n, h, w, c), whole numbers 0 to 255 or floats 0 to 1"
+            raise Failed(f"{self.source}: {error}", hint) from error
+        try:
+            flow.stages(*data.x.shape[1:3])
+        except ValueError as error:
+            hint = "pass --schedule auto, mnist, cifar10 or celeba"
+            raise WrongUsage(f"--schedule {self.schedule!r}: {error}", hint) from error
+        return flow
 
     def n_steps(self, data: Data) -> int:
-        """The number of steps that --quality means: per stage for pictures, in all for a table."""
-        from sliceflow.pictures.plan import QUALITY  # torch, which --help does without
+        """The number of steps of --quality: per stage for pictures, in all for a table."""
+        from sliceflow.pictures.plan import QUALITY  # imports torch, which --help does not need
 
         names = QUALITY if data.pictures else _TABLE_STEPS
         if self.quality in names:
@@ -191,15 +198,3 @@ class Settings:
     def labels(self, data: Data) -> Any:
         """The labels that condition the flow: those of --target, or of --conditional."""
         return data.labels if self.conditional or self.target is not None else None
-
-    @property
-    def command(self) -> str:
-        """The command that repeats the fit."""
-        values = asdict(self)
-        source = values.pop("source")
-        return command_of("fit", source, values, {f.name: f.default for f in fields(self)})
-
-    @property
-    def folder(self) -> Path:
-        """The run folder: --out, else runs/ and the name of the data."""
-        return Path(self.out or Path("runs", Path(self.source).expanduser().resolve().stem))

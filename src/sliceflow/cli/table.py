@@ -1,13 +1,12 @@
-"""Tables from CSV files: numeric columns, one column of labels, and word of what was left out."""
+"""Tables from CSV files: numeric columns, one column of labels, and notes on what was left out."""
 
 from __future__ import annotations
 
 import csv
-import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from sliceflow.cli.failures import Failed, WrongUsage
 
 __all__ = ["read_csv", "write_csv"]
 
-_MISSING = ("", "na", "nan", "null", "none", "?")
+_MISSING = ("", "na", "nan", "null", "none", "?")  # in any case
 _MOST_CLASSES = 200
 _MOST_NAMED = 5  # columns, in a message
 
@@ -28,189 +27,180 @@ def read_csv(
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
 ) -> tuple[np.ndarray, np.ndarray | None, list[str], list[str]]:
-    """Numbers (n, d), labels of the target or None, the columns' names, and what was left out.
+    """Numbers (n, d), labels from the target column or None, column names, and notes.
 
-    All columns of numbers are taken, or exactly those `wanted`, in that order. A column is of numbers
-    when at least half of what is written in it is. Rows with a cell that is missing or no number are
-    left out, unless those are most of the rows: then somebody has to `drop` columns, or `keep` them
-    at that price.
+    All numeric columns are read, or exactly those `wanted`, in that order. A column is numeric if at
+    least half of its non-empty cells are numbers. Rows with a missing or non-numeric cell are left
+    out. If those are most of the rows, the user must `drop` columns, or `keep` them at that price.
     """
-    header, rows = _cells(path)
-    asked = (*(wanted or ()), *(() if target is None else (target,)), *drop, *keep)
-    _check_names(path, header, asked, target, drop, keep)
-    place = {name: i for i, name in enumerate(header)}
+    frame = _read_frame(path, target)
+    for name in (*(wanted or ()), *([] if target is None else [target]), *drop, *keep):
+        if name not in frame:
+            raise WrongUsage(f"{path} has no column {name!r}", f"it has {', '.join(frame)}")
+    for name in drop:
+        if name == target or name in keep:
+            other = "--target" if name == target else "--keep"
+            raise WrongUsage(f"--drop {name} and {other} {name} exclude each other", "choose one")
     kept = keep if wanted is None else wanted
-    names, columns, notes, bad = [], [], [], []
-    for name in header if wanted is None else wanted:
+    numbers: dict[str, np.ndarray] = {}
+    words, notes = {}, []
+    for name in frame if wanted is None else wanted:
         if name == target:
             continue
         if name in drop:
             notes.append(f"left out the column {name!r}, as --drop says")
             continue
-        column = _Column.of(name, [row[place[name]] for row in rows])
-        if column.is_numbers or (name in kept and column.some):
-            names.append(name)
-            columns.append(column.numbers)
-            bad.append(column)
+        values, others = _numbers(frame[name])
+        found = int(np.isfinite(values).sum())
+        if found and (name in kept or found >= len(others)):
+            numbers[name], words[name] = values, others
+        elif name in kept:
+            raise Failed(
+                f"{path} has no number in the column {name!r}", "leave it out, or fix the file"
+            )
         else:
-            notes.append(f"left out the column {name!r}, {column.why_not}")
-            if name in kept:
-                raise Failed(f"{path} has no number in the column {name!r}", "leave it out, or mend it")
-    if not columns:
-        raise Failed(f"{path} has no column of numbers", f"add one; {'; '.join(notes)}")
-    text = None
+            cells = f"not numeric ({len(others)} cells, such as {others[0]!r})" if others else "empty"
+            notes.append(f"left out the column {name!r}, which is {cells}")
+    if not numbers:
+        raise Failed(f"{path} has no numeric column", f"add one; {'; '.join(notes)}")
+    x = np.stack(list(numbers.values()), axis=1)
+    bad = {name: ~np.isfinite(column) for name, column in numbers.items()}
     if target is not None:
-        text = np.array([row[place[target]].strip() for row in rows])
-        missing = np.array([word.lower() in _MISSING for word in text])
-        bad.append(_Column(target, np.where(missing, np.nan, 0.0), ()))
-    good, note = _whole_rows(path, bad, kept, target, free=wanted is None)
-    labels = None if text is None or target is None else _labels(text[good], target)
-    return np.stack(columns, axis=1)[good], labels, names, notes + ([note] if note else [])
+        bad[target] = _missing(frame[target])
+    complete, note = _complete_rows(path, bad, words, kept, target, has_flags=wanted is None)
+    labels = None if target is None else _labels(frame[target][complete], target)
+    return x[complete], labels, list(numbers), notes + note
 
 
-@dataclass(frozen=True, eq=False)
-class _Column:
-    """The cells of a column as numbers, NaN where they are missing or `words`."""
+def _read_frame(path: Path, target: str | None) -> Any:
+    """The table as a DataFrame: numeric columns as numbers, all others and the target as text."""
+    import pandas as pd
 
-    name: str
-    numbers: np.ndarray
-    words: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str, cells: list[str]) -> _Column:
-        values = [_number(cell) for cell in cells]
-        words = tuple(cell for cell, v in zip(cells, values, strict=True) if v is None)
-        numbers = np.array([math.nan if v is None else v for v in values], dtype=np.float64)
-        return cls(name, numbers, words)
-
-    @property
-    def some(self) -> int:
-        """How many cells are numbers."""
-        return int(np.isfinite(self.numbers).sum())
-
-    @property
-    def bad(self) -> int:
-        """How many are not."""
-        return len(self.numbers) - self.some
-
-    @property
-    def is_numbers(self) -> bool:
-        return self.some > 0 and self.some >= len(self.words)
-
-    @property
-    def why_not(self) -> str:
-        if not self.words:
-            return "which is empty"
-        return f"which is not numbers ({len(self.words)} cells, such as {self.words[0].strip()!r})"
-
-    @property
-    def count(self) -> str:
-        """The bad cells, such as 'age' 3 (1 no number, such as 'x')."""
-        such = (
-            f" ({len(self.words)} no number, such as {self.words[0].strip()!r})" if self.words else ""
-        )
-        return f"{self.name!r} {self.bad}{such}"
+    names, separator, n_rows, has_header = _read_header(path)
+    frame = pd.read_csv(
+        path,
+        sep=separator,
+        header=0 if has_header else None,
+        names=names,
+        dtype=None if target is None else {target: str},
+        na_values=[*_MISSING, *map(str.upper, _MISSING), "NaN", "None"],
+        keep_default_na=False,
+        low_memory=False,
+        encoding="utf-8-sig",
+    )
+    # pandas skips blank lines, but not lines of separators alone.
+    return frame if len(frame) == n_rows else frame.dropna(how="all")
 
 
-def _check_names(
+def _read_header(path: Path) -> tuple[list[str], str, int, bool]:
+    """Column names, separator, number of rows, and whether the file names its columns.
+
+    Rows of different lengths are an error: pandas would fill up short ones.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            separator = max(",;\t", key=next(filter(str.strip, file), "").count)
+            file.seek(0)
+            rows = (row for row in csv.reader(file, delimiter=separator) if any(map(str.strip, row)))
+            first, n = next(rows, []), 0
+            for n, row in enumerate(rows, 1):
+                if len(row) != len(first):
+                    fact = f"row {n + 1} has {len(row)} cells, but the first row has {len(first)}"
+                    raise Failed(f"{path}: {fact}", "fix that row")
+    except UnicodeDecodeError as error:
+        raise Failed(f"{path} is not UTF-8 text: {error.reason}", "save it as UTF-8") from error
+    if not first:
+        raise Failed(f"{path} is empty", "pass a table with a row of column names and rows of numbers")
+    if any(map(_is_finite, first)):
+        return [f"column {i}" for i in range(1, len(first) + 1)], separator, n + 1, False
+    if n == 0:
+        raise Failed(f"{path} has column names but no rows", "add rows of numbers")
+    names = [cell.strip() or f"column {i}" for i, cell in enumerate(first, 1)]
+    if len(set(names)) < len(names):
+        raise Failed(f"{path} has two columns of the same name: {', '.join(names)}", "rename one")
+    return names, separator, n, True
+
+
+def _is_finite(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False
+
+
+def _missing(cells: Any) -> np.ndarray:
+    return np.asarray(cells.isna() | cells.astype(str).str.strip().str.lower().isin(_MISSING))
+
+
+def _numbers(cells: Any) -> tuple[np.ndarray, list[str]]:
+    """The cells of a column as numbers, NaN where there is none, and the cells that are words."""
+    import pandas as pd
+
+    if cells.dtype.kind in "iuf":
+        return cells.to_numpy(np.float64), []
+    text = cells.astype(str).str.strip()
+    numbers = pd.to_numeric(text, errors="coerce").to_numpy(np.float64)
+    return numbers, list(text[np.isnan(numbers) & ~_missing(cells)])
+
+
+def _complete_rows(
     path: Path,
-    header: list[str],
-    asked: Sequence[str],
+    bad: dict[str, np.ndarray],
+    words: dict[str, list[str]],
+    kept: Sequence[str],
     target: str | None,
-    drop: Sequence[str],
-    keep: Sequence[str],
-) -> None:
-    for name in asked:
-        if name not in header:
-            raise WrongUsage(f"{path} has no column {name!r}", f"it has {', '.join(header)}")
-    for name in drop:
-        if name == target or name in keep:
-            other = "--target" if name == target else "--keep"
-            raise WrongUsage(f"--drop {name} and {other} {name} exclude each other", "choose one")
+    *,
+    has_flags: bool,
+) -> tuple[np.ndarray, list[str]]:
+    """Which rows have no bad cell, and a note on the others; an error if those are the most.
 
-
-def _whole_rows(
-    path: Path, columns: Sequence[_Column], kept: Sequence[str], target: str | None, *, free: bool
-) -> tuple[np.ndarray, str]:
-    """Which rows have all their cells, and word of the others; refused where those are the most.
-
-    Rows that lack a cell of a column to be `kept` may be many. If not `free` there are no flags to
+    Rows without a cell of a `kept` column may be many. Without `has_flags` there are no flags to
     decide with.
     """
-    whole = np.asarray(np.all([np.isfinite(c.numbers) for c in columns], axis=0))
-    gone, n = int((~whole).sum()), len(whole)
+    incomplete = np.any(list(bad.values()), axis=0)
+    gone, n = int(incomplete.sum()), len(incomplete)
     if gone == 0:
-        return whole, ""
-    worst = sorted((c for c in columns if c.bad), key=lambda c: -c.bad)
-    counts = ", ".join(c.count for c in worst[:_MOST_NAMED])
-    counts += f" and {len(worst) - _MOST_NAMED} more columns" if len(worst) > _MOST_NAMED else ""
-    what = f"cells that are missing or no number: {counts}"
-    open_ = [c for c in worst if c.name not in kept]
-    lost = np.any([~np.isfinite(c.numbers) for c in open_], axis=0) if open_ else np.zeros(n, bool)
-    if gone < n and 2 * int(lost.sum()) <= n:
-        return whole, f"left out {gone} of {n} rows, with {what}"
-    name = (open_ or worst)[0].name
-    cure = f"--drop {shlex.quote(name)} leaves that column out"
+        return ~incomplete, []
+    worst = sorted((name for name in bad if bad[name].any()), key=lambda name: -bad[name].sum())
+    counts = []
+    for name in worst[:_MOST_NAMED]:
+        others = words.get(name)
+        such = f" ({len(others)} not a number, such as {others[0]!r})" if others else ""
+        counts.append(f"{name!r} {bad[name].sum()}{such}")
+    more = f" and {len(worst) - _MOST_NAMED} more columns" if len(worst) > _MOST_NAMED else ""
+    what = f"missing or non-numeric cells: {', '.join(counts)}{more}"
+    undecided = [name for name in worst if name not in kept]
+    lost = np.any([bad[name] for name in undecided], axis=0).sum() if undecided else 0
+    if gone < n and 2 * lost <= n:
+        return ~incomplete, [f"left out {gone} of {n} rows, with {what}"]
+    name = (undecided or worst)[0]
+    hint = f"--drop {shlex.quote(name)} leaves that column out"
     if gone < n:
-        cure += f"; --keep {shlex.quote(name)} keeps it, and leaves out the rows that lack it"
+        hint += f"; --keep {shlex.quote(name)} keeps it, and leaves out the rows that lack it"
     if name == target:
-        cure = "fill the labels in, or leave --target out"
-    raise Failed(f"{path}: {gone} of {n} rows have {what}", cure if free else "fill them in first")
+        hint = "fill in the labels, or leave --target out"
+    raise Failed(f"{path}: {gone} of {n} rows have {what}", hint if has_flags else "fill them in first")
 
 
-def write_csv(path: Path, columns: dict[str, list[object]]) -> None:
-    """Columns of equal length under their names."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-
-
-def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Failed(f"{path} is not text in UTF-8: {error.reason}", "save it as UTF-8") from error
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise Failed(f"{path} is empty", "pass a table with a line of names and lines of numbers")
-    mark = max(",;\t", key=lines[0].count)
-    rows = list(csv.reader(text.splitlines(), delimiter=mark))
-    rows = [row for row in rows if any(cell.strip() for cell in row)]
-    wide = len(rows[0])
-    for i, row in enumerate(rows):
-        if len(row) != wide:
-            raise Failed(f"{path}: row {i + 1} has {len(row)} cells and the first {wide}", "mend it")
-    first = [_number(cell) for cell in rows[0]]
-    if any(v is not None and math.isfinite(v) for v in first):  # no line of names
-        return [f"column {i + 1}" for i in range(wide)], rows
-    if len(rows) == 1:
-        raise Failed(f"{path} has names of columns but no rows", "add rows of numbers")
-    header = [cell.strip() or f"column {i + 1}" for i, cell in enumerate(rows[0])]
-    if len(set(header)) < wide:
-        raise Failed(f"{path} has two columns of one name: {', '.join(header)}", "rename one")
-    return header, rows[1:]
-
-
-def _number(cell: str) -> float | None:
-    """The number in a cell, NaN where it is missing, None where it is something else."""
-    if cell.strip().lower() in _MISSING:
-        return math.nan
-    try:
-        return float(cell)
-    except ValueError:
-        return None
-
-
-def _labels(text: np.ndarray, target: str) -> np.ndarray:
+def _labels(cells: Any, target: str) -> np.ndarray:
+    """Labels as whole numbers where they all are, else as text."""
+    text = np.array([cell.strip() for cell in cells])
     classes = len(np.unique(text))
     if classes > _MOST_CLASSES:
         raise Failed(
             f"the column {target!r} has {classes} different values in {len(text)} rows; "
             f"labels have at most {_MOST_CLASSES}",
-            "leave --target out to fit it as a column of numbers",
+            "leave --target out to fit it as a numeric column",
         )
     try:
         return text.astype(np.int64)
     except ValueError:
         return text
+
+
+def write_csv(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Write columns of equal length under their names."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))

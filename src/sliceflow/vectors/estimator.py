@@ -20,6 +20,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events, frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 from sliceflow.errors import is_int, need
 from sliceflow.online.growing import Growing
 from sliceflow.ranks import Ranks
@@ -34,7 +35,7 @@ from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
-from sliceflow.vectors.plan import VectorPlan, check_parameters
+from sliceflow.vectors.plan import VectorPlan, check_parameters, stages_of
 from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
@@ -377,6 +378,10 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """Scikit-learn's check of X: it learns the columns' number and names, or holds X to them."""
         types = [np.float64, np.float32]
         return lambda X: validate_data(self, X, dtype=types, ensure_all_finite=False, reset=reset)
+
+    def stages(self) -> list[Stage]:
+        """The stages of a fit; nothing needs to be fitted."""
+        return stages_of(self._parameters())
 
     def _begin_online(self, X: Any) -> VectorsOnline:
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)

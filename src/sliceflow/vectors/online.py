@@ -17,7 +17,6 @@ from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import flat
 from sliceflow.errors import need
 from sliceflow.online.counts import Ledger, Place
 from sliceflow.online.first import Column, FirstVectors
@@ -32,7 +31,7 @@ from sliceflow.online.rows import (
     settings,
 )
 from sliceflow.vectors.fitted import FittedVectors, Part
-from sliceflow.vectors.plan import FRAMES, VectorPlan, count_particles, make_plan
+from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan, stages_of
 from sliceflow.vectors.units import Units, encode
 
 __all__ = ["VectorsOnline"]
@@ -84,11 +83,8 @@ class VectorsOnline(Online):
         )
         n_bins = histogram_bins(parameters["transport"], 1024)
         device, seed = resolve_device(parameters["device"]), Seed.of(parameters["random_state"])
-        frame = parameters["frame"]
-        frame = FRAMES[frame]() if isinstance(frame, str) else frame
-        steps = dict(n_axis_steps=now["n_axis_steps"], taper=now["taper"])
         # Axis steps sort, where there is something to sort.
-        stages = [replace(stage, transport=None) for stage in flat(frame, now["n_steps"], **steps)]
+        stages = [replace(stage, transport=None) for stage in stages_of(parameters)]
         flow = Flow(stages, seed.child("flow"), budget=projection_budget(device))
         places = [Place(flow, i) for i in range(len(stages))]
         d = rows.shape[1]

@@ -22,7 +22,14 @@ from sliceflow.engine.transports import Auto, Histogram, Transport
 from sliceflow.errors import is_int, is_real
 from sliceflow.vectors.options import VectorOptions
 
-__all__ = ["VectorPlan", "check_parameters", "count_particles", "make_plan", "transport_of"]
+__all__ = [
+    "VectorPlan",
+    "check_parameters",
+    "count_particles",
+    "make_plan",
+    "stages_of",
+    "transport_of",
+]
 
 FRAMES: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
@@ -325,6 +332,14 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     sizes = torch.bincount(codes)
     wanted = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
     return max(n_knots, min(wanted, _MOST_KNOTS))
+
+
+def stages_of(parameters: Mapping[str, Any]) -> list[Stage]:
+    """The stages that rows of any number of columns go through."""
+    options: VectorOptions = parameters["options"]
+    frame, n_steps = parameters["frame"], int(parameters["n_steps"])
+    frame = FRAMES[frame]() if isinstance(frame, str) else frame
+    return flat(frame, n_steps, n_axis_steps=int(options.n_axis_steps), taper=float(options.taper))
 
 
 def transport_of(transport: str | Transport) -> Transport:

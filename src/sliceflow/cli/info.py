@@ -1,24 +1,24 @@
-"""``sliceflow info``, ``datasets``, ``doctor``: what is there. Nothing is fitted or written."""
+"""``sliceflow info``, ``datasets`` and ``doctor``: they only look, and write nothing."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from sliceflow import __version__
-from sliceflow.cli.display import last_distance
+from sliceflow.cli.progress import last_distance
 from sliceflow.cli.run_folder import RunFolder
 
-__all__ = ["datasets_found", "doctor", "info", "version_of"]
+__all__ = ["datasets_found", "installed_version", "run_info", "system_info"]
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
-    "cli": {"typer": "typer", "rich": "rich"},
+    "tables": {"pandas": "pandas"},
+    "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
 }
@@ -32,10 +32,8 @@ _SIZES = {
 }
 
 
-def info(run: Path) -> dict[str, Any]:
-    """What is known of a run folder or a model file."""
-    from sliceflow.storage.disclosure import holds_data, knots_and_rows
-
+def run_info(run: Path) -> dict[str, Any]:
+    """What a run folder or a model file holds."""
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
     stage, distance = last_distance(flow.history_["stage"], flow.history_["distance"])
@@ -47,16 +45,8 @@ def info(run: Path) -> dict[str, Any]:
         "last sliced distance": distance,
         "in stage": stage,
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
+        "values of the data": _values_of_the_data(flow),
     }
-    knots, rows = knots_and_rows(flow)
-    if rows is None:
-        out["values of the data"] = "not known if the maps hold any: an early version saved the model"
-    else:
-        many = f"{knots} knots of a map for {rows} rows"
-        ends = "" if hasattr(flow, "schedule_") else ", and the ends of every column exactly"
-        out["values of the data"] = (
-            f"in the maps: {many}" if holds_data(flow) else f"averaged: {many}{ends}"
-        )
     if hasattr(flow, "schedule_"):
         layout = flow.layout_
         colour = "" if layout.shape[0] == 1 else " in colour"
@@ -76,8 +66,22 @@ def info(run: Path) -> dict[str, Any]:
     return out
 
 
+def _values_of_the_data(flow: Any) -> str:
+    """Whether values of the data can be read from the model."""
+    from sliceflow.storage.disclosure import holds_data, knots_and_rows
+
+    knots, rows = knots_and_rows(flow)
+    if rows is None:
+        return "unknown whether the maps hold any: an early version saved the model"
+    counts = f"{knots} knots of a map for {rows} rows"
+    if holds_data(flow):
+        return f"in the maps: {counts}"
+    ends = "" if hasattr(flow, "schedule_") else ", and the ends of every column exactly"
+    return f"averaged: {counts}{ends}"
+
+
 def datasets_found(root: Path | None) -> dict[str, Any]:
-    """The named sets, where they are looked for, and which are there."""
+    """The named sets, where they are looked for, and which are found."""
     from sliceflow.datasets import available
     from sliceflow.datasets.sets import root_folder
 
@@ -88,8 +92,8 @@ def datasets_found(root: Path | None) -> dict[str, Any]:
     }
 
 
-def doctor(root: Path | None) -> dict[str, Any]:
-    """Versions, devices, memory, data sets, and extras that are missing with the cure for it."""
+def system_info(root: Path | None) -> dict[str, Any]:
+    """Versions, devices, memory, data sets, and missing extras with the command that installs them."""
     import torch
 
     from sliceflow.devices import free_memory, total_memory
@@ -100,32 +104,28 @@ def doctor(root: Path | None) -> dict[str, Any]:
             return "unknown"
         return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
 
-    devices = {
-        f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} used": memory(torch.device("cpu"))
-    }
+    cpu = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} used"
+    devices = {cpu: memory(torch.device("cpu"))}
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
-    missing = {
-        extra: f'pip install "sliceflow[{extra}]"'
-        for extra, packages in _EXTRAS.items()
-        if any(importlib.util.find_spec(module) is None for module in packages.values())
-    }
-    others = [package for packages in _EXTRAS.values() for package in packages]
+    packages = [*_CORE, *(package for extra in _EXTRAS.values() for package in extra), "triton"]
     return {
-        "versions": {"sliceflow": __version__, "python": sys.version.split()[0]}
-        | {package: version_of(package) for package in (*_CORE, *others, "triton")},
+        "versions": {"sliceflow": __version__, "python": platform.python_version()}
+        | {package: installed_version(package) for package in packages},
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "devices": devices,
         "data": datasets_found(root),
-        "missing": missing,
+        "missing": {
+            extra: f'pip install "sliceflow[{extra}]"'
+            for extra, modules in _EXTRAS.items()
+            if any(importlib.util.find_spec(module) is None for module in modules.values())
+        },
     }
 
 
-def version_of(package: str) -> str:
+def installed_version(package: str) -> str:
     """The version that is installed, or "missing"."""
-    if package == "sliceflow":
-        return __version__
     try:
-        return version(package)
+        return __version__ if package == "sliceflow" else version(package)
     except PackageNotFoundError:
         return "missing"

@@ -1,4 +1,4 @@
-"""What is seen of a running fit: a live panel on a terminal, plain lines elsewhere. It only listens."""
+"""Progress of a running fit: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from sliceflow.cli.data import Data
     from sliceflow.engine.events import Event
 
-__all__ = ["Lines", "Panel", "alone", "display", "last_distance", "memory", "seconds_text", "sparkline"]
+__all__ = ["ProgressLines", "ProgressPanel", "last_distance", "listeners", "seconds_text", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[float], width: int = 32) -> str:
-    """The last values as bars, from the least to the largest of them.
+    """The last values as bars, scaled from the lowest to the highest of them.
 
     Examples
     --------
     >>> sparkline([4.0, 2.0, 1.0, 0.5])
     '█▄▂▁'
     """
-    values = [v for v in values if v == v and abs(v) != float("inf")][-width:]
+    values = [v for v in values if math.isfinite(v)][-width:]
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -49,29 +49,29 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def alone(stage: str) -> bool:
+def sees_single_values(stage: str) -> bool:
     """Whether the steps of a stage see columns or pixels one by one.
 
-    Those are soon exact, so their distance says nothing of how near the particles are. Where a picture
-    is one pixel, that is all of it.
+    Such steps are soon exact, so their distance does not say how close the samples are. A picture of
+    one pixel has no other stage.
     """
     return stage == "axis" or (stage.endswith("[1]") and stage != "1×1[1]")
 
 
 def last_distance(stages: Sequence[str], distances: Sequence[float]) -> tuple[str, float]:
-    """The last stage that says how near the particles are, and the distance at its last step.
+    """The last stage whose distance says how close the samples are, and its last distance.
 
     Examples
     --------
     >>> last_distance(["flow", "flow", "axis"], [0.3, 0.1, 3e-18])
     ('flow', 0.1)
     """
-    told = [pair for pair in zip(stages, distances, strict=True) if not alone(pair[0])]
-    return told[-1] if told else (stages[-1], distances[-1])
+    pairs = list(zip(stages, distances, strict=True))
+    return ([pair for pair in pairs if not sees_single_values(pair[0])] or pairs)[-1]
 
 
-def memory(event: Event) -> int | None:
-    """Bytes that the process holds: of the GPU where it runs on one, else the most it ever held."""
+def _memory_used(event: Event) -> int | None:
+    """Bytes the process holds: on the GPU if it runs on one, else the most it has ever held."""
     if event.particles.device.type == "cuda":
         import torch
 
@@ -85,59 +85,58 @@ def memory(event: Event) -> int | None:
 
 
 class _Pace:
-    """How fast it goes, after the first step of this process: that one compiles."""
+    """The speed since the first step of this process, which compiles and does not count."""
 
     def __init__(self) -> None:
         self._began, self._first = 0.0, -1
 
-    def hear(self, event: Event) -> None:
-        """Begin to count at the first event."""
+    def update(self, event: Event) -> None:
+        """Start the clock at the first event."""
         if self._first < 0:
             self._began, self._first = time.monotonic(), event.steps_done
 
-    def left(self, event: Event) -> str:
-        """How long to the end, as the steps so far were. Later ones see more pixels and take longer."""
+    def time_left(self, event: Event) -> str:
+        """The time left at the pace so far. Later steps see more pixels and take longer."""
         steps = event.steps_done - self._first
         if steps <= 0:
             return "?"
         per_step = (time.monotonic() - self._began) / steps
         return seconds_text(per_step * (event.steps_total - event.steps_done))
 
-    def rate(self, event: Event) -> float:
-        """Particles moved per second."""
+    def particles_per_second(self, event: Event) -> float:
         passed = max(time.monotonic() - self._began, 1e-9)
         return float(event.particles.shape[1]) * (event.steps_done - self._first) / passed
 
 
-class Lines:
-    """A plain line on stderr at every new tenth of the way."""
+class ProgressLines:
+    """A listener that prints a plain line on stderr at every tenth of the way."""
 
     def __init__(self) -> None:
-        self._pace, self._said = _Pace(), 0
+        self._pace, self._tenth = _Pace(), 0
         self._distance: Any = None
 
     def __call__(self, event: Event) -> None:
-        self._pace.hear(event)
-        if self._distance is None or not alone(event.stage):
-            self._distance = event.distance  # and is not waited for
+        self._pace.update(event)
+        if self._distance is None or not sees_single_values(event.stage):
+            self._distance = event.distance  # a tensor: reading it would wait for the device
         tenth = event.steps_done * 10 // event.steps_total
-        if tenth > self._said:
-            self._said = tenth
+        if tenth > self._tenth:
+            self._tenth = tenth
             print(
-                f"step {event.steps_done}/{event.steps_total}, stage {event.stage}, "
-                f"sliced distance {float(self._distance):.4g}, {self._pace.left(event)} left",
+                f"step {event.steps_done}/{event.steps_total}, stage {event.stage}, sliced distance "
+                f"{float(self._distance):.4g}, {self._pace.time_left(event)} left",
                 file=sys.stderr,
                 flush=True,
             )
 
 
-class Panel:
-    """A live panel: stage, step, sliced distance, pace, time left, memory.
+class ProgressPanel:
+    """A listener with a live panel: stage, step, sliced distance, pace, time left, memory.
 
     Parameters
     ----------
-    console : rich's
-    stages : of every stage what it is in words, and its steps
+    console : of rich
+    stages : a description and the number of steps of every stage
     """
 
     def __init__(self, console: Any, stages: list[tuple[str, int]]) -> None:
@@ -146,26 +145,20 @@ class Panel:
 
         self._pace, self._drawn, self._stages, self._console = _Pace(), 0.0, stages, console
         self._distances: list[float] = []
-        self._heights: list[float] = []
         self._bar = Progress(BarColumn(None), TextColumn("{task.completed}/{task.total}"))
         self._task = self._bar.add_task("steps", total=None)
         self._live = Live(console=console, refresh_per_second=8, transient=True)
         self._live.start()
 
     def __call__(self, event: Event) -> None:
-        self._pace.hear(event)
+        self._pace.update(event)
         now = time.monotonic()
         # Reading the distance waits for the device, so not at every step.
         if now - self._drawn < 0.12 and event.steps_done < event.steps_total:
             return
         self._drawn = now
-        distance = float(event.distance)
-        if not self._distances or not alone(event.stage):
-            self._distances.append(distance)
-        if distance > 0 and not alone(
-            event.stage
-        ):  # it falls by orders of magnitude: the sparkline is logarithmic
-            self._heights.append(math.log10(max(distance, 1e-4 * max(self._distances))))
+        if not self._distances or not sees_single_values(event.stage):
+            self._distances.append(float(event.distance))
         self._bar.update(self._task, completed=event.steps_done, total=event.steps_total)
         self._live.update(self._table(event))
 
@@ -173,35 +166,36 @@ class Panel:
         from rich.console import Group
         from rich.table import Table
 
-        what, steps = self._stages[event.stage_index]
-        held = memory(event)
-        line = sparkline(self._heights, max(4, min(48, self._console.width - 23)))
+        # Distances fall by orders of magnitude, so the sparkline is logarithmic.
+        least = 1e-4 * max(self._distances)
+        heights = [math.log10(max(d, least)) for d in self._distances if d > 0]
+        line = sparkline(heights, max(4, min(48, self._console.width - 23)))
+        description, n_steps = self._stages[event.stage_index]
+        memory = _memory_used(event)
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, min_width=len("distance"))
         table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {what}")
-        table.add_row("step", f"{event.step + 1} of {steps}")
+        table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {description}")
+        table.add_row("step", f"{event.step + 1} of {n_steps}")
         table.add_row("distance", f"{self._distances[-1]:<9.3g}  {line}")
-        table.add_row("pace", f"{self._pace.rate(event):,.0f} particles/s")
-        table.add_row("left", self._pace.left(event))
-        if held is not None:
-            table.add_row("memory", f"{held / 2**20:,.0f} MiB")
+        table.add_row("pace", f"{self._pace.particles_per_second(event):,.0f} particles/s")
+        table.add_row("left", self._pace.time_left(event))
+        if memory is not None:
+            table.add_row("memory", f"{memory / 2**20:,.0f} MiB")
         return Group(self._bar, table)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the panel from the terminal."""
         self._live.stop()
 
 
-def display(flow: Any, data: Data, *, quiet: bool, progress: bool) -> list[Any]:
-    """The listeners that show a fit of the data, as the terminal allows."""
-    if quiet or not progress:
-        return []
+def listeners(flow: Any, data: Data) -> list[Any]:
+    """The listeners that show the progress of fitting `flow` to the data, as the terminal allows."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        return [Lines()]
+        return [ProgressLines()]
     if data.pictures:
         stages = [
             (f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}", s.n_steps)
@@ -209,4 +203,4 @@ def display(flow: Any, data: Data, *, quiet: bool, progress: bool) -> list[Any]:
         ]
     else:
         stages = [(f"{s.name} steps", s.n_steps) for s in flow.stages()]
-    return [Panel(console, stages)]
+    return [ProgressPanel(console, stages)]
