@@ -1,4 +1,4 @@
-"""Every command as a user runs it: its files and its words. What goes wrong is in test_cli_failures."""
+"""Every command as a user runs it: its files and its output. Errors are in test_cli_failures."""
 
 import csv
 import io

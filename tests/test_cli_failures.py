@@ -1,4 +1,4 @@
-"""What goes wrong at the command line: one line and a hint, an exit code, and nothing left behind."""
+"""Errors at the command line: one line and a hint, an exit code, and nothing left behind."""
 
 import shutil
 import subprocess

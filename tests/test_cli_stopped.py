@@ -1,4 +1,4 @@
-"""Runs that are stopped or killed, at any moment: what is kept, and how they go on."""
+"""Runs that are interrupted or killed at any moment: what is kept, and how they are resumed."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def interrupted(words, when, number=signal.SIGINT, before=()):
     return subprocess.CompletedProcess(words, process.returncode, out, said)
 
 
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_samples(tmp_path):
+def test_a_resumed_run_ends_with_the_same_samples(tmp_path):
     words = ["fit", "digits", "--quality", "8", "--particles", "300"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     checkpoint = stopped / "checkpoint" / "fit.checkpoint"
@@ -129,7 +129,9 @@ def test_a_run_that_was_killed_while_it_was_measured_is_finished(
     [(fit, "_write_fit"), (fit, "_write_samples"), (evolution, "write_evolution")],
     ids=lambda moment: moment[1],
 )
-def test_a_run_that_was_killed_while_it_was_written_goes_on(digits_run, tmp_path, monkeypatch, moment):
+def test_a_run_that_was_killed_while_it_was_written_is_resumed(
+    digits_run, tmp_path, monkeypatch, moment
+):
     run = tmp_path / "run"
     killed_in(moment, run, monkeypatch, tmp_path)
     assert (run / "checkpoint" / "last.checkpoint").exists()

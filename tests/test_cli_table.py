@@ -1,4 +1,4 @@
-"""Tables with bad cells: what is left out is counted and said, and much is left out only on demand."""
+"""Tables with bad cells: what is left out is counted and reported, and most rows only on demand."""
 
 import json
 import sys
