@@ -24,6 +24,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.pictures.data import PictureData
+from sliceflow.pictures.fit import prepare
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.plan import choose_amplifier, choose_transport
 from sliceflow.pictures.start import begin
@@ -86,7 +87,8 @@ def test_it_is_one_flow_per_class():
     )  # whole maps, to compare them
     options = dict(n_pixel_values=17, observed=None, device="cpu", ranks=Ranks())
     data = PictureData.of(images, LABELS, **options)
-    start = begin(flow, data, seed, None)
+    job = prepare(flow._parameters(), data, seed, None)
+    start = begin(job.plan, job.data, job.asked, None, seed, None)
     walk, runs = replace(start.walk, n_conditions=0, amplifier=0.0), start.particles.runs
     moved = torch.empty_like(start.particles.x)
     for c in range(10):
@@ -104,7 +106,7 @@ def test_it_is_one_flow_per_class():
                 assert torch.allclose(table.values, other.table.values, atol=1e-5)
     wanted = data.layout.write(moved[:, start.place[: start.kept.total]])
     assert np.abs(flow.particles_ - wanted).max() <= 1e-5
-    assert np.array_equal(flow.particle_conditions_, LABELS[start.rows])
+    assert np.array_equal(flow.particle_conditions_, LABELS[job.asked.rows])
 
 
 def engine(n_classes, n_steps=6):

@@ -68,9 +68,11 @@ PARAMETERS = {
         frame="circle"
     ),
     "frame=3 must be one of": dict(frame=3),
-    "transport='fast' must be one of ['auto', 'histogram', 'sorted'] or a": dict(transport="fast"),
-    "amplifier=-1 must be a finite number of at least 0": dict(amplifier=-1),
-    "amplifier=nan must be a finite number": dict(amplifier=float("nan")),
+    "transport='fast' must be one of ['auto', 'histogram', 'interpolated', 'sorted'] or a": dict(
+        transport="fast"
+    ),
+    "amplifier=-1 must be a number of at least 0": dict(amplifier=-1),
+    "amplifier=nan must be a number of at least 0": dict(amplifier=float("nan")),
     "entropy=-0.1 must be a finite number of at least 0": dict(entropy=-0.1),
     "taper=2 must be a number from 0 to 1": dict(options=VectorOptions(taper=2)),
     "validation_fraction=1.0 must be a number between 0 and 1": dict(

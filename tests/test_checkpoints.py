@@ -22,7 +22,6 @@ from sliceflow import (
     SlicedWassersteinFlow,
     VectorOptions,
 )
-from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.storage import file as container
 
@@ -225,13 +224,17 @@ def stopped(tmp_path):
 
 OTHERS = {
     "n_steps was 6 and is 7": (dict(n_steps=7), X, Y),
-    "amplifier was 10.0 and is 2; entropy was 0.0 and is 0.1": (dict(amplifier=2, entropy=0.1), X, Y),
+    "amplifier was 10.0 and is 2.0; entropy was 0.0 and is 0.1": (
+        dict(amplifier=2, entropy=0.1),
+        X,
+        Y,
+    ),
     "random_state was Seed(entropy=3, path=()) and is Seed(entropy=4, path=())": (
         dict(random_state=4),
         X,
         Y,
     ),
-    "frame was 'orthogonal' and is Orthogonal()": (dict(frame=Orthogonal()), X, Y),
+    "frame was Orthogonal() and is Axis()": (dict(frame="axis"), X, Y),
     "X was float64 (90, 3) #": ({}, X + 1e-9, Y),
     "y was int64 (90,) #": ({}, X, Y[::-1]),
     " and is None": ({}, X, None),

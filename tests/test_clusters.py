@@ -86,7 +86,9 @@ def test_nobody_is_told_of_clusters():
     assert flow.particle_conditions_ is None
     assert not hasattr(flow, "classes_")
     assert flow.sample(5, random_state=0, return_y=True)[1] is None
-    with pytest.raises(ValueError, match=r"^labels were given but the model was fitted without; leave"):
+    with pytest.raises(
+        ValueError, match=r"^y was given but the model was fitted without labels; leave y out"
+    ):
         flow.sample(3, y=1)
     by_kind = lean(flow.particles_) > 0
     assert 0.15 < by_kind[:100].mean() < 0.35  # in random order
@@ -163,8 +165,9 @@ def test_there_are_as_many_as_pictures_allow():
         (Auto(threshold=10**6), 1, 10_000, 60_000, digit): 1,
     }
 
-    def chosen(transport, quality, *of, **more):
-        return choose_clusters(ImageFlow(transport=transport, quality=quality, **more), *of)
+    def chosen(transport, quality, m, *of, **more):
+        flow = ImageFlow(transport=transport, quality=quality, n_particles=m, **more)
+        return choose_clusters(flow.get_params(), *of)
 
     assert {of: chosen(*of) for of in choices} == choices
     assert chosen("histogram", 50, 10, 10, photograph, n_clusters=7) == 7
@@ -175,10 +178,10 @@ def test_there_are_as_many_as_pictures_allow():
     ("clusters", "options", "message"),
     [
         (0, {}, "n_clusters=0 must be 'auto' or an int of at least 1, which is none"),
-        ("many", {}, "clusters='many' must be 'auto' or an int of at least 1, which is none"),
+        ("many", {}, "n_clusters='many' must be 'auto' or an int of at least 1, which is none"),
         (2.0, {}, "n_clusters=2.0 must be 'auto' or an int of at least 1, which is none"),
-        (True, {}, "clusters=True must be 'auto' or an int of at least 1, which is none"),
-        (None, {}, "clusters=None must be 'auto' or an int of at least 1, which is none"),
+        (True, {}, "n_clusters=True must be 'auto' or an int of at least 1, which is none"),
+        (None, {}, "n_clusters=None must be 'auto' or an int of at least 1, which is none"),
         (201, {}, "n_clusters=201 must be at most 200: each needs a particle and a picture"),
         (
             5,

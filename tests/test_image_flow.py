@@ -684,7 +684,7 @@ def in_chunks(flow, draw, size, monkeypatch):
         widths.append(x.shape[1])
         return write(layout, x)
 
-    monkeypatch.setattr("sliceflow.pictures.samples._CHUNK", size)
+    monkeypatch.setattr("sliceflow.pictures.fitted._CHUNK", size)
     monkeypatch.setattr(type(flow.layout_), "write", recorded)
     out = draw()
     monkeypatch.undo()

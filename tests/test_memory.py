@@ -9,7 +9,7 @@ from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOp
 from sliceflow.engine import frames, transports
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
 from sliceflow.engine.schedule import Stage
-from sliceflow.vectors import memory
+from sliceflow.vectors.plan import make_plan
 from sliceflow.vectors.units import Units
 
 X = np.random.default_rng(0).normal(size=(20, 3))
@@ -141,8 +141,16 @@ def test_large_tiles_take_rotations():
 
 def test_an_estimate_grows_with_all_that_a_fit_has():
     def estimate(n=1000, d=50, m=10_000, transport=None, **parameters):
-        flow = SlicedWassersteinFlow(**parameters)
-        return memory.fit_bytes(flow, n, d, 8, m, n + m, transport or transports.Auto())
+        flow = SlicedWassersteinFlow(**parameters, transport=transport or "auto")
+        return make_plan(
+            flow._parameters(),
+            shape=(n, d),
+            dtype=torch.float64,
+            n_particles=m,
+            condition=None,
+            codes=None,
+            device=torch.device("cpu"),
+        ).nbytes
 
     least = estimate()
     for more in (

@@ -105,7 +105,7 @@ def vector_file(saved, path, d, steps=1, knots=2, frame=None, packed=None, **abo
         stage["tables"] = [group(steps, frame.get("n_directions", d), knots, **about)]
     text["schedule"] = [stage]
     h = stage["tables"][0]["directions"][0]
-    units = {"shift": torch.zeros(d, dtype=torch.float64), "scale": torch.ones(d, dtype=torch.float64)}
+    units = {"shift": torch.zeros(1, d).double(), "scale": torch.ones(1, d).double()}
     packed = nothing(steps * h, knots) if packed is None else packed
     container.write(path, text, units | {"tables.0.0.packed": packed})
 

@@ -743,7 +743,7 @@ def test_wrong_values_anywhere_in_the_text_are_refused_or_harmless(model, tmp_pa
             accepts_or_refuses(path)
 
 
-@pytest.mark.parametrize("name", ["format", "estimator", "schedule", "seed", "history", "condition"])
+@pytest.mark.parametrize("name", ["format", "estimator", "schedule", "history", "condition"])
 def test_missing_fields_are_named(model, tmp_path, name):
     whole = parts(model)
     del whole.text[name]

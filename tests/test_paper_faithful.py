@@ -55,16 +55,3 @@ def test_a_subset_of_the_particles_can_be_looked_at(out):
     )
     assert row["method"] == "CSWF ξ=5"
     assert math.isfinite(row["FD"])
-
-
-@pytest.mark.parametrize(
-    ("labels", "xi", "name"),
-    [
-        (None, 0.0, "SWF"),
-        (None, math.inf, "clusters"),
-        ([1], math.inf, "per class"),
-        ([1], 2.5, "CSWF ξ=2.5"),
-    ],
-)
-def test_names_of_methods(labels, xi, name):
-    assert paper_faithful.method_of(labels, xi) == name

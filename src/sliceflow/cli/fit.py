@@ -27,6 +27,7 @@ from sliceflow.cli.interrupts import DelayedInterrupt
 from sliceflow.cli.run_folder import Lock, RunFolder
 from sliceflow.cli.settings import Settings
 from sliceflow.cli.table import write_csv
+from sliceflow.metrics.floors import subsample
 
 if TYPE_CHECKING:
     from sliceflow.cli.evolution import Evolution

@@ -14,6 +14,7 @@ import numpy as np
 from sliceflow.cli.evaluate import number
 from sliceflow.cli.progress import last_distance, seconds_text
 from sliceflow.cli.run_folder import RunFolder
+from sliceflow.metrics.floors import subsample
 
 __all__ = ["write_report"]
 

@@ -46,7 +46,7 @@ def flat(
 
     Examples
     --------
-    >>> from sliceflow.frames import Orthogonal
+    >>> from sliceflow.engine.frames import Orthogonal
     >>> [(stage.name, stage.n_steps) for stage in flat(Orthogonal(), 200)]
     [('flow', 200), ('axis', 2)]
     """

@@ -27,7 +27,7 @@ from sliceflow.pictures.online import PicturesOnline
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
 from sliceflow.ranks import Ranks
-from sliceflow.storage.checkpoints import CheckpointWriter, identity, same_on_all
+from sliceflow.storage.checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
@@ -168,7 +168,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         job, keeper = prepare(parameters, data, seed, ranks), None
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
-            of = identity(name, job.plan.settings(), data.device, fixed, **data.digests(together))
+            given = data.digests(together) | {"observed": _digest_of(job.mask)}
+            of = identity(name, job.plan.settings(), data.device, fixed, **given)
             keeper = CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together)
             if keeper.seed != seed:
                 job = prepare(parameters, data, keeper.seed, ranks)
@@ -354,3 +355,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         defaults = type(self)().get_params(deep=False)
         options = {"options": self.options or PictureOptions()}
         return with_preset(self.preset, given | options, defaults, PICTURES)
+
+
+def _digest_of(mask: Tensor | None) -> str:
+    return digest(None if mask is None else mask.numpy())

@@ -21,10 +21,11 @@ def holds_data(flow: Any) -> bool | None:
     Examples
     --------
     >>> import numpy as np
-    >>> from sliceflow import SlicedWassersteinFlow
+    >>> from sliceflow import SlicedWassersteinFlow, VectorOptions
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
     >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
-    >>> holds_data(flow.fit(X)), holds_data(flow.set_params(n_knots=50).fit(X))
+    >>> few = SlicedWassersteinFlow(200, 3, options=VectorOptions(n_knots=50), random_state=0)
+    >>> holds_data(flow.fit(X)), holds_data(few.fit(X))
     (True, False)
     """
     knots, rows = knots_and_rows(flow)

@@ -182,9 +182,8 @@ def _as_today(header: Fields, tensors: dict[str, Tensor]) -> tuple[Fields, dict[
     if value.get("estimator") == "SlicedWassersteinFlow":
         value["seeds"] = [value.pop("seed", None)]
         value.setdefault("frame", None)
-        for name in ("middle", "width", "shift", "scale"):
-            if "shift" in tensors:  # columns without heavy tails had no widths
-                tensors[name] = tensors.get(name, torch.zeros_like(tensors["shift"]))[None]
+        for name in {"middle", "width", "shift", "scale"} & set(tensors):
+            tensors[name] = tensors[name][None]
     return Fields(value), tensors
 
 

@@ -83,10 +83,10 @@ class VectorPlan:
     >>> plan.n_particles, plan.transport
     (10200, Histogram(n_bins=1024, most=131072))
     >>> print(plan)  # doctest: +ELLIPSIS
-    method      SWF
-    data        300 rows of 2 columns, float64
-    particles   10200
-    steps       50 of Orthogonal(), then 2 axis steps
+    method     SWF
+    data       300 rows of 2 columns, float64
+    particles  10200
+    steps      50 of Orthogonal(), then 2 axis steps
     ...
     """
 

@@ -47,11 +47,12 @@ _UNITS = ("shift", "scale", "middle", "width")
 
 def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted model as JSON, its arrays in `tensors`; `names` are those of the columns, or None."""
-    for part in fitted.parts:
-        _check(part, fitted)  # what cannot be read must not be written
     stages = [(part, i) for part in fitted.parts for i in range(len(part.flow.schedule))]
     tables = pack_tables([[s for s in part.model if s.stage == i] for part, i in stages], tensors)
-    for name in _UNITS:
+    for part in fitted.parts:
+        _check(part, fitted)  # what cannot be read must not be written
+    bent = any(part.units.bent.any() for part in fitted.parts)
+    for name in _UNITS if bent else _UNITS[:2]:
         tensors[name] = torch.from_numpy(np.stack([getattr(part.units, name) for part in fitted.parts]))
     engine = fitted.parts[0].flow
     return {
@@ -160,7 +161,12 @@ def _form(header: Fields, d: int) -> Form | None:
 def _units(tensors: dict[str, Tensor]) -> list[Units]:
     """The units of the columns of X, of every part."""
     shape = tuple(check_tensor(tensors, "shift", torch.float64, (None, None)).shape)
-    values = [check_tensor(tensors, name, torch.float64, shape).numpy() for name in _UNITS]
+    values = [
+        check_tensor(tensors, name, torch.float64, shape).numpy()
+        if name in tensors
+        else np.zeros(shape)
+        for name in _UNITS
+    ]
     if 0 in shape or not (values[1] > 0).all():
         raise ValueError("scale holds numbers that are not positive")
     if not (values[3] >= 0).all():
