@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import frames, transports

@@ -220,7 +220,7 @@ def test_long_texts_take_no_time(saved, tmp_path, place):
     elif place == "columns":
         text["columns"] = ["a"] * 1_500_000
     else:
-        text["seed"]["path"] = ["x" * 9_000_000]
+        text["seeds"][0]["path"] = ["x" * 9_000_000]
     container.write(tmp_path / "m", text, tensors)
     opened(tmp_path / "m")
 
