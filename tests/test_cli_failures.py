@@ -38,7 +38,6 @@ from running import FEW, command, environment, inside, installed, refused
         (("fit", "digits", "--observed", "top", "--clusters", "3"), 2, ("exclude", "choose")),
         (("fit", "numbers.csv", "--clusters", "3"), 2, ("--clusters is for pictures", "leave it out")),
         (("fit", "digits", "--clusters", "9999", "--dry-run"), 2, ("--clusters 9999", "--help")),
-        (("fit", "numbers.csv", "--amplifier", "inf", "--dry-run"), 2, ("--amplifier inf", "--help")),
         (("fit", "five.npy"), 2, ("5 channels", "ImageFlow")),
         (("fit", "loud.npy"), 1, ("loud.npy", "reach from 0 to 999", "0 to 255")),
         (("fit", "digits", "--config", "no.toml"), 2, ("no.toml", "--help")),

@@ -34,7 +34,7 @@ def test_a_dry_run_of_large_pictures_answers_in_seconds(large):
     assert planned["seconds"] > 60
     assert planned["shorter"]["--quality draft"] < planned["seconds"] / 2
     said = inside("fit", large, "--dry-run").stdout
-    assert re.search(r"time: +about \d+ (min|h)", said)
+    assert re.search(r"time +about \d+ (min|h)", said)
     assert re.search(r"shorter: +--quality draft takes about ", said)
 
 

@@ -32,7 +32,7 @@ def pictures(n_knots="auto", **changes):
 def found(path):
     """The share of all values of X that stand in the file's tensors, to a thousandth of σ."""
     _, tensors = container.read(path)
-    shift, scale = tensors["shift"].numpy(), tensors["scale"].numpy()
+    shift, scale = tensors["shift"][0].numpy(), tensors["scale"][0].numpy()
     values = np.concatenate([t.numpy().ravel() for n, t in tensors.items() if n.endswith(".values")])
     hits = [np.abs(values + (shift[j] - x) / scale[j]).min() < 1e-3 for j in range(3) for x in X[:, j]]
     return np.mean(hits)

@@ -519,9 +519,13 @@ def test_no_knots_keep_no_model(digits):
         (
             "transport",
             "greedy",
-            "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports",
+            "one of ['auto', 'sorted', 'histogram', 'interpolated'] or a transport from sliceflow.transports",
         ),
-        ("transport", None, "'auto', 'sorted', 'histogram' or a transport from sliceflow.transports"),
+        (
+            "transport",
+            None,
+            "one of ['auto', 'sorted', 'histogram', 'interpolated'] or a transport from sliceflow.transports",
+        ),
     ],
 )
 def test_parameters_are_checked(digits, name, value, what):

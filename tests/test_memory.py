@@ -140,7 +140,9 @@ def test_large_tiles_take_rotations():
         ).fit(pictures)
 
 
-def test_an_estimate_grows_with_all_that_a_fit_has():
+def test_an_estimate_grows_with_all_that_a_fit_has(monkeypatch):
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: None)
+
     def estimate(n=1000, d=50, m=10_000, transport=None, **parameters):
         flow = SlicedWassersteinFlow(**parameters, transport=transport or "auto")
         return make_plan(

@@ -298,7 +298,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     def stages(self, height: int, width: int) -> list[schedules.PictureStage]:
         """The stages that pictures of this size go through; nothing needs to be fitted."""
         layout = Layout(height, width, None, "uint8", 256)
-        return stages_of(self._parameters(), layout)
+        return stages_of(self._resolved(), layout)
 
     @property
     def layout_(self) -> Layout:
@@ -350,8 +350,12 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _parameters(self) -> dict[str, Any]:
+        check_parameters(self.get_params(deep=False))
+        return self._resolved()
+
+    def _resolved(self) -> dict[str, Any]:
+        """The parameters, those of the preset among them."""
         given: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(given)
         defaults = type(self)().get_params(deep=False)
         options = {"options": self.options or PictureOptions()}
         return with_preset(self.preset, given | options, defaults, PICTURES)

@@ -91,9 +91,9 @@ class PicturePlan:
     >>> plan.method, plan.patch_basis, len(plan.stages)
     ('CSWF ξ=10', 'cosines', 12)
     >>> print(plan)  # doctest: +ELLIPSIS
-    method      CSWF ξ=10
-    data        1797 pictures of 8×8, 17 values a pixel
-    condition   10 classes
+    method       CSWF ξ=10
+    data         1797 pictures of 8×8, 17 values a pixel
+    condition    10 classes
     ...
     """
 

@@ -132,7 +132,7 @@ def unpacked(
 
         # Every level of a walk is a flow of a single stage.
         model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
-    if not model[0]:
+    if not model or not model[0]:
         raise ValueError("there are no tables; the model is empty")
     n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
     fitted = FittedPictures(walk, model, condition, codes, n_rows, device, mask)
