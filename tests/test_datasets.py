@@ -187,7 +187,7 @@ def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
     read = load(name, root=tmp_path)
     assert np.array_equal(read.images, GREY)
     assert np.array_equal(read.labels, LABELS)
-    assert (read.levels, read.name, read.labels.dtype) == (256, name, np.int64)
+    assert (read.n_pixel_values, read.name, read.labels.dtype) == (256, name, np.int64)
     read.images[0] = 0  # the user's own copy
 
 
@@ -439,7 +439,7 @@ def test_a_folder_without_subfolders_has_no_labels(ending, tmp_path):
     (tmp_path / "._0.png").write_bytes(b"a hidden file")
     read = load(tmp_path)
     assert read.labels is None
-    assert (read.levels, read.name) == (256, tmp_path.name)
+    assert (read.n_pixel_values, read.name) == (256, tmp_path.name)
     images = read.images if read.images.ndim == 3 else read.images[..., 0]  # webp is always in colour
     assert np.array_equal(images, kept)
 
@@ -573,7 +573,7 @@ def test_npy_keeps_its_type(dtype, shape, tmp_path):
     read = load(tmp_path / "a.npy")
     assert np.array_equal(read.images, array)
     assert read.images.dtype == dtype
-    assert (read.labels, read.levels, read.name) == (None, 256, "a")
+    assert (read.labels, read.n_pixel_values, read.name) == (None, 256, "a")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -85,7 +85,7 @@ def test_wrong_arguments_are_named(keywords, said):
 
 
 def test_itself_can_only_be_left_out_of_itself():
-    with pytest.raises(ValueError, match="3 and 4"):
+    with pytest.raises(ValueError, match="3 rows and 4 data"):
         nearest(np.zeros((3, 1)), np.zeros((4, 1)), leave_out_itself=True)
 
 
