@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
+    "AdvisedError",
     "NotEnoughMemoryError",
     "ParameterError",
     "from_tensor",
@@ -34,12 +36,16 @@ class ParameterError(ValueError):
         return type(self), (self.name, self.value, self.fact, self.advice)
 
 
-class NotEnoughMemoryError(MemoryError):
-    """Too little memory; `fact` is the message without its advice."""
+class AdvisedError(Exception):
+    """An error whose message ends with advice; `fact` is the message without it."""
 
     def __init__(self, fact: str, advice: str = "") -> None:
         super().__init__(f"{fact}{advice and '; '}{advice}")
         self.fact = fact
+
+
+class NotEnoughMemoryError(AdvisedError, MemoryError):
+    """What was asked for can never be allocated."""
 
 
 def need(ok: bool, name: str, value: object, what: str) -> None:
@@ -50,8 +56,7 @@ def need(ok: bool, name: str, value: object, what: str) -> None:
 
 def need_finite(x: Tensor, advice: str) -> None:
     """Raise a ValueError if results are not all finite."""
-    if not bool(torch.isfinite(x).all()):
-        n = int((~torch.isfinite(x)).sum())
+    if n := int((~x.isfinite()).sum()):
         raise ValueError(
             f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold; "
             f"{advice}"
@@ -70,7 +75,8 @@ def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool
 
 def from_tensor(x: Any) -> Any:
     """A tensor on any device as an array (bfloat16 as float32); anything else unchanged."""
-    if not isinstance(x, torch.Tensor):
+    torch = sys.modules.get("torch")  # without it, x is not a tensor
+    if torch is None or not isinstance(x, torch.Tensor):
         return x
     x = x.detach().cpu()
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy()

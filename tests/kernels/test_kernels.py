@@ -1,8 +1,10 @@
 """Every kernel against the plain-torch reference in float64, on friendly and hostile projections."""
 
 import inspect
+import re
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,6 +190,15 @@ def test_every_device_has_every_kernel_and_calls_it_alike():
             assert given == [], name
         assert set(vars(complete(module))) == set(reference.__all__)
         assert all(getattr(complete(module), name) is getattr(module, name) for name in own)
+
+
+def test_nobody_goes_round_the_registry():
+    """Only the kernels themselves import the modules of a device."""
+    home = Path(kernels.__file__).parent
+    past = re.compile(r"kernels\.(reference|cpu|triton)|kernels import .*\b(reference|cpu|triton)\b")
+    files = [f for f in home.parent.rglob("*.py") if home not in f.parents]
+    assert len(files) > 50
+    assert [str(f) for f in files if past.search(f.read_text())] == []
 
 
 def test_big_arrays_are_sorted_in_threads():

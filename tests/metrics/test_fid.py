@@ -88,7 +88,7 @@ def test_missing_or_foreign_weights_are_told(weights, tmp_path, monkeypatch):
         fid(IMAGES, IMAGES, weights=tmp_path / "no.pth")
     other = tmp_path / "other.pth"
     torch.save({"a": torch.zeros(3)}, other)
-    with pytest.raises(ValueError, match="not the weights of the FID network"):
+    with pytest.raises(ValueError, match="not hold the weights of the FID network"):
         fid(IMAGES, IMAGES, weights=other)
     torch.save(print, other)  # a pickle that is not tensors
     with pytest.raises(ValueError, match="not a file of weights"):

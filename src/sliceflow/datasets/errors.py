@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sliceflow.errors import AdvisedError
+
 __all__ = ["MOST_INFLATION", "BrokenPictureError", "DatasetError", "MixedSizesError", "reading"]
 
 MOST_INFLATION = 1032  # the largest ratio of deflate, and so of zip and gz
 
 
-class DatasetError(ValueError):
-    """A file does not hold what its name or header says; `fact` is the message without its advice."""
+class DatasetError(AdvisedError, ValueError):
+    """A file does not hold what its name or header says."""
 
     __module__ = "sliceflow.datasets"  # for tracebacks
-
-    def __init__(self, fact: str, advice: str = "") -> None:
-        super().__init__(f"{fact}{advice and '; '}{advice}")
-        self.fact = fact
 
 
 class BrokenPictureError(DatasetError):

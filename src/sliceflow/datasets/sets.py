@@ -8,17 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sliceflow.errors import AdvisedError
+
 __all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "find", "root_folder"]
 
 
-class MissingSetError(FileNotFoundError):
-    """The files of a named set are missing; `fact` is the message without its advice."""
+class MissingSetError(AdvisedError, FileNotFoundError):
+    """The files of a named set are missing."""
 
     __module__ = "sliceflow.datasets"
-
-    def __init__(self, fact: str, advice: str = "") -> None:
-        super().__init__(f"{fact}{advice and '; '}{advice}")
-        self.fact = fact
 
 
 class NamedSet(NamedTuple):

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.transports import GridTable, KnotTable
-
-if TYPE_CHECKING:
-    from sliceflow.engine.transports import Table
+from sliceflow.engine.transports import GridTable, KnotTable, Table
 
 __all__ = [
     "MOST_BINS",

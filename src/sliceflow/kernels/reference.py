@@ -416,7 +416,7 @@ def move_tiles(
 ) -> None:
     """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values).
 
-    With `starts`, every run of columns has tables of its own, as in `displace_runs`.
+    With `starts`, every run of columns has its own tables, as in `displace_runs`.
     """
     z = project(x, theta, geometry, None, offsets, codes)
     table = (z, lo, hi, values)

@@ -26,8 +26,8 @@ def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tens
     """
     n_bins = counts.shape[1]
     below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
-    few = below[:, -1:].sqrt() / 4
-    level = torch.cat((few, below[:, -1:] - few), 1)
+    tail = below[:, -1:].sqrt() / 4
+    level = torch.cat((tail, below[:, -1:] - tail), 1)
     b = torch.searchsorted(below, level) - 1  # the two bins that hold those particles
     start = below.gather(1, b)
     inside = (level - start) / (below.gather(1, b + 1) - start)

@@ -30,7 +30,7 @@ import sliceflow
 from sliceflow.engine.events import HeldOut, History, now
 from sliceflow.engine.flow import Cloud, Run
 from sliceflow.engine.random import Seed
-from sliceflow.errors import from_tensor, is_int, is_real, need
+from sliceflow.errors import AdvisedError, from_tensor, is_int, is_real, need
 from sliceflow.ranks import LostRank, Place, Ranks
 from sliceflow.storage.file import Fields, ModelFileError, read, write
 from sliceflow.storage.schema import check_tensor, pack_history, restore_seed, unpack_history
@@ -41,12 +41,8 @@ __all__ = ["CheckpointWriter", "OtherFitError", "digest", "identity", "same_on_a
 _NAME = "fit.checkpoint"
 
 
-class OtherFitError(ValueError):
-    """A checkpoint belongs to another fit; `fact` is the message without its advice."""
-
-    def __init__(self, fact: str, advice: str = "") -> None:
-        super().__init__(f"{fact}. {advice}" if advice else fact)
-        self.fact = fact
+class OtherFitError(AdvisedError, ValueError):
+    """A checkpoint belongs to another fit."""
 
 
 class CheckpointWriter:
@@ -96,7 +92,7 @@ class CheckpointWriter:
         if differs:
             raise OtherFitError(
                 f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
-                "Repeat that fit to resume it, or use another checkpoint_dir",
+                "repeat that fit to resume it, or use another checkpoint_dir",
             )
         return header, tensors
 

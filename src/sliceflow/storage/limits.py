@@ -107,7 +107,7 @@ def check_reach(
     if not (d * reach < most and offset < most):
         raise ValueError(
             f"its samples may not stay finite: maps, steps and conditions reach {reach + offset:.1e}, "
-            f"and {str(dtype).removeprefix('torch.')} has room for {most:.1e}"
+            f"and {str(dtype).removeprefix('torch.')} ends at {most:.1e}"
         )
     return reach
 

@@ -1,8 +1,7 @@
-"""Saved models: what both estimators have in common of their files.
+"""Saved models: what the files of both estimators have in common.
 
-A model is data: the seed from which its frames are drawn again, and the tables of its steps. Each
-estimator packs its own state, and is made from it again. `schema` and `tables` write the pieces; `file`
-writes the file whole, and checks it.
+A model is data: the seed of its frames, and the tables of its steps. Each estimator packs its own state
+and is restored from it. `schema` and `tables` pack the parts; `file` writes and checks the file.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def parameters_of(estimator: Any) -> dict[str, Any]:
         elif name == "frame" and not isinstance(value, str):
             value = describe_frame(value)
         elif name == "options":
-            value = None if value is None else _plain_numbers(asdict(value))
+            value = None if value is None else asdict(value)
         elif name == "observed" and value is not None and not isinstance(value, str):
             value = {"kind": "mask"}
         elif value == math.inf:
@@ -143,10 +143,6 @@ def restore_parameters(header: Fields, kind: type[Any], options: type[Any]) -> d
             raise ValueError(f"parameters.{name} is a {type(value).__name__}")
         out[name] = value
     return out
-
-
-def _plain_numbers(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
 
 
 def _options(row: Fields, kind: type[Any]) -> Any:

@@ -24,13 +24,13 @@ _PAIRS = 4096  # and pairs of a knot and a bin
 
 @triton.jit
 def _power_of_two(exponent):
-    """Its bits: an argument of type float would be rounded to float32."""
+    """2^exponent by its bits: a float argument would be rounded to float32."""
     return ((tl.full([], 1023, tl.int64) + exponent) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def _whole(x):
-    """To the nearest whole number, of two to the even one: beside 3·2⁵¹ float64 has no others."""
+    """The nearest integer, ties to even: around 3·2⁵¹ float64 has only integers."""
     near = (x + 6755399441055744.0) - 6755399441055744.0
     return tl.where(tl.abs(x) < 2251799813685248.0, near, x)
 
@@ -71,16 +71,16 @@ def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constex
 def _store_shift(
     lo, hi, values, counts, new_lo, new_hi, shift, step, BINS: tl.constexpr, WIDE: tl.constexpr
 ):
-    """The rounded range, and how far the map with rigid tails is from the edges then."""
+    """Store the rounded range, and the displacement of the map with rigid tails from its edges."""
     lane = tl.arange(0, WIDE)
     start, end = tl.load(lo), tl.load(hi)
     width, start, end = (end - start).to(tl.float64), start.to(tl.float64), end.to(tl.float64)
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_counted(counts, first + lane, BINS), 0)
-    few = tl.sqrt(total) / 4
-    first_bin, first_shift = _tail(values, counts, few, start, width, BINS, WIDE)
-    last_bin, last_shift = _tail(values, counts, total - few, start, width, BINS, WIDE)
+    tail = tl.sqrt(total) / 4
+    first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
+    last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
     unit = step / 8
     new_start, new_end = _whole(start / unit) * unit, _whole(end / unit) * unit
     tl.store(new_lo, new_start)
@@ -118,7 +118,7 @@ def _places(
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The edge of every knot; lanes without one have the last."""
+    """The edge of every knot; lanes without a knot have the last edge."""
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
         total += tl.sum(_density(shift, counts, first + tl.arange(0, WIDE), BINS), 0)
@@ -148,8 +148,8 @@ def _fitted(
 ):  # fmt: skip
     """The displacements at knots. A knot's hat is 1 at its edge, and 0 at those of its neighbours.
 
-    Of its products with itself, with the hats beside it and with the map's displacement, summed over
-    particles, the equations are made.
+    The equations consist of the products of hats with themselves, with the hats beside them and with
+    the displacement of the map, summed over particles.
     """
     k = tl.arange(0, LANES)
     not_first, not_last = (k > 0) & (k < KNOTS), k < KNOTS - 1
@@ -175,7 +175,7 @@ def _fitted(
         with_before += tl.sum(tl.where(on_left, beside, 0.0), 1)
         with_after += tl.sum(tl.where(on_left, 0.0, beside), 1)
     value = start
-    for turn in tl.static_range(ROUNDS):  # Jacobi's; in two rows by turns, so that one wait is enough
+    for turn in tl.static_range(ROUNDS):  # two rows in turn, so that one barrier is enough
         now = knots + (turn % 2) * KNOTS
         tl.store(now + k, value, mask=k < KNOTS)
         tl.debug_barrier()
