@@ -1,6 +1,6 @@
 # Everything sets itself up from a bare Python >= 3.11 with pip:
 #   make demo   fit two moons and digits, write pictures and a table to demo/
-#   make test   lint, types, tests
+#   make test   lint, types, tests; make test-all also runs the tests that take long
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -8,13 +8,19 @@ READY = $(VENV)/.ready
 # Threads that wait for work should sleep, not spin: several times as fast where cores are shared.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-all lint bench docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py --out demo
 
+# Two workers with a thread each; a worker that is done takes tests from the other.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
+
+test-all: test
+	$(PYTEST) -m 'slow and not gpu'
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -97,7 +97,7 @@ def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(
     (again / "samples.csv").write_text("of an earlier run")
     words[words.index("--out") + 1] = again
     refused(inside(*words[1:]), 2, "is not empty", "--force")
-    result = installed(*words[1:], "--quiet", "--force")
+    result = inside(*words[1:], "--quiet", "--force")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert (again / "notes.txt").read_text() == "mine"
     assert not (again / "samples.csv").exists()
@@ -108,7 +108,7 @@ def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(
 def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
     folder, _ = digits_run
     page = tmp_path / "new folder" / "g.png"
-    assert installed("sample", folder, "--n", 5, "--label", 3, "--out", page).returncode == 0
+    assert inside("sample", folder, "--n", 5, "--label", 3, "--out", page).returncode == 0
     with Image.open(page) as grid:
         assert grid.size == ((3 * 9 - 1) * 7, (2 * 9 - 1) * 7)
     refused(inside("sample", folder, "--label", 3, "--out", page), 2, "already exists", "--force")
@@ -137,11 +137,11 @@ def test_info_and_evaluate_speak_json_and_report_is_rebuilt(digits_run):
     assert known["pictures"] == "8×8"
     assert known["classes"] == list("0123456789")
     before = json.loads((folder / "evaluation.json").read_text())
-    assert json.loads(installed("evaluate", folder, "--json").stdout) == before
+    assert json.loads(inside("evaluate", folder, "--json", trees=20).stdout) == before
     assert json.loads((folder / "evaluation.json").read_text()) == before
     page = (folder / "report.html").read_text()
     (folder / "report.html").unlink()
-    assert installed("report", folder).returncode == 0
+    assert inside("report", folder).returncode == 0
     assert (folder / "report.html").read_text() == page
 
 
@@ -183,7 +183,7 @@ def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
     image = load("digits", "test").images[0]
     Image.fromarray((image * (255 / 16)).round().astype(np.uint8)).save(tmp_path / "half.png")
     out = tmp_path / "done.npz"
-    result = installed("inpaint", run, tmp_path / "half.png", "--n", 3, "--out", out)
+    result = inside("inpaint", run, tmp_path / "half.png", "--n", 3, "--out", out)
     assert result.returncode == 0, result.stderr
     with np.load(out) as done:
         assert done["images"].shape == (3, 8, 8)
@@ -201,7 +201,7 @@ def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
 
 def test_a_folder_of_pictures_is_fitted_by_class(pictures, tmp_path):
     words = ("fit", pictures, "--size", 6, "--conditional", *FEW, "--out", tmp_path / "run", "--json")
-    result = installed(*words)
+    result = inside(*words)
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     assert said["data"]["shape"] == [108, 6, 6]
@@ -228,7 +228,7 @@ def flowers(tmp_path):
 
 def test_a_table_is_fitted_and_says_what_it_left_out(flowers, tmp_path):
     run, out = tmp_path / "run", tmp_path / "new.csv"
-    result = installed("fit", flowers, "--target", "species", *FEW, "--out", run)
+    result = inside("fit", flowers, "--target", "species", *FEW, "--out", run)
     assert result.returncode == 0, result.stderr
     assert "left out the column 'name'" in result.stdout
     assert "left out 1 of 150 rows" in result.stdout
@@ -338,11 +338,11 @@ def test_classes_with_maps_of_their_own_are_fitted_and_drawn(tmp_path):
 
 
 def test_doctor_and_datasets_say_what_is_there(tmp_path):
-    found = json.loads(installed("doctor", "--json").stdout)
+    found = json.loads(inside("doctor", "--json").stdout)
     assert found["versions"]["numpy"] == np.__version__
     assert any(device.startswith("cpu") and "GiB free" in m for device, m in found["devices"].items())
     assert found["missing"].keys() <= {"images", "demo", "metrics"}
-    listed = installed("datasets", "--data-root", tmp_path).stdout
+    listed = inside("datasets", "--data-root", tmp_path).stdout
     assert re.search(r"digits +found", listed)
     assert re.search(r"mnist +missing", listed)
 

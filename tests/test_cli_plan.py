@@ -64,7 +64,7 @@ def test_the_time_is_about_right(kind):
 
 def test_a_long_fit_says_so_at_once_and_how_to_make_it_short(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "_LONG", 0.0)
-    words = ("fit", "digits", "--quality", 25, "--particles", 50)
+    words = ("fit", "digits", "--quality", 25, "--particles", 50, "--schedule", "1[1] 8[3]")
     result = inside(*words, "--out", tmp_path / "run")
     assert re.search(r"note: this takes about .* s on this CPU; --quality draft: .* s\n", result.stdout)
     assert inside("fit", "digits", *FEW, "--out", tmp_path / "other", "--quiet").stdout == ""

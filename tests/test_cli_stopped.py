@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("typer")
 
-from running import FEW, command, environment, inside, installed, refused
+from running import FEW, command, environment, inside, refused
 from sliceflow.cli import evaluate, evolution, fit
 from sliceflow.cli.failures import Failed
 from sliceflow.cli.run_folder import Lock
@@ -56,7 +56,7 @@ def test_a_resumed_run_ends_with_the_same_samples(tmp_path):
     refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
     other = inside(*words, "--seed", 1, "--out", stopped, "--resume")
     refused(other, 2, "--seed is 1, but the run in", "was started with 0", "--resume")
-    result = installed(*words, "--out", stopped, "--resume")
+    result = inside(*words, "--out", stopped, "--resume")
     assert result.returncode == 0, result.stderr
     assert not (stopped / "checkpoint").exists()
     assert inside(*words, "--out", whole).returncode == 0
@@ -72,7 +72,11 @@ IGNORING = (
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+    ids=["SIGINT", "SIGTERM"],
+)
 def test_a_run_in_the_background_of_a_script_is_stopped_with_a_checkpoint(tmp_path, number):
     # There Ctrl-C is ignored.
     words = ["fit", "digits", "--quality", "9", "--particles", "300", "--checkpoint-every", "999"]

