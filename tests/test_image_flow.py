@@ -499,6 +499,11 @@ def test_no_knots_keep_no_model(digits):
         flow.inpaint(digits[0][:2])
 
 
+TRANSPORTS = (
+    "one of ['auto', 'sorted', 'histogram', 'interpolated'] or a transport from sliceflow.transports"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
@@ -519,12 +524,12 @@ def test_no_knots_keep_no_model(digits):
         (
             "transport",
             "greedy",
-            "one of ['auto', 'sorted', 'histogram', 'interpolated'] or a transport from sliceflow.transports",
+            TRANSPORTS,
         ),
         (
             "transport",
             None,
-            "one of ['auto', 'sorted', 'histogram', 'interpolated'] or a transport from sliceflow.transports",
+            TRANSPORTS,
         ),
     ],
 )
