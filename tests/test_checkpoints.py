@@ -323,7 +323,7 @@ def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(stopped, monkeyp
         SlicedWassersteinFlow(**quick).fit(X, Y, **options, listeners=(killer(2),))
     assert path.read_bytes() == before
     assert [p.name for p in stopped.iterdir()] == ["fit.checkpoint"]
-    with pytest.warns(RuntimeWarning, match="the fit goes on"):
+    with pytest.warns(RuntimeWarning, match="the fit continues"):
         resumed = SlicedWassersteinFlow(**quick).fit(X, Y, **options)
     same(resumed, SlicedWassersteinFlow(**quick).fit(X, Y))
 

@@ -9,7 +9,6 @@ import pytest
 
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.metrics import classifier
 from sliceflow.storage.atomic import write_atomically
 
 FLOW = SlicedWassersteinFlow(n_particles=20, n_steps=1, random_state=0, device="cpu").fit(np.eye(4, 2))
@@ -27,15 +26,7 @@ def put_json(path):
     RunFolder(path.parent).write_json(path.name, {"a": 1})
 
 
-def put_classifier(path):
-    torch = pytest.importorskip("torch")
-    made = classifier.PictureClassifier(torch.nn.Linear(2, 2), np.arange(2), 17, 1.0, {})
-    classifier._write(path, made)
-
-
-WRITERS = pytest.mark.parametrize(
-    "write", [put_words, FLOW.save, put_json, put_classifier], ids=lambda w: w.__name__
-)
+WRITERS = pytest.mark.parametrize("write", [put_words, FLOW.save, put_json], ids=lambda w: w.__name__)
 
 
 @WRITERS
