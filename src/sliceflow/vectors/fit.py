@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions, events
-from sliceflow.engine.flow import Run, simulate
+from sliceflow.engine.flow import Cloud, Redrawn, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.ranks import Ranks
@@ -21,6 +21,7 @@ from sliceflow.vectors.data import Given, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
 from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
+from sliceflow.vectors.smoothing import Smoothed, neighbours_of
 from sliceflow.vectors.start import Asked, Start, begin, particle_conditions
 from sliceflow.vectors.units import Units
 
@@ -178,7 +179,7 @@ def run(
         simulate(
             start.shared,
             start.particles,
-            start.data,
+            _target(job, start, ranks),
             start.transport,
             start.noise,
             n_knots=job.plan.n_knots,
@@ -189,6 +190,18 @@ def run(
         )
         x, model = finish(start, run, job.rows, [history, *listeners], job.seed.child("fresh"), ranks)
     return Done(Part(start.flow, model, job.units), x, start.y)
+
+
+def _target(job: Job, start: Start, ranks: Ranks | None) -> Cloud | Redrawn:
+    """The data that the steps before the axis steps look at: the rows, or draws around them."""
+    plan = job.plan
+    if plan.smoothing == 0:
+        return start.data
+    if ranks is not None and ranks.size > 1:
+        raise ValueError("smoothing needs all rows in one process; set smoothing=0 with ranks")
+    neighbours = neighbours_of(job.rows, plan.n_neighbors).to(job.device)
+    seed = job.seed.child("smoothing")
+    return Redrawn(Smoothed(start.data, neighbours, plan.smoothing, seed).at)
 
 
 def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> events.HeldOut:

@@ -21,6 +21,9 @@ class VectorOptions:
     validation_fraction : the share of the rows held out by `early_stopping`
     n_iter_no_change : steps without improvement after which `early_stopping` stops
     tol : the least relative improvement that counts
+    smoothing : h, how far each row is spread along its neighbours, in units of their covariance, anew
+        at every step; 0 fits the rows themselves. It prevents copies of small data
+    n_neighbors : k, the rows of a neighbourhood, the row itself among them
 
     Examples
     --------
@@ -34,6 +37,8 @@ class VectorOptions:
     validation_fraction: float = 0.1
     n_iter_no_change: int = 10
     tol: float = 1e-4
+    smoothing: float = 0.0
+    n_neighbors: int = 20
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first setting that cannot be used."""
@@ -45,3 +50,5 @@ class VectorOptions:
         ok = is_real(share, 0, 1) and 0 < share < 1
         need(ok, "validation_fraction", share, "a number between 0 and 1")
         need(is_real(self.tol, 0), "tol", self.tol, "a number of at least 0")
+        need(is_real(self.smoothing, 0), "smoothing", self.smoothing, "a number of at least 0")
+        need(is_int(self.n_neighbors, 2), "n_neighbors", self.n_neighbors, "an int of at least 2")

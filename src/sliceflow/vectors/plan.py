@@ -71,6 +71,7 @@ class VectorPlan:
     n_fresh : fresh particles that the model's axis steps are fitted to
     standardize, early_stopping : as the parameters of these names
     validation_fraction, n_iter_no_change, tol : of early stopping
+    smoothing, n_neighbors : as the options of these names
     n_ranks : processes that fit together
     device : where
     nbytes : memory that the fit takes on each device beside the data as they are given
@@ -113,6 +114,8 @@ class VectorPlan:
     validation_fraction: float
     n_iter_no_change: int
     tol: float
+    smoothing: float
+    n_neighbors: int
     n_ranks: int
     device: str
     nbytes: int
@@ -151,6 +154,7 @@ class VectorPlan:
         axis = f", then {self.n_axis_steps} axis steps" if self.n_axis_steps else ""
         kinds = {"labels": f"{self.n_conditions} classes", "columns": f"{self.n_conditions} columns"}
         taper = f", to 0 over the last {self.taper:.0%} of the steps" if self.taper else ""
+        smooth = f"{self.smoothing:g}, along {self.n_neighbors} neighbours" if self.smoothing else ""
         stops = ""
         if self.early_stopping:
             stops = f"after {self.n_iter_no_change} steps without improvement on held-out rows"
@@ -164,6 +168,7 @@ class VectorPlan:
                 ("transport", repr(self.transport)),
                 ("step size", f"{self.step_size:g}{taper}"),
                 ("entropy", "" if self.entropy == 0 else f"{self.entropy:g}"),
+                ("smoothing", smooth),
                 ("stops early", stops),
                 ("model", f"at most {self.n_knots} knots a map"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
@@ -233,6 +238,8 @@ def make_plan(
         validation_fraction=float(options.validation_fraction),
         n_iter_no_change=int(options.n_iter_no_change),
         tol=float(options.tol),
+        smoothing=0.0 if counted else float(options.smoothing),
+        n_neighbors=int(options.n_neighbors),
         n_ranks=n_ranks,
         device=str(device),
         nbytes=0,
