@@ -135,9 +135,9 @@ def test_mirror_images_have_clusters_of_their_own():
 def test_many_pictures_are_divided_by_default():
     images = bars(6000)[0].repeat(4, 1).repeat(4, 2)  # fewer values would be one cluster
     flow = ImageFlow("1[1]", 2000, 1, n_pixel_values=17, random_state=0).fit(images)
-    assert flow._fitted.walk.apart == 6
+    assert flow._fitted.levels.apart == 6
     flow = ImageFlow("1[1]", 1, 1, n_pixel_values=17, random_state=0).fit(images)  # more than particles
-    assert flow._fitted.walk.apart == 0
+    assert flow._fitted.levels.apart == 0
 
 
 # How many

@@ -18,7 +18,7 @@ from models import counted_pictures as pictures
 from models import counted_vectors as vectors
 from sliceflow import PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import events, flow
-from sliceflow.online.counts import whole, whole_rows
+from sliceflow.online.counts import columns_to_grid, to_grid
 from sliceflow.online.first import Column
 from sliceflow.online.tally import Tally
 
@@ -218,11 +218,11 @@ def test_forget_says_which_directions_stay():
     ):
         model.forget(grey)
     waited = pictures().partial_fit(grey, refresh=False).partial_fit(black)
-    assert waited._fitted.walk.patch_basis == "cosines"
+    assert waited._fitted.levels.patch_basis == "cosines"
     with pytest.warns(UserWarning, match="patch_basis='cosines'"):
         waited.forget(grey)
     other = pictures().partial_fit(grey[:2], refresh=False).partial_fit(black)
-    assert other._fitted.walk.patch_basis == "pixels"
+    assert other._fitted.levels.patch_basis == "pixels"
     with no_warning():
         other.forget(grey[:2])
 
@@ -484,9 +484,12 @@ def test_results_are_finite_or_an_error():
 def test_sums_of_long_rows_are_exact_in_any_order():
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(50, 200)) * 10.0 ** rng.uniform(-3, 11, size=200))
-    rounded, theta = whole_rows(x), whole(torch.from_numpy(np.linalg.qr(rng.normal(size=(50, 50)))[0]))
+    rounded, theta = (
+        columns_to_grid(x),
+        to_grid(torch.from_numpy(np.linalg.qr(rng.normal(size=(50, 50)))[0])),
+    )
     assert float(((rounded - x).abs().amax(0) / x.abs().amax(0)).max()) < 1e-3
-    assert torch.equal(rounded[:, :7], whole_rows(x[:, :7]))
+    assert torch.equal(rounded[:, :7], columns_to_grid(x[:, :7]))
     order = torch.from_numpy(rng.permutation(50))
     assert torch.equal((theta[:, order].T * rounded[order, 3:4]).sum(0), theta @ rounded[:, 3])
     one_by_one = sum(theta[:, j : j + 1] * rounded[j] for j in order.tolist())

@@ -29,9 +29,9 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.kernels import reference
-from sliceflow.online.counts import Place
-from sliceflow.online.tally import Tally, mixed
-from sliceflow.pictures.online import LevelPlace
+from sliceflow.online.counts import CountedStage
+from sliceflow.online.tally import Tally, mix
+from sliceflow.pictures.online import CountedLevel
 from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.tiles import Tiles
 
@@ -141,7 +141,7 @@ def test_a_mixture_is_the_histogram_of_the_shifted_classes():
     tallies = [empty_tally(2, 256, 1 / 16), empty_tally(2, 256, 1 / 16)]
     for tally, values in zip(tallies, z, strict=True):
         tally.add(values)
-    counts, lo, hi = mixed(tallies, [300, 700], offsets, 512)
+    counts, lo, hi = mix(tallies, [300, 700], offsets, 512)
     share = counts.double() / counts.sum(1, keepdim=True)
     middle = lo[:, None] + (torch.arange(512) + 0.5) * ((hi - lo) / 512)[:, None]
     mean = 0.3 * (z[0].mean(1) + offsets[:, 0]) + 0.7 * (z[1].mean(1) + offsets[:, 1])
@@ -157,7 +157,7 @@ def test_a_mixture_has_the_units_of_30_bits_and_every_class_its_share_of_them(ma
     for tally, n in zip(tallies, (3, 1000), strict=True):
         tally.add(torch.randn(2, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64))
     offsets = torch.tensor([[0.0, 40.0], [0.0, 40.0]], dtype=torch.float64)
-    counts, lo, hi = mixed(tallies, masses, offsets, 1024)
+    counts, lo, hi = mix(tallies, masses, offsets, 1024)
     unit = 2**30 // sum(masses)
     assert counts.sum(1).tolist() == [unit * sum(masses)] * 2
     assert int(counts.min()) >= 0  # no sum has run over
@@ -189,7 +189,7 @@ def test_projections_do_not_depend_on_the_company(kind):
         space, d = Subspace(2, 11, 11, side, side), 242
         frame = Tiles(2, side, side, 5)
     flow = Flow([Stage("", frame, 3)], Seed(0))
-    place = Place(flow, 0) if space is None else LevelPlace(flow, 0, space)
+    place = CountedStage(flow, 0) if space is None else CountedLevel(flow, 0, space)
     x = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (d, 500))).float()
 
     def project(x):
@@ -357,7 +357,7 @@ def test_a_forgotten_class_of_pictures_leaves_the_others_as_they_were():
     flow.forget(X[own], y[own])
     assert flow.classes_.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert_same(flow, pictures(amplifier=math.inf).partial_fit(X[~own], y[~own]))
-    assert flow._fitted.walk.apart == 9
+    assert flow._fitted.levels.apart == 9
     with pytest.raises(ValueError, match="unknown label 3"):
         flow.sample(2, y=3)
     # Only the number of its particles has changed for another class.
@@ -452,9 +452,9 @@ def test_a_partial_refresh_needs_maps_of_the_same_kind(was, now):
 def test_large_classes_are_held_apart_as_in_a_fit():
     X, y = np.concatenate((IMAGES, IMAGES))[:2000], np.arange(2000) % 2
     flow = pictures(schedule="1[1]", n_particles=50).partial_fit(X, y)
-    assert flow._fitted.walk.amplifier == math.inf
+    assert flow._fitted.levels.amplifier == math.inf
     assert (
-        pictures(schedule="1[1]", n_particles=50).partial_fit(X[1:], y[1:])._fitted.walk.amplifier
+        pictures(schedule="1[1]", n_particles=50).partial_fit(X[1:], y[1:])._fitted.levels.amplifier
         == 10.0
     )
 

@@ -255,31 +255,36 @@ def simulate(
     for i, stage in enumerate(flow.schedule[:n_stages]):
         solver = stage.transport or transport
         if not isinstance(data, Cloud | Redrawn):
-            look = MiniBatches()
+            stage_batches = MiniBatches()
         elif batches is None:
             cloud = data.at(0) if isinstance(data, Redrawn) else data
-            look = batches_for(flow, particles, cloud, solver)
-            data = data if look.order is None else data.part(look.order)
+            stage_batches = batches_for(flow, particles, cloud, solver)
+            data = data if stage_batches.order is None else data.part(stage_batches.order)
         else:
-            look = batches
+            stage_batches = batches
         if i < run.stage:
             continue
         for k in range(run.step, stage.n_steps):
             frame = flow.frame(i, k, particles.x)
-            some, others = look.at(k)
-            z_p = flow.project(frame, particles, some)
+            columns_p, columns_q = stage_batches.at(k)
+            z_p = flow.project(frame, particles, columns_p)
             target = data.at(k) if isinstance(data, Redrawn) else data
             if not isinstance(target, Cloud):
                 fit = target.fit(z_p, flow, frame, i, k)
             elif flow.apart:
                 assert particles.runs is not None
                 assert target.runs is not None
-                runs = look.runs_at(k) or (particles.runs, target.runs)
-                fit = solver.fit(z_p, flow.project(frame, target, others), None, runs)
+                runs = stage_batches.runs_at(k) or (particles.runs, target.runs)
+                fit = solver.fit(z_p, flow.project(frame, target, columns_q), None, runs)
             else:
-                fit = solver.fit(z_p, flow.project(frame, target, others), look.weights)
-            dz = fit.dz if some is None else None
-            if dz is None and some is None and z_p.device.type == "cpu" and z_p.nbytes <= flow.budget:
+                fit = solver.fit(z_p, flow.project(frame, target, columns_q), stage_batches.weights)
+            dz = fit.dz if columns_p is None else None
+            if (
+                dz is None
+                and columns_p is None
+                and z_p.device.type == "cpu"
+                and z_p.nbytes <= flow.budget
+            ):
                 # At hand: a GPU projects again faster than it reads.
                 dz = fit.table.displace(z_p, *([particles.runs] if flow.apart else []))
             flow.move(particles, frame, fit.table, dz, i, k, noise)

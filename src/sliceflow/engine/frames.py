@@ -47,7 +47,7 @@ __all__ = [
     "step_uniform",
 ]
 
-_FRESH = 16  # up to this dimension every step draws its own rotation
+_MAX_FRESH = 16  # up to this dimension every step draws its own rotation
 _POOL = 8
 _BLOCK = 32
 _POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes that are kept of all seeds' pools, and of their rotations
@@ -179,7 +179,7 @@ def releasing() -> Iterator[None]:
 
 def rotation_bytes(d: int, itemsize: int) -> int:
     """What drawing the `rotation` of a step takes at most, the pool and its own bytes included."""
-    if d <= _FRESH:
+    if d <= _MAX_FRESH:
         return 0
     making = 4 * 8  # of a rotation of the pool: normal numbers, Q, R, and Q with its signs
     turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, filled up
@@ -208,17 +208,17 @@ def _rotation_block(
 ) -> Tensor:
     """The rotations of steps block·steps … of a stage, (steps, side, side)."""
     first = block * steps
-    if d <= _FRESH:
+    if d <= _MAX_FRESH:
         normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
-        return filled(uniform_rotations(normal).to(device, dtype), side)
+        return zero_padded(uniform_rotations(normal).to(device, dtype), side)
     pool = _rotation_pool(seed.entropy, d, device)
     pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
     signs = torch.sign(seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5)
     turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
-    return filled(turned.to(dtype), side)
+    return zero_padded(turned.to(dtype), side)
 
 
-def filled(rotations: Tensor, side: int) -> Tensor:
+def zero_padded(rotations: Tensor, side: int) -> Tensor:
     """Filled up with zeros to (…, side, side), and row by row in memory, which QR's are not."""
     more = side - rotations.shape[-1]
     return torch.nn.functional.pad(rotations, (0, more, 0, more)).contiguous()

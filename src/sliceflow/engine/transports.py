@@ -125,8 +125,10 @@ class KnotTable:
             return self
         edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
         if tails:
-            few = [2**k for k in range(int(edge[1]).bit_length())]
-            edge = edge.new_tensor(sorted({*edge.tolist(), *few, *(size - k for k in few)}))
+            tail_sizes = [2**k for k in range(int(edge[1]).bit_length())]
+            edge = edge.new_tensor(
+                sorted({*edge.tolist(), *tail_sizes, *(size - k for k in tail_sizes)})
+            )
         first, count = edge[:-1, None], edge.diff()[:, None]
         member = torch.arange(int(count.max()), device=edge.device)
         index, valid = (first + member).clamp(max=size - 1), member < count
@@ -272,8 +274,8 @@ class Interpolated:
                 "count; use a finite amplifier, or transport='histogram'"
             )
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
-        some = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
-        parts = [self._fit(z_p[part], z_q[part], weights) for part in some]
+        row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
+        parts = [self._fit(z_p[part], z_q[part], weights) for part in row_slices]
         if len(parts) == 1:
             return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
         knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
@@ -292,7 +294,7 @@ class Interpolated:
             q, order_q = k.argsort_rows(z_q)
             w = weights.double()[order_q]
             level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        moved = _of_the_last(p, _linear(level_p, level_q, q)).sub_(p)
+        moved = _last_of_ties(p, _linear(level_p, level_q, q)).sub_(p)
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
         # F_p⁻¹ and F_q⁻¹ bend at these levels and nowhere else; above the last F_p has no value.
         levels = torch.cat(
@@ -328,7 +330,7 @@ def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.lerp(low, high, share)
 
 
-def _of_the_last(z: Tensor, values: Tensor) -> Tensor:
+def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
     """Values (h, n) in place, where neighbours in z (h, n) are equal those of the last of them."""
     tied = torch.nn.functional.pad(z[:, 1:] == z[:, :-1], (0, 1)).view(-1).nonzero()[:, 0]
     if len(tied):

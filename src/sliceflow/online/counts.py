@@ -29,31 +29,31 @@ from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import BUDGET, Flow
 from sliceflow.engine.frames import AnyFrame, Axis, Frame, FrameKind, Orthogonal
 from sliceflow.engine.transports import Counts, Fit, Histogram
-from sliceflow.online.tally import Tally, mixed, power
+from sliceflow.online.tally import Tally, mix, power
 
-__all__ = ["REACH", "Change", "Ledger", "Mixture", "Place", "whole"]
+__all__ = ["REACH", "Change", "CountedStage", "Ledger", "Mixture", "to_grid"]
 
 REACH = 8.0  # how far the first bins reach, in standard deviations of an even spread of directions
-_WHOLE = 2.0**18
+_PER_UNIT = 2.0**18
 
 
-def whole(x: Tensor) -> Tensor:
+def to_grid(x: Tensor) -> Tensor:
     """x to the nearest multiple of 2^-18, in float64."""
-    return (x.double() * _WHOLE).round_() / _WHOLE
+    return (x.double() * _PER_UNIT).round_() / _PER_UNIT
 
 
-def whole_rows(x: Tensor) -> Tensor:
+def columns_to_grid(x: Tensor) -> Tensor:
     """The same for columns x (d, n), those of length 2^16 and more to multiples of 2^-17, 2^-16, …
 
     What a column is rounded to depends on that column alone.
     """
     length = x.double().abs().amax(0) * math.sqrt(len(x))  # or less
     over = power((torch.frexp(length).exponent.long() - 16).clamp_(min=0))
-    return whole(x.double() / over) * over
+    return to_grid(x.double() / over) * over
 
 
 @dataclass(frozen=True)
-class Place:
+class CountedStage:
     """A stage whose data are counted: number `index` of `flow`. Pictures have places of their own."""
 
     flow: Flow
@@ -80,7 +80,7 @@ class Place:
 
     def down(self, x: Tensor) -> Tensor:
         """Data x (d, n) as the stage sees them: whole numbers, whatever comes with them."""
-        return whole_rows(x)
+        return columns_to_grid(x)
 
     def frame(self, k: int, x: Tensor) -> AnyFrame:
         """The frame of step k, its directions of x being those of any condition."""
@@ -89,7 +89,7 @@ class Place:
     def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
         """Θx of what `down` gave, (h, n): the same numbers on every occasion."""
         assert isinstance(frame, Frame)
-        return x if frame.theta is None else torch.mm(whole(frame.theta), x)
+        return x if frame.theta is None else torch.mm(to_grid(frame.theta), x)
 
     def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
         """How far the first bins reach on either side of 0, for x (d, n): (h,).
@@ -161,7 +161,7 @@ class Ledger:
     change : the one that is being made; None when there is none
     """
 
-    places: list[Place]
+    places: list[CountedStage]
     dimension: int
     n_bins: int
     tallies: dict[Hashable, list[list[Tally]]] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class Ledger:
         for label, of in change.groups:
             rows = self.rows.setdefault(label, Counter())
             for name, n in change.named(of).items():
-                _set(rows, name, rows[name] + change.sign * n)
+                _set_count(rows, name, rows[name] + change.sign * n)
             if not rows:  # nothing of the class is left
                 del self.rows[label], self.tallies[label]
 
@@ -207,7 +207,7 @@ class Ledger:
                 continue
             self.tallies[label], rows = tallies, self.rows.setdefault(label, Counter())
             for name, n in names.items():
-                _set(rows, name, n)
+                _set_count(rows, name, n)
         # From the end: then those that are still counted are always the first.
         for part in reversed(self._parts(change)):
             self._count(change, part, undo=True)
@@ -252,15 +252,15 @@ class Ledger:
     def missing(self, names: Sequence[int], groups: Sequence[tuple[Hashable, slice]]) -> int | None:
         """The first of some rows that is not there to be taken away, or None."""
         for label, of in groups:
-            there, asked = self.rows.get(label, Counter()), Counter[int]()
+            available, requested = self.rows.get(label, Counter()), Counter[int]()
             for j in range(of.start, of.stop):
-                asked[names[j]] += 1
-                if asked[names[j]] > there[names[j]]:
+                requested[names[j]] += 1
+                if requested[names[j]] > available[names[j]]:
                     return j
         return None
 
 
-def _set(rows: Counter[int], name: int, n: int) -> None:
+def _set_count(rows: Counter[int], name: int, n: int) -> None:
     """So many times; a name that is there no more is not kept."""
     if n:
         rows[name] = n
@@ -296,7 +296,7 @@ class Mixture:
             half = torch.cat([width for _, width in even]) * (counts.shape[1] / 2)
             return Counts(counts, -half, half)
         offsets = None if frame.theta_y is None else flow.amplifier * frame.theta_y
-        return mixed(tallies, self.masses, offsets, self.n_bins)
+        return mix(tallies, self.masses, offsets, self.n_bins)
 
     def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
         transport = Histogram(self.n_bins)

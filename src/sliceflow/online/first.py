@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 
-__all__ = ["Column", "First", "FirstVectors"]
+__all__ = ["Column", "FirstRows", "FirstVectors"]
 
 _WINDOW = 8  # cells that must hold most of the rows; a unit is two cells
 _SHARES = ((3, 4), (31, 32), (1, 1))  # what most is: more where so many rows are equal
@@ -59,7 +59,7 @@ class Column:
         """The unit of a column of values (n,); OverflowError where there is none."""
         x, n = np.sort(values), len(values)
         for share in range(len(_SHARES)):
-            m = _most(n, share)
+            m = _rows_needed(n, share)
             with np.errstate(over="ignore"):
                 span = float((x[m - 1 :] - x[: n - m + 1]).min())
             if span > _SPAN:
@@ -97,9 +97,9 @@ class Column:
         n = int(self.counts.sum())
         if n == 0 or self.share is None:
             return n > 0
-        if any(int(self.counts.max()) < _most(n, share) for share in range(self.share)):
+        if any(int(self.counts.max()) < _rows_needed(n, share) for share in range(self.share)):
             return False
-        m = _most(n, self.share)
+        m = _rows_needed(n, self.share)
         return (
             _holds(self.cells >> 1, self.counts, m)
             and not _holds(self.cells, self.counts, m)
@@ -107,9 +107,9 @@ class Column:
         )
 
 
-def _most(n: int, share: int) -> int:
-    part, whole = _SHARES[share]
-    return -(-n * part // whole)
+def _rows_needed(n: int, share: int) -> int:
+    part, of = _SHARES[share]
+    return -(-n * part // of)
 
 
 def _cells(x: np.ndarray, exponent: int) -> np.ndarray:
@@ -133,7 +133,7 @@ def _middle(half_cells: np.ndarray, counts: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class First(ABC):
+class FirstRows(ABC):
     """The first rows.
 
     Parameters
@@ -162,28 +162,28 @@ class First(ABC):
 
         Of equal rows those that came later go first.
         """
-        away, kept = [], dict(self.names)
+        removed, kept = [], dict(self.names)
         for label, of in groups:
             own, there = kept.get(label, Counter()).copy(), left.get(label, Counter())
             for i in range(of.start, of.stop):
                 if own[names[i]] > there[names[i]]:
                     own[names[i]] -= 1
-                    away.append(i)
+                    removed.append(i)
             kept[label] = +own
-        if not away:
+        if not removed:
             return self
-        return replace(self.without(rows[away]), names={k: v for k, v in kept.items() if v})
+        return replace(self.without(rows[removed]), names={k: v for k, v in kept.items() if v})
 
 
 @dataclass(frozen=True)
-class FirstVectors(First):
+class FirstVectors(FirstRows):
     """The first rows of vectors, column by column."""
 
     columns: tuple[Column, ...]
 
     def without(self, rows: np.ndarray) -> Self:
-        some = tuple(column.without(rows[:, j]) for j, column in enumerate(self.columns))
-        return replace(self, columns=some)
+        columns = tuple(column.without(rows[:, j]) for j, column in enumerate(self.columns))
+        return replace(self, columns=columns)
 
     def trace(self) -> str:
         other = [j for j, column in enumerate(self.columns) if not column.same()]

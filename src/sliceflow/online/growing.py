@@ -18,9 +18,9 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.compact import Step
 from sliceflow.engine.flow import Run
 from sliceflow.errors import is_int, need
-from sliceflow.online.rows import Before, Online
+from sliceflow.online.rows import Online, PreviousRefresh
 
-__all__ = ["Growing", "check_classes", "resumed"]
+__all__ = ["Growing", "check_classes", "resume_run"]
 
 
 class Growing:
@@ -86,7 +86,7 @@ class Growing:
                 stacklevel=2,
             )
         listening = events.listening(listeners)
-        with _whole(self):
+        with _all_or_nothing(self):
             begun = self._online is not None
             rows = self._online_rows(X, first=not begun)
             online = self._online or self._begin_online(X)
@@ -120,8 +120,8 @@ class Growing:
         """
         listening = events.listening(listeners)
         first = None if self._online is None else self._online.first
-        with _whole(self):
-            self._online = online = self._kept().forgotten(self._online_rows(X), y)
+        with _all_or_nothing(self):
+            self._online = online = self._current_counts().forgotten(self._online_rows(X), y)
             self._refreshed(refresh, listening)
         if online.first is not None and online.first is not first and (trace := online.first.trace()):
             warnings.warn(
@@ -145,23 +145,23 @@ class Growing:
             rows are like the old ones. None does all
         listeners : as of `fit`
         """
-        with _whole(self):
+        with _all_or_nothing(self):
             self._refresh(last, events.listening(listeners))
         self._warn_if_stale("this model, refreshed in part,")
         return self
 
     def _refresh(self, last: int | None, listeners: tuple[events.Listener, ...]) -> None:
-        online, parameters, before = self._kept(), self._parameters(), None
+        online, parameters, before = self._current_counts(), self._parameters(), None
         if last is not None:
             need(is_int(last, 1), "last", last, "None or an int of at least 1")
             check_is_fitted(self, "history_")
-            before = Before(self._fitted, self.history_, last)
-        heard: list[events.Listener] = [history := events.History(), *listeners]
+            before = PreviousRefresh(self._fitted, self.history_, last)
+        all_listeners: list[events.Listener] = [history := events.History(), *listeners]
         if parameters["verbose"]:
-            heard.append(events.Progress())
+            all_listeners.append(events.Progress())
         online = self._online = online.settled()
-        with events.closing(heard):
-            new = online.refresh(parameters, before, heard, history)
+        with events.closing(all_listeners):
+            new = online.refresh(parameters, before, all_listeners, history)
         self._keep(*new, history.as_columns())
         self._online = replace(online, stale=False) if last is None else online
 
@@ -169,7 +169,7 @@ class Growing:
         if refresh is not False:
             self._refresh(None if refresh is True else refresh, listeners)
 
-    def _kept(self) -> Online:
+    def _current_counts(self) -> Online:
         if self._online is None:
             raise ValueError(
                 "there are no counts of the data: partial_fit keeps them, fit does not, and no file of "
@@ -190,7 +190,7 @@ class Growing:
 
 
 @contextmanager
-def _whole(estimator: Any) -> Iterator[None]:
+def _all_or_nothing(estimator: Any) -> Iterator[None]:
     """What is done to an estimator and its counts is done whole, or not at all."""
     before, online = dict(vars(estimator)), estimator._online
     if online is not None:
@@ -215,7 +215,7 @@ def check_classes(was: conditions.Labels | None, now: conditions.Labels | None) 
         )
 
 
-def resumed(steps: Sequence[Step], before: Before, history: events.History) -> Run:
+def resume_run(steps: Sequence[Step], before: PreviousRefresh, history: events.History) -> Run:
     """The run behind some steps of the model before, with their history."""
     n = len(steps)
     history.before = {name: column[:n] for name, column in before.history.items()}

@@ -19,15 +19,24 @@ from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.online.counts import Change, Ledger, Mixture
-from sliceflow.online.first import First
+from sliceflow.online.first import FirstRows
 
-__all__ = ["Before", "Given", "Online", "Refreshed", "fixed", "histogram_bins", "names_of", "settings"]
+__all__ = [
+    "Online",
+    "PreviousRefresh",
+    "Refreshed",
+    "RowBatch",
+    "fixed",
+    "histogram_bins",
+    "names_of",
+    "settings",
+]
 
 FIRST_ROWS = 1000  # rows that decide what the first rows decide, if no refresh comes before
-_GRID = 1024  # the fewest bins for classes that the amplifier holds apart
+_MIN_BINS = 1024  # the fewest bins for classes that the amplifier holds apart
 
 
-class Given(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows in the order of their labels, their names, and where each label's rows are."""
 
     rows: np.ndarray
@@ -39,7 +48,7 @@ class Given(NamedTuple):
         return [(label, name) for label, of in self.groups for name in self.names[of]]
 
 
-class Before(NamedTuple):
+class PreviousRefresh(NamedTuple):
     """The last refresh, of which a new one keeps all but the `last` stages or steps."""
 
     fitted: Any
@@ -80,7 +89,7 @@ class Online(ABC):
     parameters: dict[str, str]
     times: int = 1
     waiting: dict[tuple[Hashable, int], np.ndarray] | None = None
-    first: First | None = None
+    first: FirstRows | None = None
     stale: bool = False
 
     @abstractmethod
@@ -88,7 +97,7 @@ class Online(ABC):
         """X, (n, …) of one type."""
 
     @abstractmethod
-    def decided(self, given: Given) -> Self:
+    def decided(self, batch: RowBatch) -> Self:
         """The same with what these rows decide, and nothing counted."""
 
     @abstractmethod
@@ -103,8 +112,8 @@ class Online(ABC):
     def refresh(
         self,
         parameters: Mapping[str, Any],
-        before: Before | None,
-        heard: list[events.Listener],
+        previous: PreviousRefresh | None,
+        listeners: list[events.Listener],
         history: events.History,
     ) -> Refreshed:
         """Move particles onto the data as they are now; from `before` on, if that is given."""
@@ -126,7 +135,7 @@ class Online(ABC):
 
     def absorbed(self, X: Any, y: Any) -> Self:
         """With more rows."""
-        given = self._given(X, y)
+        batch = self._read_batch(X, y)
         known = {label: label for label in self.ledger.rows}
         if known and (None in known) != (y is None):
             was = "without labels" if None in known else "with class labels"
@@ -136,7 +145,7 @@ class Online(ABC):
                 "random directions change with the number of classes; partial_fit with labels takes "
                 "frame='orthogonal' or 'axis'"
             )
-        for label, _ in given.groups:
+        for label, _ in batch.groups:
             same = known.get(label, label)
             if type(same) is not type(label):  # and which came first must not matter
                 raise ValueError(
@@ -144,76 +153,76 @@ class Online(ABC):
                     f"{type(same).__name__}; give all labels as one type"
                 )
         if self.waiting is None:
-            self._change(given, 1)
+            self._apply_change(batch, 1)
             return self
-        if not self.waiting and len(given.rows) >= FIRST_ROWS:
-            return self._counted(given)
-        more = Counter(given.keys())
-        waiting = self.waiting | dict(zip(given.keys(), given.rows, strict=True))
-        new = self._waiting(waiting, self._there() + more)
+        if not self.waiting and len(batch.rows) >= FIRST_ROWS:
+            return self._counted(batch)
+        more = Counter(batch.keys())
+        waiting = self.waiting | dict(zip(batch.keys(), batch.rows, strict=True))
+        new = self._waiting(waiting, self._row_counts() + more)
         return new.settled() if sum(new.ledger.sizes().values()) >= FIRST_ROWS else new
 
     def forgotten(self, X: Any, y: Any) -> Self:
         """With fewer rows."""
-        given = self._given(X, y)
-        missing = self.ledger.missing(given.names, given.groups)
+        batch = self._read_batch(X, y)
+        missing = self.ledger.missing(batch.names, batch.groups)
         if missing is not None:
-            label = next(label for label, of in given.groups if of.start <= missing < of.stop)
+            label = next(label for label, of in batch.groups if of.start <= missing < of.stop)
             of = "" if label is None else f" of class {conditions.format_label(label)}"
             raise ValueError(
-                f"{len(given.rows)} rows are to be forgotten, but the counts do not hold all of them: "
+                f"{len(batch.rows)} rows are to be forgotten, but the counts do not hold all of them: "
                 f"a row{of} was never absorbed, or is forgotten already. Nothing was changed"
             )
-        if len(given.rows) == sum(self.ledger.sizes().values()):
+        if len(batch.rows) == sum(self.ledger.sizes().values()):
             raise ValueError(
-                f"these are all the {len(given.rows)} rows there are, and a flow needs some; "
+                f"these are all the {len(batch.rows)} rows there are, and a flow needs some; "
                 "delete the model"
             )
         if self.waiting is not None:
-            left = self._there() - Counter(given.keys())
+            left = self._row_counts() - Counter(batch.keys())
             return self._waiting({key: self.waiting[key] for key in left}, left)
-        self._change(given, -1)
-        first = self.first and self.first.forgotten(*given, self.ledger.rows)
+        self._apply_change(batch, -1)
+        first = self.first and self.first.forgotten(*batch, self.ledger.rows)
         return replace(self, first=first, stale=True)
 
     def settled(self) -> Self:
         """With what the first rows decide, and those that waited counted."""
         if self.waiting is None:
             return self
-        keys = sorted(self._there().elements(), key=lambda key: (_order(key[0]), key[1]))
+        keys = sorted(self._row_counts().elements(), key=lambda key: (_label_key(key[0]), key[1]))
         groups, start = [], 0
         for label, n in Counter(label for label, _ in keys).items():
             groups.append((label, slice(start, start + n)))
             start += n
         rows = np.stack([self.waiting[key] for key in keys])
-        return self._counted(Given(rows, [name for _, name in keys], groups))
+        return self._counted(RowBatch(rows, [name for _, name in keys], groups))
 
-    def _counted(self, given: Given) -> Self:
+    def _counted(self, batch: RowBatch) -> Self:
         """With what these rows decide, and with them alone."""
-        new = self.decided(given)
-        new._change(given, 1)
+        new = self.decided(batch)
+        new._apply_change(batch, 1)
         new.ledger.change = None
         return new
 
-    def _there(self) -> Counter[tuple[Hashable, int]]:
+    def _row_counts(self) -> Counter[tuple[Hashable, int]]:
         """The label and name of every row, and how often it is there."""
         rows = self.ledger.rows.items()
         return Counter({(label, name): n for label, names in rows for name, n in names.items()})
 
     def _waiting(
-        self, waiting: dict[tuple[Hashable, int], np.ndarray], there: Counter[tuple[Hashable, int]]
+        self, waiting: dict[tuple[Hashable, int], np.ndarray], row_counts: Counter[tuple[Hashable, int]]
     ) -> Self:
         """With these rows, which wait."""
         rows: dict[Hashable, Counter[int]] = {}
-        for (label, name), n in there.items():
+        for (label, name), n in row_counts.items():
             rows.setdefault(label, Counter())[name] = n
         return replace(self, waiting=waiting, ledger=replace(self.ledger, rows=rows))
 
-    def _given(self, X: Any, y: Any) -> Given:
+    def _read_batch(self, X: Any, y: Any) -> RowBatch:
         """The user's rows and labels, checked."""
         rows = self.read(X)
         if y is None:
-            return Given(rows, names_of(rows), [(None, slice(0, len(rows)))])
+            return RowBatch(rows, names_of(rows), [(None, slice(0, len(rows)))])
         labels = conditions.as_array(y)
         condition = conditions.infer(labels, len(rows))
         if not isinstance(condition, conditions.Labels):
@@ -228,10 +237,10 @@ class Online(ABC):
             (label, slice(start, end))
             for label, start, end in zip(condition.classes.tolist(), [0, *ends[:-1]], ends, strict=True)
         ]
-        return Given(rows, names_of(rows), groups)
+        return RowBatch(rows, names_of(rows), groups)
 
-    def _change(self, given: Given, sign: int) -> None:
-        rows, names, groups = given
+    def _apply_change(self, batch: RowBatch, sign: int) -> None:
+        rows, names, groups = batch
         if sign > 0:
             self._need_memory({label for label, _ in groups} - set(self.ledger.rows))
         parts = [self.columns(rows[of]) for _, of in groups]
@@ -264,7 +273,7 @@ class Online(ABC):
         if None in sizes:
             return None, [None], torch.zeros(sizes[None], dtype=torch.int64)
         # Labels that cannot be sorted are numbered in this order, not in that of their coming.
-        condition = conditions.Labels.of(conditions.as_array(sorted(sizes, key=_order)))
+        condition = conditions.Labels.of(conditions.as_array(sorted(sizes, key=_label_key)))
         labels = condition.classes.tolist()
         counts = torch.tensor([sizes[label] for label in labels])
         return condition, labels, torch.repeat_interleave(torch.arange(len(labels)), counts)
@@ -297,10 +306,10 @@ class Online(ABC):
         self, place: int, labels: list[Hashable], codes: Tensor, particles: Cloud, flow: Flow
     ) -> Mixture:
         """The data at a place for particles that are conditioned, or are not."""
-        who = particles.y.cpu() if flow.conditional and particles.y is not None else codes
-        masses = torch.bincount(who, minlength=len(labels)).tolist()
+        class_codes = particles.y.cpu() if flow.conditional and particles.y is not None else codes
+        masses = torch.bincount(class_codes, minlength=len(labels)).tolist()
         n_bins = self.ledger.n_bins
-        n_bins = n_bins if len(labels) == 1 or flow.apart else max(n_bins, _GRID)
+        n_bins = n_bins if len(labels) == 1 or flow.apart else max(n_bins, _MIN_BINS)
         return Mixture(self.ledger, place, labels, masses, n_bins)
 
 
@@ -329,7 +338,7 @@ def histogram_bins(transport: str | transports.Transport, auto: int) -> int:
     return int(n_bins)
 
 
-def _order(label: Hashable) -> tuple[str, str]:
+def _label_key(label: Hashable) -> tuple[str, str]:
     """Labels of any kind, in an order that depends on nothing else."""
     return type(label).__name__, repr(label)
 

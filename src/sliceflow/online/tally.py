@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.transports import Counts
 
-__all__ = ["Tally", "mixed", "power"]
+__all__ = ["Tally", "mix", "power"]
 
 
 def power(k: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def power(k: Tensor) -> Tensor:
     return (torch.ones_like(k) << k).double()
 
 
-def _none() -> Tensor:
+def _empty() -> Tensor:
     return torch.zeros(0, dtype=torch.int64)
 
 
@@ -59,8 +59,8 @@ class Tally:
 
     counts: Tensor
     width: Tensor
-    keys: Tensor = field(default_factory=_none)
-    outer: Tensor = field(default_factory=_none)
+    keys: Tensor = field(default_factory=_empty)
+    outer: Tensor = field(default_factory=_empty)
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +105,7 @@ class Tally:
         at = torch.searchsorted(keys, key).mul_(half).add_(b)
         outer.view(-1).scatter_add_(0, at, one.expand_as(at))
         used = outer.any(dim=1)
-        keys, outer = (keys[used], outer[used]) if bool(used.any()) else (_none(), _none())
+        keys, outer = (keys[used], outer[used]) if bool(used.any()) else (_empty(), _empty())
         # In one statement: nothing can come between that leaves half of it.
         self.counts, self.keys, self.outer = counts.view(h, n_bins), keys, outer
 
@@ -131,9 +131,7 @@ class Tally:
         return counts, self.width * power(top)
 
 
-def mixed(
-    tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None, n_bins: int
-) -> Counts:
+def mix(tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None, n_bins: int) -> Counts:
     """The histogram of a mixture of classes, each with its mass and shifted by its offset.
 
     Parameters

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.frames import filled, rotation, uniform_rotations
+from sliceflow.engine.frames import rotation, uniform_rotations, zero_padded
 from sliceflow.engine.random import Seed
 
 __all__ = ["cosine_basis", "cosine_rotation"]
 
 _GROUPS = (2, 4, 8, 16, 32)  # cosines in a group, in turns
 _POOL = 256  # rotations of each size
-_KEPT = 1 << 26  # bytes of each kind that are kept
-_FEW = 8  # values of a tile: below, groups would be all of it
+_CACHE_BYTES = 1 << 26  # bytes of each kind that are kept
+_MIN_VALUES = 8  # values of a tile: below, groups would be all of it
 
 
 def _cosines(n: int) -> Tensor:
@@ -34,7 +34,7 @@ def _cosines(n: int) -> Tensor:
     return rows
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
     """P (k, k), k = C·s·t: products of cosines down, across and, for colours, over the channels.
 
@@ -48,14 +48,14 @@ def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cp
     return basis.to(device)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
     """The rotations of groups that all of a seed's tree shares."""
     normal = Seed(entropy).child("groups", size).normal(_POOL * size, size)
     return uniform_rotations(normal.view(_POOL, size, size)).to(device)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def _block(
     seed: Seed,
     first: int,
@@ -74,13 +74,13 @@ def _block(
     for turn, size in enumerate(_GROUPS):
         at = slice((turn - first) % len(_GROUPS), None, len(_GROUPS))
         n = k // size  # what is left over stays as it is
-        some, pool = rows[at], _pool(seed.entropy, size, device)
-        if n == 0 or len(some) == 0:
+        selected, pool = rows[at], _pool(seed.entropy, size, device)
+        if n == 0 or len(selected) == 0:
             continue
-        groups = some[:, : n * size].reshape(-1, size, k)
+        groups = selected[:, : n * size].reshape(-1, size, k)
         turned = torch.bmm(pool[chosen[at, :n].reshape(-1)], groups)
-        some[:, : n * size] = turned.view(len(some), n * size, k)
-    return filled(rows.to(dtype), side)
+        selected[:, : n * size] = turned.view(len(selected), n * size, k)
+    return zero_padded(rows.to(dtype), side)
 
 
 def cosine_rotation(
@@ -100,7 +100,7 @@ def cosine_rotation(
     True
     """
     k = math.prod(tile)
-    if k < _FEW:
+    if k < _MIN_VALUES:
         return rotation(seed, step, k, device, dtype, side)
     steps = max(1, min(32, (1 << 22) // (k * k)))  # some 30 MB at a time
     first = step // steps * steps

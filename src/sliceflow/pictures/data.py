@@ -22,8 +22,8 @@ from sliceflow.storage.checkpoints import digest
 
 __all__ = ["PictureData"]
 
-_SOME = 20_000  # pictures that clusters are found among
-_COARSE = 14  # pixels across
+_CLUSTER_SAMPLE = 20_000  # pictures that clusters are found among
+_COARSE_SIDE = 14  # pixels across
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,19 @@ class PictureData:
         """The pictures with k clusters as their labels, which nobody is told of."""
         c, height, width = self.layout.shape
         side = max(height, width)
-        h, w = (max(1, min(of, round(of * _COARSE / side))) for of in (height, width))
+        h, w = (max(1, min(of, round(of * _COARSE_SIDE / side))) for of in (height, width))
         coarse = Subspace(c, height, width, h, w, upsampling)
 
-        def seen(raw: Tensor) -> Tensor:
+        def coarse_values(raw: Tensor) -> Tensor:
             return coarse.down(self.layout.encode(raw, seed, dequantize=False))
 
-        numbers = torch.arange(0, self.n, max(1, self.n // _SOME), device=self.device)
-        means = centres(seen(self.picked(numbers, ranks)), k, seed.child("clusters"))
-        parts = (self.raw[:, first : first + _SOME] for first in range(0, self.raw.shape[1], _SOME))
-        own = torch.cat([nearest(seen(part), means) for part in parts])
+        numbers = torch.arange(0, self.n, max(1, self.n // _CLUSTER_SAMPLE), device=self.device)
+        means = centres(coarse_values(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        parts = (
+            self.raw[:, first : first + _CLUSTER_SAMPLE]
+            for first in range(0, self.raw.shape[1], _CLUSTER_SAMPLE)
+        )
+        own = torch.cat([nearest(coarse_values(part), means) for part in parts])
         halves = own.cpu().chunk(2 if self.mirrored else 1)
         codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
         condition = conditions.Labels(np.arange(k), hidden=True)

@@ -35,7 +35,7 @@ from sliceflow.storage.schema import restore_parameters
 
 __all__ = ["ImageFlow"]
 
-_SCORED = 2_000  # fresh samples that `score` draws at least
+_MIN_SCORED = 2_000  # fresh samples that `score` draws at least
 
 
 class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
@@ -161,25 +161,25 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         parameters, listening = self._parameters(), events.listening(listeners)
-        together, name = ranks or Ranks(), type(self).__name__
-        same_on_all(together, name, parameters, resolve_device(self.device), checkpoint_dir)
-        data = self._read(X, y, together)
-        seed = together.broadcast(Seed.of(self.random_state))
-        job, keeper = prepare(parameters, data, seed, ranks), None
+        all_ranks, name = ranks or Ranks(), type(self).__name__
+        same_on_all(all_ranks, name, parameters, resolve_device(self.device), checkpoint_dir)
+        data = self._read(X, y, all_ranks)
+        seed = all_ranks.broadcast(Seed.of(self.random_state))
+        job, writer = prepare(parameters, data, seed, ranks), None
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
-            given = data.digests(together) | {"observed": _digest_of(job.mask)}
-            of = identity(name, job.plan.settings(), data.device, fixed, **given)
-            keeper = CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together)
-            if keeper.seed != seed:
-                job = prepare(parameters, data, keeper.seed, ranks)
-        history, heard = events.History(), [*together.agreeing(listening)]
-        if self.verbose and together.first:
-            heard.append(events.Progress())
-        with events.closing(heard):
-            done = run(job, history, heard, keeper, ranks)
+            digests = data.digests(all_ranks) | {"observed": _digest_of(job.mask)}
+            fit_identity = identity(name, job.plan.settings(), data.device, fixed, **digests)
+            writer = CheckpointWriter(checkpoint_dir, checkpoint_every, fit_identity, seed, all_ranks)
+            if writer.seed != seed:
+                job = prepare(parameters, data, writer.seed, ranks)
+        history, all_listeners = events.History(), [*all_ranks.agreeing(listening)]
+        if self.verbose and all_ranks.first:
+            all_listeners.append(events.Progress())
+        with events.closing(all_listeners):
+            result = run(job, history, all_listeners, writer, ranks)
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
-        self._keep(job.plan, *done, history.as_columns())
+        self._keep(job.plan, *result, history.as_columns())
         return self
 
     def plan(self, X: Any, y: Any = None) -> PicturePlan:
@@ -208,7 +208,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         """What was learned replaces what was there."""
         self.plan_, self._fitted, self._online = plan, fitted, None
         self.__dict__.pop("_file", None)  # no longer the model of a file
-        self.schedule_ = list(fitted.walk.stages)
+        self.schedule_ = list(fitted.levels.stages)
         self.particles_, self.particle_conditions_ = particles, y
         self.__dict__.pop("classes_", None)
         if fitted.condition is not None and not fitted.condition.hidden:
@@ -234,7 +234,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         pictures like those fitted; with `return_y` a pair of these and their labels
         """
         fitted = self._with_maps()
-        if fitted.walk.known is not None:
+        if fitted.levels.known is not None:
             raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         n, seed = int(n_samples), Seed.of(random_state)
@@ -256,7 +256,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         `sliceflow.metrics` has finer ones. `GridSearchCV` and `cross_val_score` use it.
         """
         fitted = self._with_maps()
-        if fitted.walk.known is not None:
+        if fitted.levels.known is not None:
             raise ValueError("this model completes pictures (observed=…), which score does not judge")
         layout, seed = fitted.layout, Seed.of(self.random_state).child("score")
         raw, codes = layout.read(X), None
@@ -265,7 +265,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             codes = fitted.condition.encode(conditions.as_array(y))
             if len(codes) != n:
                 raise ValueError(f"X has {n} pictures but y has {len(codes)}; pass one label a picture")
-        times = -(-_SCORED // n)
+        times = -(-_MIN_SCORED // n)
         codes_of = codes.repeat(times) if codes is not None else fitted.codes_for(times * n, None, seed)
         drawn = layout.read(fitted.samples(times * n, codes_of, seed))
         rows, fresh = (layout.encode(t, Seed(0), dequantize=False) for t in (raw, drawn))
@@ -332,7 +332,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         flow = cls(**parameters)
         precision = flow._parameters()["options"].precision
         flow._fitted = fitted = saved.unpacked(header, tensors, device, allowed, precision)
-        layout, flow.schedule_ = fitted.layout, list(fitted.walk.stages)
+        layout, flow.schedule_ = fitted.layout, list(fitted.levels.stages)
         shape = (layout.height, layout.width) + ((layout.channels,) if layout.channels else ())
         restore_rest(flow, header, tensors, shape, layout.dtype)
         if layout.tensor and "particles_" in vars(flow):
@@ -345,8 +345,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         options.check()
         self.set_params(options=options)
         operands = choose_operands(precision, self._fitted.device)
-        walk = replace(self._fitted.walk, precision=operands)
-        self._fitted = replace(self._fitted, walk=walk)
+        levels = replace(self._fitted.levels, precision=operands)
+        self._fitted = replace(self._fitted, levels=levels)
         return self
 
     def _parameters(self) -> dict[str, Any]:
@@ -355,10 +355,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters, those of the preset among them."""
-        given: dict[str, Any] = self.get_params(deep=False)
+        parameters: dict[str, Any] = self.get_params(deep=False)
         defaults = type(self)().get_params(deep=False)
         options = {"options": self.options or PictureOptions()}
-        return with_preset(self.preset, given | options, defaults, PICTURES)
+        return with_preset(self.preset, parameters | options, defaults, PICTURES)
 
 
 def _digest_of(mask: Tensor | None) -> str:

@@ -17,7 +17,7 @@ from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout, as_array
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 
 __all__ = ["FittedPictures"]
 
@@ -39,7 +39,7 @@ class FittedPictures:
     mask : (d, 1) observed pixels; None without
     """
 
-    walk: Walk
+    levels: LevelFlow
     model: list[list[Step]]
     condition: conditions.Labels | None
     codes: Tensor | None
@@ -49,7 +49,7 @@ class FittedPictures:
 
     @property
     def layout(self) -> Layout:
-        return self.walk.layout
+        return self.levels.layout
 
     @property
     def observed(self) -> np.ndarray | None:
@@ -64,7 +64,7 @@ class FittedPictures:
     @property
     def rows_of_a_map(self) -> int | None:
         """How many pictures the maps were fitted to; of the smallest class, if these have their own."""
-        if self.codes is None or not self.walk.apart:
+        if self.codes is None or not self.levels.apart:
             return self.n_rows
         counts = torch.bincount(self.codes)
         return int(counts[counts > 0].min())
@@ -94,17 +94,17 @@ class FittedPictures:
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n pictures with these codes."""
         self.check_memory(n)
-        out, chunk, write = [], self._chunk(), self.walk.layout.write
+        out, chunk, write = [], self._chunk(), self.levels.layout.write
         for first in range(0, n, chunk):
             count = min(chunk, n - first)
             y = None if codes is None else codes[first : first + count].to(self.device)
             out.append(write(self.moved(seed, first, count, y)))
-        return _joined(out)
+        return _concatenated(out)
 
     @releasing()
     def completions(self, pictures: Any, where: np.ndarray, n_samples: int, seed: Seed) -> Any:
         """`n_samples` of each picture, of which the pixels `where` (h, w) are kept."""
-        layout = self.walk.layout
+        layout = self.levels.layout
         raw = layout.read(pictures, self.device)
         n, out, chunk = raw.shape[1] * n_samples, [], self._chunk()
         self.check_memory(n)
@@ -114,12 +114,12 @@ class FittedPictures:
             values = layout.encode(
                 raw[:, columns],
                 seed.child("observed", 0),
-                dequantize=self.walk.dequantize,
+                dequantize=self.levels.dequantize,
                 total=n,
                 runs=[part],
             )
             out.append(layout.write(self.moved(seed, first, len(columns), None, values)))
-        done = np.asarray(_joined(out))
+        done = np.asarray(_concatenated(out))
         # The values came back through rounding; the given ones are exact.
         done[:, where] = as_array(pictures).astype(layout.dtype)[:, where].repeat(n_samples, 0)
         done = done.reshape(raw.shape[1], n_samples, *done.shape[1:])
@@ -136,20 +136,20 @@ class FittedPictures:
         values : (d, count), of which they take the observed pixels
         """
         noise = Noise(seed.child("particles"), first)
-        x = torch.empty(self.walk.layout.dimension, count, dtype=torch.float32, device=self.device)
-        noise.child("start").fill(x).mul_(self.walk.start_noise)
-        if values is not None and self.walk.known is not None:
-            x = torch.where(self.walk.known, values, x)
+        x = torch.empty(self.levels.layout.dimension, count, dtype=torch.float32, device=self.device)
+        noise.child("start").fill(x).mul_(self.levels.start_noise)
+        if values is not None and self.levels.known is not None:
+            x = torch.where(self.levels.known, values, x)
         cloud, place = Cloud(x, y), None
-        if self.walk.apart and y is not None and y.dim() == 1:
-            y, order, place, runs = sort_by_class(y, self.walk.apart)
+        if self.levels.apart and y is not None and y.dim() == 1:
+            y, order, place, runs = sort_by_class(y, self.levels.apart)
             cloud = Cloud(x[:, order], y, runs)
-        self.walk.replay(cloud, self.model, noise)
+        self.levels.replay(cloud, self.model, noise)
         return cloud.x if place is None else cloud.x[:, place]
 
     def check_memory(self, n: int) -> None:
         """Refuse more pictures than can be had: n of them twice, as they are joined, and codes."""
-        layout, moved = self.walk.layout, min(n, self._chunk())
+        layout, moved = self.levels.layout, min(n, self._chunk())
         need_memory(
             n * (2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64)
             + 4 * 4 * moved * layout.dimension,
@@ -162,10 +162,10 @@ class FittedPictures:
         """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""
         if self.device.type == "cpu":
             return _CHUNK
-        return max(_CHUNK, min(1 << 16, (1 << 26) // self.walk.layout.dimension))
+        return max(_CHUNK, min(1 << 16, (1 << 26) // self.levels.layout.dimension))
 
 
-def _joined(chunks: list[Any]) -> Any:
+def _concatenated(chunks: list[Any]) -> Any:
     """Pictures of all chunks, arrays or tensors as they are."""
     if len(chunks) == 1:
         return chunks[0]

@@ -26,13 +26,13 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "Painted", "Walk"]
+__all__ = ["PATCH_BASES", "LevelFlow", "Painted"]
 
 PATCH_BASES = ("pixels", "cosines", "random")  # the last: no tiles but the paper's random patches
 
 
 @dataclass(frozen=True)
-class Walk:
+class LevelFlow:
     """The way of the particles through the levels of a pyramid, shared by fitting and sampling.
 
     A level runs on its coefficients alone and is painted back once, when its stage is done. Where
@@ -111,14 +111,14 @@ class Walk:
         """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
         for i in range(first, len(self.stages)):
             flow, subspace = self.engine(i)
-            if self.known is not None or subspace.whole:
+            if self.known is not None or subspace.is_full_resolution:
                 yield i, flow, subspace, particles
             else:
                 before = subspace.down(particles.x)
                 cloud = replace(particles, x=before.clone())
                 yield i, flow, subspace, cloud
                 particles.x += subspace.up(cloud.x - before)
-            if self.clip and subspace.whole:
+            if self.clip and subspace.is_full_resolution:
                 particles.x.clamp_(-1, 1)
 
     def simulate(
@@ -144,7 +144,7 @@ class Walk:
         began = events.now() - run.seconds
         for i, flow, subspace, cloud in self._levels(particles, run.stage):
             target = data(i)
-            if self.known is None and not subspace.whole:
+            if self.known is None and not subspace.is_full_resolution:
                 target = _lowered(target, subspace)
             if run.level is not None:
                 cloud.x.copy_(run.level)
@@ -152,14 +152,14 @@ class Walk:
             before, spared = run.done - run.step, run.spared
 
             def relay(event: events.Event, i: int = i) -> bool:
-                whole = replace(
+                overall = replace(
                     event,
                     stage_index=i,
                     steps_done=run.done + 1,
                     steps_total=total - run.spared,
                     seconds=events.now() - began,
                 )
-                return events.tell(listeners, whole)
+                return events.tell(listeners, overall)
 
             def after(
                 i: int = i, inside: Run = inside, cloud: Cloud = cloud, spared: int = spared

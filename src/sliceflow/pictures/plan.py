@@ -44,15 +44,15 @@ __all__ = [
 ]
 
 QUALITY = {"draft": 15, "standard": 50, "best": 200}
-_ENOUGH = 1000  # pictures of a class that is held apart from all others
+_MIN_PER_CLASS = 1000  # pictures of a class that is held apart from all others
 _CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
-_MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
-_MOST_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
-_FEW_KNOTS, _MANY_KNOTS = 16, 64  # kept of each map, at least and at most,
-_PER_KNOT = 750  # and particles for each
+_MAX_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
+_MAX_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
+_MIN_KNOTS, _MAX_KNOTS = 16, 64  # kept of each map, at least and at most,
+_PARTICLES_PER_KNOT = 750  # and particles for each
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_BINS = 48  # bytes per bin: both counts, values, and what finding their bends takes
+_BIN_BYTES = 48  # bytes per bin: both counts, values, and what finding their bends takes
 
 
 @dataclass(frozen=True)
@@ -230,21 +230,21 @@ def make_plan(
     if ranks is None and not counted:
         looked_at = columns_looked_at(chosen.most, max(directions), device)
     n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
-    exact = chosen
+    resolved = chosen
     if isinstance(chosen, transports.Auto):
-        exact = chosen.chosen((m if apart else moved) + n)
+        resolved = chosen.chosen((m if apart else moved) + n)
     n_knots = choose_knots(options.n_knots, m, amplifier, width)
     shared = 0 < amplifier < math.inf
-    one = map_bytes(n_knots, getattr(exact, "n_bins", None), shared) * (apart or 1)
+    bytes_per_map = map_bytes(n_knots, getattr(resolved, "n_bins", None), shared) * (apart or 1)
     n_here, m_here = here or (n, moved)
-    bins = (apart or 1) * getattr(exact, "n_bins", 0)
+    bins = (apart or 1) * getattr(resolved, "n_bins", 0)
     seen = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
-    work = max(directions) * (4 * seen + _BINS * bins) + rotation_bytes(max(tiles), 4)
+    work = max(directions) * (4 * seen + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
-    nbytes = clouds + work + n_maps * one
+    nbytes = clouds + work + n_maps * bytes_per_map
     if counted:
         what = f"n_particles={m_here} of {d} values and {bins // (apart or 1)} bins need"
         advice = "lower n_particles"
@@ -266,7 +266,7 @@ def make_plan(
         stages=tuple(stages),
         patch_basis=patch_basis,
         n_directions=n_random,
-        transport=exact,
+        transport=resolved,
         n_looked_at=looked_at,
         n_knots=n_knots,
         precision=choose_operands(options.precision, device),
@@ -329,10 +329,10 @@ def choose_amplifier(
     "auto" is ∞ where they are counted and a class has a thousand pictures or more; fewer would be
     copied, if they had nothing to do with the other classes.
     """
-    counts = _counts(transport, m, n)
+    histograms = _uses_histograms(transport, m, n)
     if amplifier == "auto":
-        return math.inf if counts and n >= _ENOUGH * n_classes else 10.0
-    if math.isinf(float(amplifier)) and not counts:
+        return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
+    if math.isinf(float(amplifier)) and not histograms:
         raise ParameterError(
             "amplifier",
             math.inf,
@@ -345,15 +345,15 @@ def choose_amplifier(
 def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int, int]) -> int:
     """How many clusters n pictures of shape (c, h, w) without labels are divided into; 1 is none."""
     m, wanted = choose_particles(parameters["n_particles"], n, None), parameters["n_clusters"]
-    counts = _counts(parameters["transport"], m, n)
+    histograms = _uses_histograms(parameters["transport"], m, n)
     if wanted == "auto":
         size = _CLUSTER_VALUES * math.sqrt(_steps_per_stage(parameters["quality"])) / math.prod(shape)
-        enough = max(_ENOUGH, math.ceil(size))
-        most = min(_MOST_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
-        return max(1, most) if counts else 1
+        enough = max(_MIN_PER_CLASS, math.ceil(size))
+        most = min(_MAX_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
+        return max(1, most) if histograms else 1
     k, most = int(wanted), min(m, n)
     need(k <= most, "n_clusters", k, f"at most {most}: each needs a particle and a picture")
-    if k > 1 and not counts:
+    if k > 1 and not histograms:
         raise ParameterError(
             "n_clusters",
             k,
@@ -363,7 +363,7 @@ def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int
     return k
 
 
-def _counts(transport: str | Transport, m: int, n: int) -> bool:
+def _uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
     """Whether m particles and n pictures are counted, as classes with maps of their own must be."""
     if isinstance(transport, str):
         transport = choose_transport(transport, math.inf)
@@ -378,9 +378,9 @@ def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
         return transport
     n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram want more
     kinds: dict[str, Transport] = {
-        "auto": transports.Auto(n_bins=n_bins, most=_MOST_COLUMNS),
+        "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
         "sorted": transports.Sorted(),
-        "histogram": transports.Histogram(n_bins, most=_MOST_COLUMNS),
+        "histogram": transports.Histogram(n_bins, most=_MAX_COLUMNS),
         "interpolated": transports.Interpolated(),
     }
     return kinds[transport]
@@ -395,9 +395,9 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return _FEW_KNOTS
+        return _MIN_KNOTS
     each = m / n_classes if amplifier == math.inf else m
-    return min(_MANY_KNOTS, max(_FEW_KNOTS, round(each / _PER_KNOT)))
+    return min(_MAX_KNOTS, max(_MIN_KNOTS, round(each / _PARTICLES_PER_KNOT)))
 
 
 def choose_patch_basis(
@@ -406,9 +406,9 @@ def choose_patch_basis(
     """What the directions are made of for pictures, those of a rank being numbers `here` out of n."""
     if patch_basis != "auto":
         return patch_basis
-    some = raw[:, here % max(1, n // 10_000) == 0]
-    between = pixels_between(layout, some)
-    return patch_basis_for(*ranks.sum(torch.tensor([between, some.numel()])).tolist())
+    subset = raw[:, here % max(1, n // 10_000) == 0]
+    between = pixels_between(layout, subset)
+    return patch_basis_for(*ranks.sum(torch.tensor([between, subset.numel()])).tolist())
 
 
 def pixels_between(layout: Layout, raw: Tensor) -> int:

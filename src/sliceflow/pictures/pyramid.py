@@ -18,7 +18,7 @@ from sliceflow.caches import cached
 
 __all__ = ["UPSAMPLINGS", "Subspace", "basis", "upsampled"]
 
-_KEPT = 1 << 25  # bytes of bases that are kept
+_CACHE_BYTES = 1 << 25  # bytes of bases that are kept
 _CHUNK = 1 << 28  # numbers of pictures that are brought to another resolution at a time
 
 
@@ -44,7 +44,7 @@ def _weights(full: int, small: int, upsampling: str) -> Tensor:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def upsampled(full: int, small: int, upsampling: str, device: torch.device | str = "cpu") -> Tensor:
     """UᵀW, (small, small), float64: the coefficients in `basis` U of pixels that W upsamples.
 
@@ -62,7 +62,7 @@ def upsampled(full: int, small: int, upsampling: str, device: torch.device | str
     return torch.mm(u.T, w).to(device)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
 
@@ -90,7 +90,7 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def _basis_as(
     full: int, small: int, upsampling: str, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
@@ -121,7 +121,7 @@ class Subspace:
     upsampling: str = "lanczos"
 
     @property
-    def whole(self) -> bool:
+    def is_full_resolution(self) -> bool:
         """Whether the level is the full resolution: nothing to do."""
         return (self.h, self.w) == (self.height, self.width)
 
@@ -151,14 +151,14 @@ class Subspace:
 
     def down(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
-        if self.whole:
+        if self.is_full_resolution:
             return x
         rows, columns = self._bases(x)
         return self._apply(x, rows.T, columns.T)
 
     def up(self, coefficients: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
-        if self.whole:
+        if self.is_full_resolution:
             return coefficients
         rows, columns = self._bases(coefficients)
         return self._apply(coefficients, rows, columns)

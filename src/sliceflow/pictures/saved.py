@@ -16,7 +16,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import PATCH_BASES, Walk
+from sliceflow.pictures.levels import PATCH_BASES, LevelFlow
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
@@ -35,28 +35,28 @@ from sliceflow.storage.tables import pack_tables, unpack_tables
 
 __all__ = ["packed", "unpacked", "with_mask"]
 
-_MOST = 1 << 28  # values of a picture
+_MAX_VALUES = 1 << 28  # values of a picture
 
 
 def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted model as JSON, its arrays in `tensors`."""
-    walk = fitted.walk
+    levels = fitted.levels
     tables = pack_tables(fitted.model, tensors)
     _check(fitted)  # what cannot be read must not be written
     if fitted.observed is not None:
         tensors["observed"] = torch.from_numpy(fitted.observed)
     return {
-        "pictures": asdict(walk.layout),
-        "seed": asdict(walk.seed),
-        "amplifier": None if walk.apart else walk.amplifier,  # JSON has no infinity
-        "upsampling": walk.upsampling,
-        "patch_basis": walk.patch_basis,
-        "n_directions": walk.n_directions if walk.patch_basis == "random" else None,
-        "clip": walk.clip,
-        "dequantize": walk.dequantize,
-        "start_noise": walk.start_noise,
-        "taper": walk.taper,
-        "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(walk.stages)],
+        "pictures": asdict(levels.layout),
+        "seed": asdict(levels.seed),
+        "amplifier": None if levels.apart else levels.amplifier,  # JSON has no infinity
+        "upsampling": levels.upsampling,
+        "patch_basis": levels.patch_basis,
+        "n_directions": levels.n_directions if levels.patch_basis == "random" else None,
+        "clip": levels.clip,
+        "dequantize": levels.dequantize,
+        "start_noise": levels.start_noise,
+        "taper": levels.taper,
+        "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(levels.stages)],
     }
 
 
@@ -105,7 +105,7 @@ def unpacked(
     width = 0 if condition is None else condition.width
     apart = header.raw("amplifier") is None
     allowed.check(size_of_maps, _tile_bytes(layout, stages, 0 if apart else width, rows, n_random))
-    walk = Walk(
+    levels = LevelFlow(
         layout,
         stages,
         seed,
@@ -124,18 +124,18 @@ def unpacked(
     )
     model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
-        kind, place = walk.directions(i), seed.child("level", i, "frame", 0)
+        kind, place = levels.directions(i), seed.child("level", i, "frame", 0)
 
         def n_maps(k: int, kind: Tiles | RandomPatches = kind, place: Seed = place) -> int:
             h = kind.geometry(place, k).n_directions if isinstance(kind, Tiles) else kind.n_directions
-            return h * max(1, walk.apart)
+            return h * max(1, levels.apart)
 
         # Every level of a walk is a flow of a single stage.
         model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
     if not model or not model[0]:
         raise ValueError("there are no tables; the model is empty")
     n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
-    fitted = FittedPictures(walk, model, condition, codes, n_rows, device, mask)
+    fitted = FittedPictures(levels, model, condition, codes, n_rows, device, mask)
     _check(fitted)
     return fitted
 
@@ -152,8 +152,8 @@ def _layout(row: Fields) -> Layout:
         values,
         row.flag("tensor"),
     )
-    if layout.dimension > _MOST:
-        raise ValueError(f"pictures has {layout.dimension} values; at most {_MOST} are possible")
+    if layout.dimension > _MAX_VALUES:
+        raise ValueError(f"pictures has {layout.dimension} values; at most {_MAX_VALUES} are possible")
     kind = re.fullmatch(
         r"float(16|32|64)" if values is None else r"bool|u?int(8|16|32|64)", layout.dtype
     )
@@ -192,6 +192,6 @@ def _tile_bytes(
 
 def _check(fitted: FittedPictures) -> None:
     """Refuse a model whose samples may not be finite."""
-    walk, stages = fitted.walk, [(1.0, steps) for steps in fitted.model]
-    offset = offset_of(walk.amplifier, fitted.codes)
-    check_reach(stages, walk.layout.dimension, torch.float32, start=walk.start_noise, offset=offset)
+    levels, stages = fitted.levels, [(1.0, steps) for steps in fitted.model]
+    offset = offset_of(levels.amplifier, fitted.codes)
+    check_reach(stages, levels.layout.dimension, torch.float32, start=levels.start_noise, offset=offset)

@@ -14,15 +14,15 @@ from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.data import PictureData
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
 from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 
-__all__ = ["Asked", "PictureStart", "begin", "particle_labels"]
+__all__ = ["ParticleLabels", "PictureStart", "begin", "choose_labels"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParticleLabels:
     """The classes of the particles of all ranks.
 
     Parameters
@@ -43,16 +43,18 @@ class Asked:
         return max(m, conditions.ENOUGH) if model else m
 
 
-def particle_labels(codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed) -> Asked:
+def choose_labels(
+    codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed
+) -> ParticleLabels:
     """The classes of m particles, in the proportions of the data's codes, each at least once."""
     if codes is None:
-        return Asked()
+        return ParticleLabels()
     rows = conditions.proportional(codes, m, seed, least=1)
     moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
     if amplifier == 0 or len(moved) == m:
-        return Asked(rows, moved)
+        return ParticleLabels(rows, moved)
     order = seed.child("mixed").permutation(len(moved))  # further ones stand among the others
-    return Asked(rows, moved[order], torch.argsort(order))
+    return ParticleLabels(rows, moved[order], torch.argsort(order))
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class PictureStart:
     place: Tensor | None
     batches: MiniBatches
     transport: transports.Transport
-    walk: Walk
+    levels: LevelFlow
 
-    def given_back(self, ranks: Ranks) -> Tensor:
+    def kept_pixels(self, ranks: Ranks) -> Tensor:
         """x (d, n) of this rank's share of the particles that are kept, as the user has them."""
         x, place = self.particles.x, self.place
         if place is None and self.kept == self.share:
@@ -93,25 +95,25 @@ class PictureStart:
 def begin(
     plan: PicturePlan,
     data: PictureData,
-    asked: Asked,
+    assigned: ParticleLabels,
     mask: Tensor | None,
     seed: Seed,
     ranks: Ranks | None,
 ) -> PictureStart:
     """Where a fit of the data starts; `mask` (d, 1) are the observed pixels."""
-    together, device, apart = ranks or Ranks(), data.device, plan.apart
-    kept, share = together.share(plan.n_particles), together.share(plan.n_moved)
+    all_ranks, device, apart = ranks or Ranks(), data.device, plan.apart
+    kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
     # Nothing observed: the unconditional flow.
     known = None if mask is None or not bool(mask.any()) else mask.to(device)
     codes = None if data.codes is None else data.codes.to(device)
-    codes_p, place = asked.codes, asked.place
+    codes_p, place = assigned.codes, assigned.place
     codes_p = None if codes_p is None else codes_p.to(device)
     place = None if place is None else place.to(device)
     runs = None
     if apart and codes_p is not None:
-        codes_p, _, stand, whole = sort_by_class(codes_p, apart)
+        codes_p, _, stand, all_runs = sort_by_class(codes_p, apart)
         place = stand if place is None else stand[place]
-        runs = whole.part(share.slice)
+        runs = all_runs.part(share.slice)
     batches, n_seen = _batches(plan, data, codes, codes_p, seed.child("batches"), ranks)
     transport = plan.transport
     if ranks is not None:  # all ranks have the same maps
@@ -120,9 +122,9 @@ def begin(
     x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
     noise.child("start").fill(x).mul_(plan.start_noise)
     if known is not None:
-        x = torch.where(known, _observed(data, share, kept, seed, plan.dequantize, together), x)
+        x = torch.where(known, _observed(data, share, kept, seed, plan.dequantize, all_ranks), x)
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
-    walk = Walk(
+    levels = LevelFlow(
         plan.layout,
         list(plan.stages),
         seed.child("flow"),
@@ -139,7 +141,7 @@ def begin(
         precision=plan.precision,
         n_directions=plan.n_directions or 1,
     )
-    return PictureStart(share, kept, particles, noise, place, batches, transport, walk)
+    return PictureStart(share, kept, particles, noise, place, batches, transport, levels)
 
 
 def _batches(

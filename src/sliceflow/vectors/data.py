@@ -23,11 +23,11 @@ from sliceflow.ranks import Place, Ranks
 from sliceflow.storage.checkpoints import digest
 from sliceflow.vectors.units import Units
 
-__all__ = ["Given", "HeldRows", "Rows", "checked", "hold_out", "read"]
+__all__ = ["FitInput", "HeldRows", "Rows", "check_rows", "hold_out", "read_input"]
 
 
 @dataclass(frozen=True)
-class Given:
+class FitInput:
     """What the user gives to a fit, checked.
 
     Parameters
@@ -54,11 +54,11 @@ class Given:
         of = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
         return of | {"particle_conditions": digest(particle_conditions)}
 
-    def of_class(self, code: int) -> Given:
+    def of_class(self, code: int) -> FitInput:
         """The rows of one class, as if there were no others."""
         assert self.codes is not None
         X = self.X[(self.codes == code).numpy()]
-        return Given(X, Place(0, len(X), len(X)), self.device, self.form)
+        return FitInput(X, Place(0, len(X), len(X)), self.device, self.form)
 
     def rows(self, units: Units) -> Rows:
         """All rows, in the units of the engine."""
@@ -83,7 +83,9 @@ class HeldRows(NamedTuple):
     codes: Tensor | None
 
 
-def read(X: np.ndarray, y: Any, device: torch.device | None, form: Form | None, ranks: Ranks) -> Given:
+def read_input(
+    X: np.ndarray, y: Any, device: torch.device | None, form: Form | None, ranks: Ranks
+) -> FitInput:
     """X, which is checked already, with y; a ValueError names what is wrong with it.
 
     Parameters
@@ -91,16 +93,16 @@ def read(X: np.ndarray, y: Any, device: torch.device | None, form: Form | None, 
     device, form : as of `Given`
     """
     y = None if y is None else conditions.as_array(y)
-    place = ranks.place(len(X), _kind(X, y))
+    place = ranks.place(len(X), _describe(X, y))
     if y is None:
-        return Given(X, place, device, form)
+        return FitInput(X, place, device, form)
     conditions.infer(y, len(X))  # what is wrong with a rank's own is said before all are asked
     y = ranks.gather(y)
     condition = conditions.infer(y, place.total)
-    return Given(X, place, device, form, y, condition, condition.encode(y))
+    return FitInput(X, place, device, form, y, condition, condition.encode(y))
 
 
-def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
+def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
     `validate` is scikit-learn's check of the number of columns and their names.
@@ -108,7 +110,7 @@ def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     X = unmasked(from_tensor(X), "X")
     check_columns(X)
     form = Form.of(X)
-    X = validate(X if form is not None else _numbers(X))
+    X = validate(X if form is not None else _as_numeric(X))
     finite = np.isfinite(X)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
@@ -123,7 +125,7 @@ def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
 
 def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, HeldRows]:
     """The rows to fit, and those held out, of all ranks."""
-    kept, held = _divided(rows.place.total, fraction, seed)
+    kept, held = _split(rows.place.total, fraction, seed)
     place = rows.place
     kept_here, held_here = (
         numbers[(numbers >= place.first) & (numbers < place.first + place.count)] - place.first
@@ -137,7 +139,7 @@ def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Row
     return fitted, HeldRows(all_held, held_codes)
 
 
-def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
+def _split(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
     """Row numbers to fit and row numbers held out."""
     n_held = math.ceil(fraction * n)
     if n_held >= n:
@@ -149,13 +151,13 @@ def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
     return order[n_held:].sort().values, order[:n_held].sort().values
 
 
-def _kind(X: np.ndarray, y: np.ndarray | None) -> str:
+def _describe(X: np.ndarray, y: np.ndarray | None) -> str:
     """What ranks must agree on."""
     of_y = "no y" if y is None else f"y of kind {y.dtype.kind} and shape (n, {y.shape[1:]})"
     return f"X of {X.dtype} with {X.shape[1]} columns and {of_y}"
 
 
-def _numbers(X: Any) -> Any:
+def _as_numeric(X: Any) -> Any:
     """X, a list as an array; what numpy would turn into numbers in silence is refused."""
     if isinstance(X, list | tuple):
         try:

@@ -30,7 +30,7 @@ from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
 from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
-from sliceflow.vectors.data import Given, checked, read
+from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
@@ -40,7 +40,7 @@ from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
 
-_SCORED = 2_000  # fresh samples that `score` draws at least
+_MIN_SCORED = 2_000  # fresh samples that `score` draws at least
 
 
 class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
@@ -185,67 +185,70 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
         """
         parameters, listening = self._parameters(), events.listening(listeners)
-        together, device = ranks or Ranks(), resolve_device(self.device)
+        all_ranks, device = ranks or Ranks(), resolve_device(self.device)
         y_p = _conditions(particle_conditions)
         name = type(self).__name__
-        same_on_all(together, name, parameters, device, checkpoint_dir, particle_conditions=digest(y_p))
-        given, features = self._read(X, y, together)
-        seed = together.broadcast(Seed.of(self.random_state))
-        jobs, whole, y_kept, codes_kept = self._jobs(parameters, given, y_p, seed, device, together)
-        keepers: list[CheckpointWriter | None] = [None] * len(jobs)
+        same_on_all(
+            all_ranks, name, parameters, device, checkpoint_dir, particle_conditions=digest(y_p)
+        )
+        inputs, features = self._read(X, y, all_ranks)
+        seed = all_ranks.broadcast(Seed.of(self.random_state))
+        jobs, plan, y_kept, codes_kept = self._jobs(parameters, inputs, y_p, seed, device, all_ranks)
+        writers: list[CheckpointWriter | None] = [None] * len(jobs)
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
-            data = given.digests(y_p, together)
-            of = identity(name, whole.settings(), device, fixed, **data)
+            digests = inputs.digests(y_p, all_ranks)
+            fit_identity = identity(name, plan.settings(), device, fixed, **digests)
             folders = [
                 os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
                 for c in range(len(jobs))
             ]
-            keepers = [
-                CheckpointWriter(folder, checkpoint_every, of, seed, together) for folder in folders
+            writers = [
+                CheckpointWriter(folder, checkpoint_every, fit_identity, seed, all_ranks)
+                for folder in folders
             ]
-            if (found := next(keeper for keeper in keepers if keeper).seed) != seed:
-                jobs, whole, y_kept, codes_kept = self._jobs(
-                    parameters, given, y_p, found, device, together
+            if (found := next(writer for writer in writers if writer).seed) != seed:
+                jobs, plan, y_kept, codes_kept = self._jobs(
+                    parameters, inputs, y_p, found, device, all_ranks
                 )
-        heard: list[events.Listener] = [*together.agreeing(listening)]
-        if self.verbose and together.first:
-            heard.append(events.Progress())
+        all_listeners: list[events.Listener] = [*all_ranks.agreeing(listening)]
+        if self.verbose and all_ranks.first:
+            all_listeners.append(events.Progress())
         total = sum(stage.n_steps for job in jobs for stage in job.plan.stages())
-        done, histories, before, seconds = [], [], 0, 0.0
-        with events.closing(heard):
-            for job, keeper in zip(jobs, keepers, strict=True):
-                told = heard
+        results, histories, before, seconds = [], [], 0, 0.0
+        with events.closing(all_listeners):
+            for job, writer in zip(jobs, writers, strict=True):
+                job_listeners = all_listeners
                 if len(jobs) > 1:
-                    told = [events.relayed(heard, job.name, before, total, seconds)]
+                    job_listeners = [events.relayed(all_listeners, job.name, before, total, seconds)]
                 history = events.History()
-                done.append(run(job, history, told, keeper, ranks))
+                results.append(run(job, history, job_listeners, writer, ranks))
                 histories.append(history.as_columns())
                 before += sum(stage.n_steps for stage in job.plan.stages())
                 seconds += histories[-1]["seconds"][-1] if histories[-1]["seconds"] else 0.0
 
         fitted = FittedVectors(
-            tuple(one.part for one in done),
-            given.condition,
-            jobs[0].rows.codes if len(jobs) == 1 else given.codes,
-            whole.n_rows,
+            tuple(result.part for result in results),
+            inputs.condition,
+            jobs[0].rows.codes if len(jobs) == 1 else inputs.codes,
+            plan.n_rows,
             jobs[0].rows.x.dtype,
             device,
-            given.device,
-            given.form,
+            inputs.device,
+            inputs.form,
         )
-        parts = [fitted.rows(one.part.units, one.particles) for one in done]
+        parts = [fitted.rows(result.part.units, result.particles) for result in results]
         particles = parts[0]
         if codes_kept is not None:
-            particles = _in_order(parts, codes_kept)
+            particles = _interleave(parts, codes_kept)
         # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
         self.__dict__.pop("feature_names_in_", None)
         self.__dict__.update(features)
-        y_kept = done[0].y if codes_kept is None else y_kept
-        told_of = histories[0]
+        y_kept = results[0].y if codes_kept is None else y_kept
+        history_columns = histories[0]
         if len(jobs) > 1:
-            told_of = events.joined(histories, [job.name for job in jobs])
-        self._keep(whole, fitted, fitted.in_form(particles), y_kept, told_of)
+            history_columns = events.joined(histories, [job.name for job in jobs])
+        self._keep(plan, fitted, fitted.in_form(particles), y_kept, history_columns)
         return self
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
@@ -258,25 +261,25 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         'SWF'
         """
         parameters, device = self._parameters(), resolve_device(self.device)
-        given, _ = self._read(X, y, Ranks())
+        inputs, _ = self._read(X, y, Ranks())
         y_p, seed = _conditions(particle_conditions), Seed.of(self.random_state)
-        return self._jobs(parameters, given, y_p, seed, device, Ranks())[1]
+        return self._jobs(parameters, inputs, y_p, seed, device, Ranks())[1]
 
     def _jobs(
         self,
         parameters: dict[str, Any],
-        given: Given,
+        inputs: FitInput,
         y_p: np.ndarray | None,
         seed: Seed,
         device: torch.device,
         ranks: Ranks,
     ) -> tuple[list[Job], VectorPlan, np.ndarray | None, Tensor | None]:
         """What is to be fitted, the plan of it all; per class also the kept particles' y and codes."""
-        if given.condition is None or not math.isinf(parameters["amplifier"]):
-            job = prepare(parameters, given, y_p, seed, device, ranks)
+        if inputs.condition is None or not math.isinf(parameters["amplifier"]):
+            job = prepare(parameters, inputs, y_p, seed, device, ranks)
             return [job], job.plan, None, None
-        jobs, y_kept, codes = prepare_classes(parameters, given, y_p, seed, device, ranks)
-        return jobs, per_class(jobs, given.condition.width), y_kept, codes
+        jobs, y_kept, codes = prepare_classes(parameters, inputs, y_p, seed, device, ranks)
+        return jobs, per_class(jobs, inputs.condition.width), y_kept, codes
 
     def _keep(
         self,
@@ -346,13 +349,13 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """
         check_is_fitted(self, "history_")
         fitted, seed = self._fitted, Seed.of(self.random_state).child("score")
-        rows = checked(X, self._validated(reset=False))
+        rows = check_rows(X, self._validated(reset=False))
         codes = None
         if fitted.condition is not None and y is not None:
             codes = fitted.condition.encode(conditions.as_array(y))
             if len(codes) != len(rows):
                 raise ValueError(f"X has {len(rows)} rows but y has {len(codes)}; pass one y a row")
-        times = -(-_SCORED // len(rows))
+        times = -(-_MIN_SCORED // len(rows))
         codes_of = None if codes is None else codes.repeat(times, *[1] * (codes.dim() - 1))
         if codes_of is None:
             codes_of = fitted.codes_for(times * len(rows), None, seed.child("conditions"))
@@ -365,14 +368,14 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(units.encode(drawn).T)
 
-    def _read(self, X: Any, y: Any, ranks: Ranks) -> tuple[Given, dict[str, Any]]:
+    def _read(self, X: Any, y: Any, ranks: Ranks) -> tuple[FitInput, dict[str, Any]]:
         """X and y, checked, and what scikit-learn's conventions say of the columns, by its names."""
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
-        told = copy.copy(self)  # a fit that fails leaves the estimator as it was
-        rows = checked(X, told._validated(reset=True))
+        probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        rows = check_rows(X, probe._validated(reset=True))
         names = ("n_features_in_", "feature_names_in_")
-        features = {name: vars(told)[name] for name in names if name in vars(told)}
-        return read(rows, y, device, form, ranks), features
+        features = {name: vars(probe)[name] for name in names if name in vars(probe)}
+        return read_input(rows, y, device, form, ranks), features
 
     def _validated(self, reset: bool) -> Callable[[Any], np.ndarray]:
         """Scikit-learn's check of X: it learns the columns' number and names, or holds X to them."""
@@ -386,11 +389,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     def _begin_online(self, X: Any) -> VectorsOnline:
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
         return VectorsOnline.begin(
-            self._parameters(), checked(X, self._validated(reset=False)), device, form
+            self._parameters(), check_rows(X, self._validated(reset=False)), device, form
         )
 
     def _online_rows(self, X: Any, first: bool = False) -> np.ndarray:
-        return checked(X, self._validated(reset=first))
+        return check_rows(X, self._validated(reset=first))
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -422,11 +425,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return torch.tensor(rows, dtype=self._fitted.dtype)
 
     def _parameters(self) -> dict[str, Any]:
-        given: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(given)
+        parameters: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(parameters)
         defaults = type(self)().get_params(deep=False)
         options = {"options": self.options or VectorOptions()}
-        return with_preset(self.preset, given | options, defaults, VECTORS)
+        return with_preset(self.preset, parameters | options, defaults, VECTORS)
 
 
 def _conditions(particle_conditions: Any) -> np.ndarray | None:
@@ -435,13 +438,12 @@ def _conditions(particle_conditions: Any) -> np.ndarray | None:
     return np.atleast_1d(conditions.as_array(particle_conditions))
 
 
-def _in_order(parts: Sequence[Any], codes: Tensor) -> Any:
-    """The rows of all classes, each where its class number is among `codes`."""
-    out = np.empty if isinstance(parts[0], np.ndarray) else parts[0].new_empty
-    shape = (len(codes), parts[0].shape[1])
-    whole = out(shape, dtype=parts[0].dtype)
+def _interleave(parts: Sequence[Any], codes: Tensor) -> Any:
+    """The rows of all classes, in the order of the class numbers `codes`."""
+    empty = np.empty if isinstance(parts[0], np.ndarray) else parts[0].new_empty
+    out = empty((len(codes), parts[0].shape[1]), dtype=parts[0].dtype)
     for c, part in enumerate(parts):
         at = torch.nonzero(codes == c)[:, 0]
         if len(at):
-            whole[at.numpy() if isinstance(part, np.ndarray) else at.to(part.device)] = part
-    return whole
+            out[at.numpy() if isinstance(part, np.ndarray) else at.to(part.device)] = part
+    return out

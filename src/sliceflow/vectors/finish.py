@@ -24,7 +24,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Sorted
 from sliceflow.ranks import Ranks
 from sliceflow.vectors.data import Rows
-from sliceflow.vectors.start import Start, cloud, looked_at
+from sliceflow.vectors.start import Start, as_cloud, rank_batches
 
 __all__ = ["finish", "stages_before_axis_steps"]
 
@@ -51,12 +51,12 @@ def finish(
     model = [step for steps in run.model for step in steps]
     if stages_before_axis_steps(start.flow) == len(start.flow.schedule):
         return x, model
-    codes = start.asked.kept_codes(start.plan.n_particles)
+    codes = start.assigned.kept_codes(start.plan.n_particles)
     kept = Cloud(x, None if codes is None else codes[start.kept.slice].to(x.device))
     _axis_steps(
         start, kept, codes, rows, ranks, replace(run, after=Run().after, model=[]), 0, listeners
     )
-    fresh, codes = _fresh(start, model, rows, seed, ranks or Ranks())
+    fresh, codes = _fresh_particles(start, model, rows, seed, ranks or Ranks())
     before = Run(stage=run.stage, model=[list(steps) for steps in run.model])
     return kept.x, _axis_steps(start, fresh, codes, rows, ranks, before, start.plan.n_axis_knots)
 
@@ -73,7 +73,7 @@ def _axis_steps(
 ) -> list[Step]:
     """Do the steps that are left; `codes` are those of the particles of all ranks."""
     flow, x = start.shared, particles.x
-    batches, _ = looked_at(flow, rows, codes, ranks, x.device)
+    batches, _ = rank_batches(flow, rows, codes, ranks, x.device)
     batches = batches or batches_for(flow, particles, start.data, Sorted())  # everything
     return simulate(
         flow,
@@ -88,7 +88,7 @@ def _axis_steps(
     )
 
 
-def _fresh(
+def _fresh_particles(
     start: Start, model: Sequence[Step], rows: Rows, seed: Seed, ranks: Ranks
 ) -> tuple[Cloud, Tensor | None]:
     """This rank's share of fresh particles, moved by a model; and the codes of all ranks' ones."""
@@ -98,14 +98,14 @@ def _fresh(
         if start.flow.conditional:  # a rare class shall not hang on a particle or two
             codes = torch.cat((codes, conditions.extra_codes(rows.codes, codes, False, seed)))
     share = ranks.share(m if codes is None else len(codes))
-    x = _spread_evenly(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
-    fresh = cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
+    x = _sobol_normal(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
+    fresh = as_cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
     noise = Noise(seed.child("particles"), share.first)
     replay(start.flow, model, fresh, noise)
     return fresh, codes
 
 
-def _spread_evenly(first: int, n: int, d: int, seed: Seed) -> Tensor:
+def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
     """Points `first` to first + n of a Sobol sequence, as N(0, I): (n, d) float64; random for large d.
 
     Their shares of any simple set are far nearer to its mass than those of random points: at 1 % the

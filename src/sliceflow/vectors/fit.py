@@ -17,11 +17,11 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.ranks import Ranks
 from sliceflow.storage.checkpoints import CheckpointWriter
-from sliceflow.vectors.data import Given, HeldRows, Rows, hold_out
+from sliceflow.vectors.data import FitInput, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
 from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
-from sliceflow.vectors.start import Asked, Start, begin, particle_conditions
+from sliceflow.vectors.start import ParticleConditions, Start, begin, choose_conditions
 from sliceflow.vectors.units import Units
 
 __all__ = ["Job", "per_class", "prepare", "prepare_classes", "run"]
@@ -47,13 +47,13 @@ class Job:
     rows: Rows
     held: HeldRows | None
     units: Units
-    asked: Asked
+    assigned: ParticleConditions
     seed: Seed
     device: torch.device
     name: str = ""
 
 
-class Done(NamedTuple):
+class FitResult(NamedTuple):
     """A fitted flow, x (d, n) of the particles that this rank keeps, and their y."""
 
     part: Part
@@ -63,7 +63,7 @@ class Done(NamedTuple):
 
 def prepare(
     parameters: Mapping[str, Any],
-    given: Given,
+    inputs: FitInput,
     y_p: np.ndarray | None,
     seed: Seed,
     device: torch.device,
@@ -72,15 +72,15 @@ def prepare(
     name: str = "",
 ) -> Job:
     """The job of fitting all the rows by one flow; an error names what forbids it."""
-    units = Units.of(given.X, parameters["standardize"], ranks, given.place.total)
-    rows, held = given.rows(units), None
+    units = Units.of(inputs.X, parameters["standardize"], ranks, inputs.place.total)
+    rows, held = inputs.rows(units), None
     if parameters["early_stopping"]:
         fraction = parameters["options"].validation_fraction
         rows, held = hold_out(rows, fraction, seed.child("held out"), ranks)
     wanted = n_particles or parameters["n_particles"]
     m = count_particles(wanted, rows.place.total, rows.condition, y_p)
     need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
-    about: dict[str, Any] = dict(
+    common: dict[str, Any] = dict(
         shape=(rows.place.total, rows.x.shape[1]),
         dtype=rows.x.dtype,
         n_particles=m,
@@ -89,24 +89,24 @@ def prepare(
         n_ranks=ranks.size,
     )
     here = (len(rows.x), ranks.share(m).count)
-    plan = make_plan(parameters, codes=None, here=here, **about)  # before so many codes are made
-    asked = particle_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
-    n_moved = asked.n_moved(m)
+    plan = make_plan(parameters, codes=None, here=here, **common)  # before so many codes are made
+    assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
+    n_moved = assigned.n_moved(m)
     here = (len(rows.x), ranks.share(n_moved).count)
-    plan = make_plan(parameters, codes=asked.codes, n_moved=n_moved, here=here, **about)
-    return Job(plan, rows, held, units, asked, seed, device, name)
+    plan = make_plan(parameters, codes=assigned.codes, n_moved=n_moved, here=here, **common)
+    return Job(plan, rows, held, units, assigned, seed, device, name)
 
 
 def prepare_classes(
     parameters: Mapping[str, Any],
-    given: Given,
+    inputs: FitInput,
     y_p: np.ndarray | None,
     seed: Seed,
     device: torch.device,
     ranks: Ranks,
 ) -> tuple[list[Job], np.ndarray, Tensor]:
     """A job for every class (ξ = ∞); the particles' y, and their codes."""
-    condition, codes, y = given.condition, given.codes, given.y
+    condition, codes, y = inputs.condition, inputs.codes, inputs.y
     if not isinstance(condition, conditions.Labels) or codes is None or y is None:
         raise ValueError(
             "amplifier=inf fits every class by itself, but y is columns; use a finite amplifier, or "
@@ -129,7 +129,7 @@ def prepare_classes(
     jobs = [
         prepare(
             parameters,
-            given.of_class(c),
+            inputs.of_class(c),
             None,
             seed.child("class", c),
             device,
@@ -161,20 +161,20 @@ def run(
     job: Job,
     history: events.History,
     listeners: Sequence[events.Listener],
-    keeper: CheckpointWriter | None,
+    writer: CheckpointWriter | None,
     ranks: Ranks | None,
-) -> Done:
-    """Do it."""
-    start, run = begin(job.plan, job.rows, job.asked, job.seed, job.device, ranks), Run()
-    heard: list[events.Listener] = [history, *listeners]
+) -> FitResult:
+    """Move the particles onto the rows, then make the columns exact."""
+    start, run = begin(job.plan, job.rows, job.assigned, job.seed, job.device, ranks), Run()
+    all_listeners: list[events.Listener] = [history, *listeners]
     rule = None
     if job.held is not None:
         rule = _stopping_rule(job, job.held, start, ranks or Ranks())
-        heard.append(rule)
-    kept_up: Any = nullcontext()
-    if keeper is not None:
-        kept_up = keeper.running(run, start.particles, history, rule, start.share.first)
-    with kept_up:
+        all_listeners.append(rule)
+    checkpointing: Any = nullcontext()
+    if writer is not None:
+        checkpointing = writer.running(run, start.particles, history, rule, start.share.first)
+    with checkpointing:
         simulate(
             start.shared,
             start.particles,
@@ -182,13 +182,13 @@ def run(
             start.transport,
             start.noise,
             n_knots=job.plan.n_knots,
-            listeners=heard,
+            listeners=all_listeners,
             batches=start.batches,
             run=run,
             n_stages=stages_before_axis_steps(start.flow),
         )
         x, model = finish(start, run, job.rows, [history, *listeners], job.seed.child("fresh"), ranks)
-    return Done(Part(start.flow, model, job.units), x, start.y)
+    return FitResult(Part(start.flow, model, job.units), x, start.y)
 
 
 def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> events.HeldOut:

@@ -19,7 +19,7 @@ from sliceflow.engine.flow import Cloud, Flow, Noise, replay
 from sliceflow.engine.frames import frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
-from sliceflow.vectors.start import cloud
+from sliceflow.vectors.start import as_cloud
 from sliceflow.vectors.units import Units
 
 __all__ = ["FittedVectors", "Part"]
@@ -112,7 +112,7 @@ class FittedVectors:
     def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n fresh rows with these conditions, in the user's units."""
         if len(self.parts) == 1:
-            return self.in_form(self._joined(self._drawn(self.parts[0], n, codes, seed)))
+            return self.in_form(self._concatenated(self._draw_chunks(self.parts[0], n, codes, seed)))
         if codes is None or codes.dim() != 1:
             raise ValueError(
                 "every class was fitted by itself (amplifier=inf): y must be class labels, not weights"
@@ -121,7 +121,7 @@ class FittedVectors:
         for c, part in enumerate(self.parts):
             at = torch.nonzero(codes == c)[:, 0]
             if len(at):
-                own = self._joined(self._drawn(part, len(at), None, seed.child("class", c)))
+                own = self._concatenated(self._draw_chunks(part, len(at), None, seed.child("class", c)))
                 if out is None:
                     shape = (n, self.n_columns)
                     out = (
@@ -132,16 +132,16 @@ class FittedVectors:
                 out[at.numpy() if self.given_device is None else at.to(self.given_device)] = own
         return self.in_form(out)
 
-    def _drawn(self, part: Part, n: int, codes: Tensor | None, seed: Seed) -> list[Any]:
+    def _draw_chunks(self, part: Part, n: int, codes: Tensor | None, seed: Seed) -> list[Any]:
         out = []
         for first in range(0, n, _CHUNK):
             count = min(_CHUNK, n - first)
             x = torch.empty((count, self.n_columns), dtype=self.dtype)
             own = None if codes is None else codes[first : first + count]
-            chunk = cloud(x, own, self.device)
+            chunk = as_cloud(x, own, self.device)
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(chunk.x)
-            out.append(self.rows(part.units, _moved(part, chunk, noise)))
+            out.append(self.rows(part.units, _replayed(part, chunk, noise)))
         return out
 
     def rows(self, units: Units, x: Tensor) -> Any:
@@ -156,13 +156,13 @@ class FittedVectors:
         """Rows as a DataFrame, if the data were one."""
         return rows if self.form is None else self.form.made(rows)
 
-    def _joined(self, chunks: Sequence[Any]) -> Any:
+    def _concatenated(self, chunks: Sequence[Any]) -> Any:
         if len(chunks) == 1:
             return chunks[0]
         return np.concatenate(chunks) if self.given_device is None else torch.cat(list(chunks))
 
 
-def _moved(part: Part, particles: Cloud, noise: Noise) -> Tensor:
+def _replayed(part: Part, particles: Cloud, noise: Noise) -> Tensor:
     """x (d, n) of particles moved by a model."""
     y, place = particles.y, None
     if part.flow.apart and y is not None and y.dim() == 1:

@@ -18,14 +18,14 @@ from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
-from sliceflow.online.counts import Ledger, Place
+from sliceflow.online.counts import CountedStage, Ledger
 from sliceflow.online.first import Column, FirstVectors
-from sliceflow.online.growing import check_classes, resumed
+from sliceflow.online.growing import check_classes, resume_run
 from sliceflow.online.rows import (
-    Before,
-    Given,
     Online,
+    PreviousRefresh,
     Refreshed,
+    RowBatch,
     fixed,
     histogram_bins,
     settings,
@@ -86,7 +86,7 @@ class VectorsOnline(Online):
         # Axis steps sort, where there is something to sort.
         stages = [replace(stage, transport=None) for stage in stages_of(parameters)]
         flow = Flow(stages, seed.child("flow"), budget=projection_budget(device))
-        places = [Place(flow, i) for i in range(len(stages))]
+        places = [CountedStage(flow, i) for i in range(len(stages))]
         d = rows.shape[1]
         return cls(
             Ledger(places, d, n_bins),
@@ -104,7 +104,7 @@ class VectorsOnline(Online):
     def read(self, X: Any) -> np.ndarray:
         return cast(np.ndarray, X.astype(np.float64) + 0.0)  # no −0, which is 0 by another name
 
-    def decided(self, given: Given) -> Self:
+    def decided(self, given: RowBatch) -> Self:
         columns = []
         for j, column in enumerate(given.rows.T):
             try:
@@ -159,8 +159,8 @@ class VectorsOnline(Online):
     def refresh(
         self,
         parameters: Mapping[str, Any],
-        before: Before | None,
-        heard: list[events.Listener],
+        previous: PreviousRefresh | None,
+        listeners: list[events.Listener],
         history: events.History,
     ) -> Refreshed:
         condition, labels, codes = self.condition()
@@ -179,16 +179,16 @@ class VectorsOnline(Online):
             y, _, place, runs = sort_by_class(particles.y, flow.n_conditions)
             particles = Cloud(particles.x, y, runs)
         run = Run()
-        if before is not None:
-            part = before.fitted.parts[0]
-            check_classes(before.fitted.condition, condition)
-            steps = part.model[: max(0, len(part.model) - before.last)]
+        if previous is not None:
+            part = previous.fitted.parts[0]
+            check_classes(previous.fitted.condition, condition)
+            steps = part.model[: max(0, len(part.model) - previous.last)]
             replay(flow, steps, particles, noise)
-            run = resumed(steps, before, history)
+            run = resume_run(steps, previous, history)
         data = self.mixture(0, labels, codes, particles, flow)
         transport = transports.Histogram(data.n_bins)
         model = simulate(
-            flow, particles, data, transport, noise, n_knots=plan.n_knots, listeners=heard, run=run
+            flow, particles, data, transport, noise, n_knots=plan.n_knots, listeners=listeners, run=run
         )
         units = Units.linear(self.shift, self.scale)
         fitted = FittedVectors(

@@ -43,10 +43,10 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "interpolated": transports.Interpolated,
 }
 _KNOTS_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
-_MOST_KNOTS = 4096  # unless that would take more
-_DRAWN = 24  # bytes per number while normal numbers are drawn, some millions at a time
-_BINS = 72  # bytes per bin: both counts, values, and what steadying them takes
-_JUDGED = 3 * 100  # numbers per particle when held-out rows are compared with it
+_MAX_KNOTS = 4096  # unless that would take more
+_DRAW_BYTES = 24  # bytes per number while normal numbers are drawn, some millions at a time
+_BIN_BYTES = 72  # bytes per bin: both counts, values, and what steadying them takes
+_NUMBERS_PER_CHECK = 3 * 100  # numbers per particle when held-out rows are compared with it
 
 
 @dataclass(frozen=True)
@@ -264,18 +264,20 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
     fitted to them; and the particles in the user's units. n and m are the rows and particles here.
     """
     d, h, transport = plan.n_columns, plan.n_directions, plan.transport
-    one = 16 + 8 * itemsize  # a projection that is sorted: order, knots, values, and thinning
+    sort_bytes = 16 + 8 * itemsize  # a projection that is sorted: order, knots, values, and thinning
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
-    projected = h * (3 * looked_at * itemsize + _BINS * n_bins if n_bins else one * looked_at)
+    projected = h * (
+        3 * looked_at * itemsize + _BIN_BYTES * n_bins if n_bins else sort_bytes * looked_at
+    )
     fresh = plan.n_fresh and count_fresh(m, h)
     if fresh:  # the axis steps sort everything, of all ranks
-        projected = max(projected, one * d * (plan.n_moved + plan.n_rows + fresh - m))
+        projected = max(projected, sort_bytes * d * (plan.n_moved + plan.n_rows + fresh - m))
     if plan.early_stopping:
-        projected = max(projected, _JUDGED * m * itemsize)
+        projected = max(projected, _NUMBERS_PER_CHECK * m * itemsize)
     axis = min(plan.n_axis_knots, m) * d * plan.n_axis_steps
     kept = 2 * itemsize * (min(plan.n_knots, n_bins or m) * h * plan.n_steps + axis)
-    drawn = itemsize * min(d * m, 1 << 26) + _DRAWN * min(d * m, 1 << 22)
+    drawn = itemsize * min(d * m, 1 << 26) + _DRAW_BYTES * min(d * m, 1 << 22)
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
     given_back = (8 + 8 + itemsize) * d * m
@@ -331,7 +333,7 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
         return n_knots
     sizes = torch.bincount(codes)
     wanted = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
-    return max(n_knots, min(wanted, _MOST_KNOTS))
+    return max(n_knots, min(wanted, _MAX_KNOTS))
 
 
 def stages_of(parameters: Mapping[str, Any]) -> list[Stage]:

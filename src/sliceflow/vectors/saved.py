@@ -51,8 +51,8 @@ def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dic
     tables = pack_tables([[s for s in part.model if s.stage == i] for part, i in stages], tensors)
     for part in fitted.parts:
         _check(part, fitted)  # what cannot be read must not be written
-    bent = any(part.units.bent.any() for part in fitted.parts)
-    for name in _UNITS if bent else _UNITS[:2]:
+    heavy_tailed = any(part.units.heavy_tailed.any() for part in fitted.parts)
+    for name in _UNITS if heavy_tailed else _UNITS[:2]:
         tensors[name] = torch.from_numpy(np.stack([getattr(part.units, name) for part in fitted.parts]))
     engine = fitted.parts[0].flow
     return {
@@ -195,10 +195,10 @@ def _check(part: Part, fitted: FittedVectors) -> None:
     for step in part.model:
         stages[step.stage][1].append(step)
     offset = offset_of(engine.amplifier, fitted.codes) if engine.n_conditions else 0.0
-    d, straight = len(units.shift), ~units.bent  # of a bent column every number is finite
+    d, linear = len(units.shift), ~units.heavy_tailed  # of a bent column every number is finite
     reach = check_reach(stages, d, dtype, entropy=engine.entropy, offset=offset)
-    end = reach * float(units.scale[straight].max(initial=0.0))
-    end += float(np.abs(units.shift[straight]).max(initial=0.0))
+    end = reach * float(units.scale[linear].max(initial=0.0))
+    end += float(np.abs(units.shift[linear]).max(initial=0.0))
     if not end < torch.finfo(dtype).max:
         raise ValueError(
             f"its samples may not stay finite: scale and shift bring them to {end:.1e}, and "

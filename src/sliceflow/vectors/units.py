@@ -30,11 +30,11 @@ class Units:
 
     Examples
     --------
-    >>> units = Units.of(np.array([[1.0, 5.0], [3.0, 5.0]]), wanted=True)
+    >>> units = Units.of(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
     >>> units.shift.tolist(), units.scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
     >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
-    >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), wanted=True)
+    >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
     >>> units.bent.tolist()
     [True, False]
     """
@@ -53,56 +53,56 @@ class Units:
     def of(
         cls,
         X: np.ndarray,
-        wanted: bool,
+        standardize: bool,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         n: int | None = None,
     ) -> Units:
         """The units of the rows of all ranks, n in all; unless they are `wanted`, the user's own."""
         units = cls.linear(np.zeros(X.shape[1]), np.ones(X.shape[1]))
-        if not wanted:
+        if not standardize:
             return units
         n = len(X) if n is None else n
-        middle, width = _bends(X, ranks, n)
-        bent = replace(units, middle=middle, width=width)
-        shift, scale = standardization(bent._straightened(X), wanted, ranks, n)
-        return replace(bent, shift=shift, scale=scale)
+        middle, width = _asinh_parameters(X, ranks, n)
+        units = replace(units, middle=middle, width=width)
+        shift, scale = standardization(units._compressed(X), standardize, ranks, n)
+        return replace(units, shift=shift, scale=scale)
 
     @property
-    def bent(self) -> np.ndarray:
+    def heavy_tailed(self) -> np.ndarray:
         """Which columns have heavy tails."""
         return self.width > 0
 
     def encode(self, X: np.ndarray) -> Tensor:
         """Rows (n, d) in the user's units -> rows in the engine's, of the same type."""
-        x = encode(self._straightened(X), self.shift, self.scale)
+        x = encode(self._compressed(X), self.shift, self.scale)
         return x.float() if X.dtype == np.float32 else x
 
     def decode(self, x: Tensor) -> Tensor:
         """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same type."""
-        if not self.bent.any():
+        if not self.heavy_tailed.any():
             return decode(x, self.shift, self.scale)
         rows = decode(x.double(), self.shift, self.scale)
         at, middle, width = (
-            torch.from_numpy(t[self.bent]).to(x.device)
+            torch.from_numpy(t[self.heavy_tailed]).to(x.device)
             for t in (np.arange(len(self.shift)), self.middle, self.width)
         )
         far = torch.finfo(x.dtype).max / 4  # whatever the maps do, every number is finite
         rows[:, at] = (torch.sinh(rows[:, at].clamp(-700, 700)) * width + middle).clamp(-far, far)
         return rows.to(x.dtype)
 
-    def _straightened(self, X: np.ndarray) -> np.ndarray:
+    def _compressed(self, X: np.ndarray) -> np.ndarray:
         """g(x)."""
-        if not self.bent.any():
+        if not self.heavy_tailed.any():
             return X
-        X, at = X.astype(np.float64), self.bent
+        X, at = X.astype(np.float64), self.heavy_tailed
         X[:, at] = np.arcsinh((X[:, at] - self.middle[at]) / self.width[at])
         return X
 
 
-def _bends(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Middle and width of every column of all ranks' rows; 0 and 0 where the tails are not heavy."""
     middle, width = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    lowest, highest = _ends(X, ranks)
+    lowest, highest = _ranges(X, ranks)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
         std = np.sqrt(ranks.mean(X, n, about=mean))
@@ -119,7 +119,7 @@ def _bends(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]
 
 def standardization(
     X: np.ndarray,
-    wanted: bool,
+    standardize: bool,
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     n: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -129,16 +129,16 @@ def standardization(
 
     Examples
     --------
-    >>> shift, scale = standardization(np.array([[1.0, 5.0], [3.0, 5.0]]), wanted=True)
+    >>> shift, scale = standardization(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
     >>> shift.tolist(), scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
     """
     n = len(X) if n is None else n
     d = X.shape[1]
-    if not wanted:
+    if not standardize:
         return np.zeros(d), np.ones(d)
 
-    lowest, highest = _ends(X, ranks)
+    lowest, highest = _ranges(X, ranks)
     constant = lowest == highest
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
@@ -154,7 +154,7 @@ def standardization(
     return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
 
 
-def _ends(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
+def _ranges(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest value of every column of all ranks' rows."""
     ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
     return ends[0], -ends[1]
