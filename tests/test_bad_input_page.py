@@ -76,7 +76,7 @@ ROWS = {
             lambda: fit(X.astype(np.dtypes.StringDType())),
         ),
         "dates, durations": refused(
-            r"X has dtype (datetime|timedelta)64\[D\]; turn dates into numbers",
+            r"X has dtype (datetime|timedelta)64\[D\]; convert dates to numbers",
             lambda: fit(dated.astype("M8[D]")),
             lambda: fit(dated.astype("m8[D]")),
         ),

@@ -285,8 +285,8 @@ def _resume(
     earlier.check_model()
     if earlier.levels.apart != levels.apart:
         raise ValueError(
-            f"at the last refresh, each class {'had' if earlier.levels.apart else 'did not have'} its own "
-            f"maps, but amplifier={levels.amplifier} changes that; refresh all steps: leave last out"
+            f"classes {'had' if earlier.levels.apart else 'did not have'} their own maps at the last "
+            f"refresh, and amplifier={levels.amplifier} changes that; refresh all steps: leave last out"
         )
     first, left = len(levels.stages), previous.last
     while first > 0 and left > 0:

@@ -1,4 +1,4 @@
-"""`SlicedWassersteinFlow`: generative models of vectors, by scikit-learn's conventions."""
+"""`SlicedWassersteinFlow`: generative models of vectors, following scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
 
-_MIN_SCORED = 2_000  # fresh samples that `score` draws at least
+_MIN_SCORED = 2_000  # `score` draws at least this many samples
 
 
 class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
@@ -49,65 +49,65 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
     x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact. There is no
-    network and no training: the model is the maps. Rows can also be added and forgotten, by the
-    `partial_fit` and `forget` of `sliceflow.online`.
+    network and no training: the model is the maps. `partial_fit` adds rows and `forget` removes them.
 
     Parameters
     ----------
     n_particles : int or None
-        How many particles are kept. None takes the smallest multiple of the number of rows that is at
-        least 10,000. A fit may have more: at least 2,000, and 200 of every class, because offline
-        samples are poor where maps were fitted to few.
+        Number of particles to keep. None takes the smallest multiple of the number of rows that is at
+        least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps fitted to
+        few particles give poor offline samples.
     n_steps : int
-        Steps of the flow, before the axis steps. More come closer to the data, and on small data in
-        the end copy it: look at `sliceflow.metrics.nn_ratio`.
+        Steps of the flow, before the axis steps. More steps fit the data more closely. On small data
+        they end up copying it: check `sliceflow.metrics.nn_ratio`.
     frame : str or frame kind
-        Directions of a step: "orthogonal", "random" or "axis"; objects from `sliceflow.frames` set
-        their parameters, such as ``frames.Random(n_directions=10_000)``.
+        Directions of a step: "orthogonal", "random" or "axis", or an object from `sliceflow.frames`
+        such as ``frames.Random(n_directions=10_000)``.
     transport : str or transport
-        How each direction is solved: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
+        How to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
     amplifier : float
-        ξ, how far apart conditions are held. 0 ignores y; ``math.inf`` fits every class by itself.
+        ξ, how strongly the flow separates conditions. 0 ignores y; ``math.inf`` fits each class
+        separately.
     entropy : float
-        λ ≥ 0 of the entropy-regularised flow: adds √(2λη)·noise each step, η the step in the paper's
-        units.
+        λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise, where η is the step size
+        in the paper's units.
     device : str or torch.device
-        "auto" takes a GPU where there is one.
+        "auto" uses a GPU if there is one.
     random_state : int, RandomState, Generator or None
         The same seed on the same machine gives the same bits.
     verbose : int
         1 shows a progress bar.
     standardize : bool
-        Work on columns of mean 0 and standard deviation 1; those with heavy tails are bent first
-        (`sliceflow.vectors.units`). Results are in the user's units either way. Without it the flow
-        still starts from N(0, I), so bring the data near that scale.
+        Scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails first
+        (`sliceflow.vectors.units`). Results are in the user's units either way. With False the flow
+        still starts from N(0, I), so scale the data to be near it.
     early_stopping : bool
-        Hold out rows, and stop when the particles no longer come closer to them; to those of the same
-        condition, where there is one.
+        Hold out rows, and stop when the particles no longer get closer to them. Particles are compared
+        with held-out rows of the same condition.
     preset : None or "paper"
-        "paper" runs Algorithm 1 of Du et al. (2023) as it is printed: parameters that are left at their
-        defaults take the paper's values (`sliceflow.engine.paper`). Give data near N(0, I) in scale.
+        "paper" runs Algorithm 1 of Du et al. (2023) as printed: parameters left at their defaults
+        take the paper's values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale.
     options : VectorOptions or None
-        Settings that are rarely changed; None is all their defaults.
+        Rarely changed settings; None takes the defaults.
 
     Attributes
     ----------
-    particles_ : array, tensor or DataFrame, as X was
+    particles_ : array, tensor or DataFrame, like X
         (M, d) batched samples.
     particle_conditions_ : array or None
-        Their conditions as the user wrote them.
+        Their conditions, as the user wrote them.
     classes_ : array
-        The class labels, if y was labels.
+        The class labels, if y is labels.
     plan_ : VectorPlan
         What the fit did, with every "auto" resolved; print it.
     history_ : dict
-        Lists: stage, step, sliced distance before the step, seconds.
+        Lists: stage, step, sliced distance before the step, seconds elapsed.
     n_iter_ : int
         Steps done, axis steps included.
     n_features_in_ : int
         d.
     feature_names_in_ : array
-        The names of the columns, if X was a DataFrame with texts for names.
+        The column names, if X is a DataFrame whose column names are strings.
 
     Examples
     --------
@@ -171,18 +171,18 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         ----------
         X : (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept
         y : None, labels (n,) of any hashable kind, or continuous columns (n, l)
-        particle_conditions : the particles' own y, M of them, in any shares; None takes the data's
-            proportions. For labels the data are weighted to match, so any shares are right; continuous
-            ones should be spread as the data's are.
+        particle_conditions : y of the M particles; None takes the data's proportions. Labels may have
+            any proportions, because the data are weighted to match. Continuous conditions should be
+            distributed like the data's.
         listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
-            them; one that returns True ends the stage
-        checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
-            when it is called again with the same data, parameters and folder, and ends with the same
-            bits as one that was not
-        checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters. X
-            and y are then this rank's own rows, `particle_conditions` all of them, and `particles_`
-            and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
+            them; returning True ends the stage
+        checkpoint_dir : a folder for the state of the fit, or None. To resume an interrupted fit, call
+            it again with the same data, parameters and folder. The result has the same bits as an
+            uninterrupted fit
+        checkpoint_every : seconds between checkpoints
+        ranks : from `sliceflow.ranks.joined`. All ranks call this with the same parameters. X and y
+            are this rank's rows, `particle_conditions` those of all ranks. `particles_` and
+            `particle_conditions_` are this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
         parameters, listening = self._parameters(), events.listening(listeners)
         all_ranks, device = ranks or Ranks(), resolve_device(self.device)
@@ -241,7 +241,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         particles = parts[0]
         if codes_kept is not None:
             particles = _interleave(parts, codes_kept)
-        # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
+        # Set attributes last: a fit that fails or is interrupted leaves the old model unchanged.
         self.__dict__.pop("feature_names_in_", None)
         self.__dict__.update(features)
         y_kept = results[0].y if codes_kept is None else y_kept
@@ -252,7 +252,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return self
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; nothing is fitted.
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing.
 
         Examples
         --------
@@ -274,7 +274,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         device: torch.device,
         ranks: Ranks,
     ) -> tuple[list[Job], VectorPlan, np.ndarray | None, Tensor | None]:
-        """What is to be fitted, the plan of it all; per class also the kept particles' y and codes."""
+        """The jobs, their joint plan and, if classes are separate, the kept particles' y and codes."""
         if inputs.condition is None or not math.isinf(parameters["amplifier"]):
             job = prepare(parameters, inputs, y_p, seed, device, ranks)
             return [job], job.plan, None, None
@@ -289,9 +289,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         y: np.ndarray | None,
         history: dict[str, list[Any]],
     ) -> None:
-        """What was learned replaces what was there."""
+        """Replace the fitted attributes."""
         self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer the model of a file
+        self.__dict__.pop("_file", None)  # no longer a loaded model
         self.particles_, self.particle_conditions_ = particles, y
         self.__dict__.pop("classes_", None)
         if isinstance(fitted.condition, conditions.Labels):
@@ -308,17 +308,17 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         ----------
         n_samples : int
         y : one condition for all samples, an array with one per sample, or None for conditions in the
-            data's proportions. Labels may also be given as an (n_samples, C) array of class weights,
-            unless every class was fitted by itself.
+            data's proportions. Labels may also be an (n_samples, C) array of class weights, unless
+            each class was fitted separately.
         random_state : int, RandomState, Generator or None
-            None draws anew on every call.
+            None gives new samples on every call.
         return_y : bool
             Also return the conditions of the samples.
 
         Returns
         -------
-        (n_samples, d) array, or a tensor or DataFrame if the model was fitted on one, in the units and
-        type of X; with `return_y` a pair of this and the samples' y, None without a condition
+        (n_samples, d) array, or a tensor or DataFrame if X was one, in the units and type of X. With
+        `return_y`, a pair: the samples and their y (None without conditions)
         """
         check_is_fitted(self, "history_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
@@ -331,13 +331,13 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return x, None if fitted.condition is None or codes is None else fitted.condition.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sliced Wasserstein distance between fresh samples and rows: more is better.
+        """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better.
 
         −SW₂ over 100 random directions, in the units of the flow: standardised columns, unless
-        ``standardize=False``. With y, samples take the rows' own conditions. Rows of a class are
-        compared with samples of that class; with columns, x and y are compared together. Give held-out
-        rows: of the rows that were fitted the best copy would win. `GridSearchCV` and
-        `cross_val_score` use it.
+        ``standardize=False``. With y, samples take the rows' conditions. Rows of a class are compared
+        with samples of that class; with continuous y, (x, y) are compared jointly. Pass held-out rows:
+        on the fitted rows the model that copies best would win. `GridSearchCV` and `cross_val_score`
+        use this score.
 
         Examples
         --------
@@ -354,7 +354,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         if fitted.condition is not None and y is not None:
             codes = fitted.condition.encode(conditions.as_array(y))
             if len(codes) != len(rows):
-                raise ValueError(f"X has {len(rows)} rows but y has {len(codes)}; pass one y a row")
+                raise ValueError(f"X has {len(rows)} rows but y has {len(codes)}; pass one y per row")
         times = -(-_MIN_SCORED // len(rows))
         codes_of = None if codes is None else codes.repeat(times, *[1] * (codes.dim() - 1))
         if codes_of is None:
@@ -362,14 +362,14 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         bare = replace(fitted, form=None, given_device=None)
         drawn = bare.sample(times * len(rows), codes_of, seed)
         units = fitted.parts[0].units
-        if len(fitted.parts) > 1:  # each class has its own, and these must not depend on the class
+        if len(fitted.parts) > 1:  # each class has its own units; compare all classes in the same
             units = Units.of(drawn, True)
         columns = units.encode(rows.astype(drawn.dtype)).T
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(units.encode(drawn).T)
 
     def _read(self, X: Any, y: Any, ranks: Ranks) -> tuple[FitInput, dict[str, Any]]:
-        """X and y, checked, and what scikit-learn's conventions say of the columns, by its names."""
+        """X and y, checked, and scikit-learn's attributes that describe the columns."""
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
         probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
         rows = check_rows(X, probe._validated(reset=True))
@@ -378,12 +378,12 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return read_input(rows, y, device, form, ranks), features
 
     def _validated(self, reset: bool) -> Callable[[Any], np.ndarray]:
-        """Scikit-learn's check of X: it learns the columns' number and names, or holds X to them."""
+        """Scikit-learn's check of X. With `reset` it records the columns; else it compares X with them."""
         types = [np.float64, np.float32]
         return lambda X: validate_data(self, X, dtype=types, ensure_all_finite=False, reset=reset)
 
     def stages(self) -> list[Stage]:
-        """The stages of a fit; nothing needs to be fitted."""
+        """The stages of a fit; can be called before `fit`."""
         return stages_of(self._parameters())
 
     def _begin_online(self, X: Any) -> VectorsOnline:
@@ -421,7 +421,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     def _particle_tensor(self) -> Tensor:
         if self._fitted.form is None:
             return torch.as_tensor(self.particles_)
-        rows = np.asarray(self.particles_, dtype=np.float64)  # columns may be of several types
+        rows = np.asarray(self.particles_, dtype=np.float64)  # columns may have different types
         return torch.tensor(rows, dtype=self._fitted.dtype)
 
     def _parameters(self) -> dict[str, Any]:

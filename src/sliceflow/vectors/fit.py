@@ -1,4 +1,4 @@
-"""A fit of vectors, from the rows to a fitted flow: prepare, move the particles, make columns exact."""
+"""The fit of vectors: prepare, move the particles, make columns exact."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["Job", "per_class", "prepare", "prepare_classes", "run"]
 
 @dataclass(frozen=True)
 class Job:
-    """Rows that are to be fitted by one flow, and the plan for it. Nothing has moved yet.
+    """The rows for one flow, and the plan of the fit. No particle has moved yet.
 
     Parameters
     ----------
-    plan : of the fit
-    rows : that are fitted, in the units of the engine
-    held : rows that are held out; None without early stopping
-    units : of the columns
-    asked : the particles' conditions
-    seed : of all that is random
-    device : where
-    name : of the class that is fitted by itself; "" for all rows
+    plan : the plan of the fit
+    rows : the rows to fit, in the engine's units
+    held : the held-out rows; None without early stopping
+    units : the units of the columns
+    assigned : the particles' conditions
+    seed : the seed of all random numbers
+    device : the device of the fit
+    name : the class, if classes are fitted separately; else ""
     """
 
     plan: VectorPlan
@@ -54,7 +54,7 @@ class Job:
 
 
 class FitResult(NamedTuple):
-    """A fitted flow, x (d, n) of the particles that this rank keeps, and their y."""
+    """A fitted flow, and x (d, n) and y of the particles that this rank keeps."""
 
     part: Part
     particles: Tensor
@@ -71,7 +71,7 @@ def prepare(
     n_particles: int | None = None,
     name: str = "",
 ) -> Job:
-    """The job of fitting all the rows by one flow; an error names what forbids it."""
+    """The job of fitting one flow to all rows; raises an error if that is impossible."""
     units = Units.of(inputs.X, parameters["standardize"], ranks, inputs.place.total)
     rows, held = inputs.rows(units), None
     if parameters["early_stopping"]:
@@ -89,7 +89,9 @@ def prepare(
         n_ranks=ranks.size,
     )
     here = (len(rows.x), ranks.share(m).count)
-    plan = make_plan(parameters, codes=None, here=here, **common)  # before so many codes are made
+    plan = make_plan(
+        parameters, codes=None, here=here, **common
+    )  # checks the memory before codes are allocated
     assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
     n_moved = assigned.n_moved(m)
     here = (len(rows.x), ranks.share(n_moved).count)
@@ -105,17 +107,17 @@ def prepare_classes(
     device: torch.device,
     ranks: Ranks,
 ) -> tuple[list[Job], np.ndarray, Tensor]:
-    """A job for every class (ξ = ∞); the particles' y, and their codes."""
+    """One job per class (ξ = ∞), and the particles' y and codes."""
     condition, codes, y = inputs.condition, inputs.codes, inputs.y
     if not isinstance(condition, conditions.Labels) or codes is None or y is None:
         raise ValueError(
-            "amplifier=inf fits every class by itself, but y is columns; use a finite amplifier, or "
+            "amplifier=inf fits each class separately, but y is continuous; use a finite amplifier, or "
             "pass class labels (n,)"
         )
     if ranks.size > 1:
         raise ValueError(
-            "amplifier=inf fits every class of vectors by itself, which ranks cannot share; use a "
-            "finite amplifier, or fit in one process"
+            "amplifier=inf fits each class of vectors separately, which several ranks cannot do "
+            "together; use a finite amplifier, or fit in one process"
         )
     m = count_particles(parameters["n_particles"], len(codes), condition, y_p)
     if y_p is None:
@@ -143,7 +145,7 @@ def prepare_classes(
 
 
 def per_class(jobs: Sequence[Job], width: int) -> VectorPlan:
-    """The plan of all classes together."""
+    """The joint plan of all classes."""
     plans = [job.plan for job in jobs]
     return replace(
         max(plans, key=lambda plan: plan.n_moved),

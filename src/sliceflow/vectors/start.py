@@ -1,4 +1,4 @@
-"""What a fit starts from: particles, data, and the flow that moves the ones onto the others."""
+"""The start of a fit: particles, data, and the flow that moves the particles onto the data."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class ParticleConditions:
 
     Parameters
     ----------
-    y : of the particles asked for, as the user writes them; None without conditions
-    codes : of all that are moved, encoded
-    order : of the user's particles, in which all stand, the further ones having the last numbers; None
-        where they stand in that order
+    y : conditions of the kept particles, as the user wrote them; None without conditions
+    codes : encoded conditions of all moved particles
+    order : the moved particles are shuffled: position j holds particle ``order[j]``. Kept particles
+        have the lowest numbers. None if they are not shuffled
     """
 
     y: np.ndarray | None = None
@@ -38,11 +38,11 @@ class ParticleConditions:
     order: Tensor | None = None
 
     def n_moved(self, m: int) -> int:
-        """How many particles are moved where m are asked for."""
+        """Number of particles to move in order to keep m."""
         return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
 
     def kept_codes(self, m: int) -> Tensor | None:
-        """The codes of the m particles asked for, in the user's order."""
+        """The codes of the m kept particles, in the user's order."""
         if self.codes is None:
             return None
         return (self.codes if self.order is None else self.codes[torch.argsort(self.order)])[:m]
@@ -51,7 +51,7 @@ class ParticleConditions:
 def choose_conditions(
     rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
 ) -> ParticleConditions:
-    """The conditions of m particles: the user's y, or the data's own in their proportions."""
+    """The conditions of m particles: the user's y, or conditions in the data's proportions."""
     if rows.condition is None or rows.codes is None or rows.y is None:
         return ParticleConditions()
     chosen_by_user = y is not None
@@ -60,8 +60,8 @@ def choose_conditions(
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
             label = conditions.format_label(y[lost.numpy()][0])
             raise ValueError(
-                f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
-                "more of them or set early_stopping=False"
+                f"particle_conditions has {label}, but early_stopping holds out all its rows; add "
+                "rows of this class or set early_stopping=False"
             )
     else:
         numbers = conditions.proportional(rows.codes, m, seed, least=1)
@@ -69,27 +69,27 @@ def choose_conditions(
     moved = conditions.moved(rows.codes, codes, amplifier, seed)
     if amplifier == 0 or (not chosen_by_user and len(moved) == m):
         return ParticleConditions(y, moved)
-    order = seed.permutation(len(moved))  # the flow wants them in random order
+    order = seed.permutation(len(moved))  # the flow needs a random order
     return ParticleConditions(y, moved[order], order)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a fit starts from.
+    """The start of a fit.
 
     Parameters
     ----------
-    plan : of the fit
-    particles : this rank's, standing where they start
-    data : this rank's
-    noise : the particles' own
-    flow : which the model is replayed with
-    shared : the same flow, with transports between the clouds of all ranks
-    transport : of stages that have none of their own
-    batches : what steps look at; None lets `simulate` divide the clouds
-    share : which of all particles are this rank's
-    kept : which of those that the user asked for this rank gives back: the fit may have more
-    asked : the conditions of all ranks' particles
+    plan : the plan of the fit
+    particles : this rank's particles at their starting positions
+    data : this rank's data
+    noise : the particles' random numbers
+    flow : the flow that replays the model
+    shared : the same flow, with transports that combine the clouds of all ranks
+    transport : for stages without their own transport
+    batches : the columns that each step uses; None lets `simulate` choose
+    share : this rank's part of all moved particles
+    kept : this rank's part of the kept particles
+    assigned : the conditions of all ranks' particles
     """
 
     plan: VectorPlan
@@ -106,16 +106,16 @@ class Start:
 
     @property
     def y(self) -> np.ndarray | None:
-        """Conditions of the particles that this rank keeps, as the user wrote them."""
+        """Conditions of this rank's kept particles, as the user wrote them."""
         return None if self.assigned.y is None else self.assigned.y[self.kept.slice]
 
     @property
     def seen_codes(self) -> Tensor | None:
-        """Conditions of all ranks' particles, encoded; None where the flow sees none."""
+        """Encoded conditions of all ranks' particles; None if the flow ignores them."""
         return self.assigned.codes if self.flow.conditional else None
 
     def in_users_order(self, ranks: Ranks) -> Tensor:
-        """x (d, n) of this rank's share of the particles that are kept, as `y` is ordered."""
+        """x (d, n) of this rank's kept particles, in the order of `y`."""
         x, order = self.particles.x, self.assigned.order
         if order is None and self.kept == self.share:
             return x
@@ -131,7 +131,7 @@ def begin(
     device: torch.device,
     ranks: Ranks | None,
 ) -> Start:
-    """Everything that is simulated. With `ranks`, even with one, every step looks at everything."""
+    """The start of a fit. With `ranks`, even a single one, each step uses all particles and data."""
     all_ranks, x, place = ranks or Ranks(), rows.x, rows.place
     kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
     data = as_cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
@@ -159,9 +159,9 @@ def begin(
 def rank_batches(
     flow: Flow, rows: Rows, codes_p: Tensor | None, ranks: Ranks | None, device: torch.device
 ) -> tuple[MiniBatches | None, int]:
-    """What steps look at, of several ranks everything, and how many data that leaves out.
+    """The columns that each step of several ranks uses, and the number of data left out.
 
-    None lets `simulate` divide the clouds.
+    Without ranks, None: `simulate` chooses.
     """
     if ranks is None:
         return None, 0
@@ -171,14 +171,14 @@ def rank_batches(
 
 
 def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
-    """Rows (n, d) and codes, as the engine stores them: columns, on its device."""
+    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
     return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
 
 
 def _with_shared_transports(
     flow: Flow, transport: Transport, ranks: Ranks, n: int
 ) -> tuple[Flow, Transport]:
-    """The flow and the transport with which ranks simulate, `n` particles and data in all."""
+    """The flow and transport that ranks share, for `n` particles and data in total."""
     stages = [
         replace(stage, transport=stage.transport and shared_transport(stage.transport, ranks, n))
         for stage in flow.schedule

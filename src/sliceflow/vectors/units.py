@@ -1,8 +1,9 @@
-"""The units of the engine: columns of mean 0 and standard deviation 1, and the way back.
+"""The engine's units: columns of mean 0 and standard deviation 1, and the inverse.
 
-A column with heavy tails has a standard deviation that says nothing about most of its values: in such
-units they would all lie in a few bins of a histogram. It is bent first, u = asinh((x − m)/w), m its
-median and w the median distance from it. Near m that is a straight line, far out a logarithm.
+The standard deviation of a heavy-tailed column says nothing about most of its values: scaled by it,
+they would all lie in a few bins of a histogram. Such a column is compressed first:
+u = asinh((x − m)/w), with m its median and w the median distance from m. This is linear near m and
+logarithmic in the tails.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from sliceflow.ranks import Ranks
 
 __all__ = ["Units", "decode", "encode", "standardization"]
 
-_FAR = 10.0  # standard deviations: only columns with a value so far out are looked at closely
-_HEAVY = 40.0  # times the median distance from the median; of a normal column 7 or less
+_FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
+_HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
 
 
 @dataclass(frozen=True)
 class Units:
-    """The engine's x of the user's columns: (g(x) − shift)/scale.
+    """Units of columns: the engine works on (g(x) − shift)/scale.
 
-    g(x) is asinh((x − middle)/width) in the columns whose `width` is above 0, x itself in the others.
-    All are (d,) arrays of float64.
+    g(x) is asinh((x − middle)/width) for columns with `width` > 0, and x for the others. All fields
+    are (d,) arrays of float64.
 
     Examples
     --------
@@ -46,7 +47,7 @@ class Units:
 
     @classmethod
     def linear(cls, shift: np.ndarray, scale: np.ndarray) -> Units:
-        """Units in which no column is bent."""
+        """Units without heavy-tailed columns."""
         return cls(shift, scale, np.zeros(len(shift)), np.zeros(len(shift)))
 
     @classmethod
@@ -57,7 +58,7 @@ class Units:
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         n: int | None = None,
     ) -> Units:
-        """The units of the rows of all ranks, n in all; unless they are `wanted`, the user's own."""
+        """The units for the rows of all ranks, n in total; the user's own if not `standardize`."""
         units = cls.linear(np.zeros(X.shape[1]), np.ones(X.shape[1]))
         if not standardize:
             return units
@@ -73,12 +74,12 @@ class Units:
         return self.width > 0
 
     def encode(self, X: np.ndarray) -> Tensor:
-        """Rows (n, d) in the user's units -> rows in the engine's, of the same type."""
+        """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
         x = encode(self._compressed(X), self.shift, self.scale)
         return x.float() if X.dtype == np.float32 else x
 
     def decode(self, x: Tensor) -> Tensor:
-        """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same type."""
+        """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
         if not self.heavy_tailed.any():
             return decode(x, self.shift, self.scale)
         rows = decode(x.double(), self.shift, self.scale)
@@ -86,7 +87,7 @@ class Units:
             torch.from_numpy(t[self.heavy_tailed]).to(x.device)
             for t in (np.arange(len(self.shift)), self.middle, self.width)
         )
-        far = torch.finfo(x.dtype).max / 4  # whatever the maps do, every number is finite
+        far = torch.finfo(x.dtype).max / 4  # keeps every number finite, whatever the maps do
         rows[:, at] = (torch.sinh(rows[:, at].clamp(-700, 700)) * width + middle).clamp(-far, far)
         return rows.to(x.dtype)
 
@@ -100,7 +101,7 @@ class Units:
 
 
 def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Middle and width of every column of all ranks' rows; 0 and 0 where the tails are not heavy."""
+    """Middle and width of each column of all ranks' rows; 0 and 0 if its tails are not heavy."""
     middle, width = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     lowest, highest = _ranges(X, ranks)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -111,7 +112,7 @@ def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, 
         column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
         median = float(np.median(column))
         away = np.abs(column - median)
-        typical = float(np.median(away[away > 0]))  # values that repeat, such as zeros, have no width
+        typical = float(np.median(away[away > 0]))  # ignore repeated values, such as zeros
         if away.max() > _HEAVY * typical and np.isfinite(away.max() / typical):
             middle[j], width[j] = median, typical
     return middle, width
@@ -123,9 +124,9 @@ def standardization(
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     n: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(shift, scale) of each column; a constant column is shifted to 0 and not scaled.
+    """(shift, scale) of each column of all ranks' rows, n in total; 0 and 1 if not `standardize`.
 
-    Of the rows of all ranks, n in all. Unless it is `wanted`, 0 and 1.
+    A constant column is shifted to 0 and not scaled.
 
     Examples
     --------
@@ -147,25 +148,25 @@ def standardization(
     if bad.any():
         column = int(np.argmax(bad))
         raise ValueError(
-            f"column {column} of X cannot be standardised: its values reach "
-            f"{np.abs(X[:, column]).max():.3g} and their standard deviation is {std[column]}; "
+            f"column {column} of X cannot be standardised: its largest absolute value is "
+            f"{np.abs(X[:, column]).max():.3g} and its standard deviation is {std[column]}; "
             "rescale it"
         )
     return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
 
 
 def _ranges(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest value of every column of all ranks' rows."""
+    """The minimum and maximum of each column of all ranks' rows."""
     ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
     return ends[0], -ends[1]
 
 
 def encode(X: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> Tensor:
-    """Rows (n, d) in the user's units -> rows in the engine's, of the same type."""
+    """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
     return torch.from_numpy(((X - shift) / scale).astype(X.dtype))
 
 
 def decode(x: Tensor, shift: np.ndarray, scale: np.ndarray) -> Tensor:
-    """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same type."""
+    """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
     factor, term = (torch.from_numpy(t).to(x.device) for t in (scale, shift))
     return (x.T.double() * factor + term).to(x.dtype)
