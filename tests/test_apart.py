@@ -367,8 +367,8 @@ def test_a_fit_uses_it(n_per_class, transport, amplifier, found):
 
 def test_classes_that_are_sorted_cannot_be_held_apart():
     message = (
-        "^amplifier=inf counts classes one by one, but 300 particles and 600 pictures are sorted, "
-        "being so few; use a finite amplifier such as 10, or transport='histogram'$"
+        "^amplifier=inf needs histograms, but this transport sorts 300 particles and 600 pictures; "
+        "use a finite amplifier such as 10, or transport='histogram'$"
     )
     for transport in ("auto", "sorted", Sorted()):
         with pytest.raises(ValueError, match=message):

@@ -33,7 +33,7 @@ REFUSED = {
     "no rows": (X[:0], None, "Found array with 0 sample(s)"),
     "no columns": (X[:, :0], None, "Found array with 0 feature(s)"),
     "one dimension": (X[:, 0], None, "Expected 2D array, got 1D array instead"),
-    "text": (np.array([["a", "b"]]), None, "X contains text .dtype <U1"),
+    "text": (np.array([["a", "b"]]), None, "X contains text (dtype <U1)"),
     "complex": (X + 1j, None, "Complex data not supported"),
     "y too short": (X, Y[:-1], "X has 30 rows but y has 29; pass one y for every row of X"),
     "y of rank 3": (

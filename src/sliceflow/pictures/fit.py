@@ -1,4 +1,4 @@
-"""A fit of pictures, from the pictures to a fitted flow: prepare, move the particles level by level."""
+"""The fit of pictures: prepare, then move the particles level by level."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = ["Job", "prepare", "run"]
 
 @dataclass(frozen=True)
 class Job:
-    """Pictures that are to be fitted, and the plan for it. Nothing has moved yet.
+    """The pictures to fit, and the plan of the fit. No particle has moved yet.
 
     Parameters
     ----------
-    plan : of the fit
-    data : the pictures, with their mirror images and clusters if these are wanted
-    asked : the particles' classes
-    mask : (d, 1) observed pixels; None without
-    seed : of all that is random
+    plan : the plan of the fit
+    data : the pictures, with mirror images and clusters if enabled
+    assigned : the particles' classes
+    mask : (d, 1) observed pixels, or None
+    seed : the seed of all random numbers
     """
 
     plan: PicturePlan
@@ -53,7 +53,7 @@ class FitResult(NamedTuple):
 
 
 def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks: Ranks | None) -> Job:
-    """The job of fitting the pictures; an error names what forbids it."""
+    """The job of fitting the pictures; raises an error if that is impossible."""
     all_ranks, options = ranks or Ranks(), parameters["options"]
     if parameters["mirror"]:
         data = data.with_mirror_images()
@@ -124,7 +124,7 @@ def run(
 def _data_of_stages(
     data: PictureData, plan: PicturePlan, seed: Seed
 ) -> Callable[[int], Cloud | Redrawn]:
-    """The data of every stage; dequantisation noise is drawn for the stage, or for each step."""
+    """The data of each stage. Dequantisation noise is drawn per stage or per step."""
 
     def at(*place: int) -> Cloud:
         return data.cloud(seed.child("data", *place), plan.dequantize, plan.apart)

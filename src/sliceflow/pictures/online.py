@@ -1,4 +1,4 @@
-"""The pictures of an `ImageFlow` that grows; the noise of a pixel depends on what the picture shows."""
+"""`partial_fit` and `forget` for pictures. A picture's content determines its dequantisation noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sliceflow.pictures.tiles import TileFrame, Tiles
 
 __all__ = ["PicturesOnline"]
 
-_NARROW = 2.0**7  # by which the first bins of cosines are narrower
+_NARROW = 2.0**7  # for cosines, the first bins are narrower by this factor
 
 _FIXED = (
     "schedule", "quality", "n_pixel_values", "mirror", "device", "random_state", "observed",
@@ -45,7 +45,7 @@ _FIXED = (
 
 @dataclass(frozen=True)
 class CountedLevel(CountedStage):
-    """A stage whose pictures are counted, in its subspace."""
+    """A stage whose pictures are counted, in the subspace of its level."""
 
     subspace: Subspace
 
@@ -79,11 +79,11 @@ class CountedLevel(CountedStage):
         return z  # exact: x is float64
 
     def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
-        """How far the first bins reach on either side of 0, for x (d, n): (h,).
+        """The range of the first bins on either side of 0, for x (d, n): (h,).
 
-        Pixels in [−1, 1] are of length √d at most, as standardised rows are. They cannot be further out
-        than the sum of a direction's coefficients. Cosines see some frequencies far out and others
-        hardly at all: their bins begin narrow and become as wide as they have to.
+        Pixels in [−1, 1] have length √d at most, like standardised rows. A projection is at most the
+        sum of its direction's absolute coefficients. Projections on cosines have very different
+        scales, so their bins start narrow and widen as needed.
         """
         assert isinstance(frame, TileFrame)
         space, k, h = self.subspace, frame.geometry.side, frame.n_directions
@@ -95,19 +95,19 @@ class CountedLevel(CountedStage):
         )
         if self._tiles.cosines:
             half = half / _NARROW
-        # A little more: the largest pixel must not lie on the last edge.
+        # 1 % more, so that the largest pixel does not fall on the last edge.
         return torch.minimum(half * space.scale(), sums * (largest * 1.01))
 
 
 @dataclass(frozen=True)
 class FirstPictures(FirstRows):
-    """The first pictures, where they choose the directions.
+    """The first pictures, if they choose the patch basis.
 
     Parameters
     ----------
-    layout : of the pictures
-    between, pixels : how many of their pixels are neither dark nor bright, and how many they have
-    patch_basis : that were chosen
+    layout : the pictures' layout
+    between, pixels : number of pixels that are neither dark nor bright, and of all pixels
+    patch_basis : the chosen basis
     """
 
     layout: Layout
@@ -127,12 +127,12 @@ class FirstPictures(FirstRows):
 
 @dataclass
 class PicturesOnline(Online):
-    """What an `ImageFlow` keeps.
+    """The counts of an `ImageFlow`.
 
     Parameters
     ----------
-    layout : of the pictures
-    walk : the stages, without conditions; its directions are "auto" while they are not decided
+    layout : the pictures' layout
+    levels : the stages, without conditions; `patch_basis` is "auto" until the first pictures decide it
     """
 
     layout: Layout = field(kw_only=True)
@@ -140,16 +140,15 @@ class PicturesOnline(Online):
 
     @classmethod
     def begin(cls, parameters: Mapping[str, Any], X: Any) -> PicturesOnline:
-        """Nothing counted yet; the pictures show their layout."""
+        """Empty counts for pictures like X."""
         if parameters["observed"] is not None:
             raise ValueError(
-                "observed pixels are taken from the pictures themselves, which partial_fit does not "
-                "keep; use fit, or observed=None"
+                "observed pixels come from the pictures, but partial_fit keeps only counts; "
+                "use fit, or observed=None"
             )
         if parameters["patch_basis"] == "random":
             raise ValueError(
-                "patch_basis='random' cannot be counted; partial_fit takes 'auto', 'pixels' or "
-                "'cosines'"
+                "partial_fit does not support patch_basis='random'; use 'auto', 'pixels' or 'cosines'"
             )
         n_bins = histogram_bins(parameters["transport"], 256)
         layout = Layout.of(X, parameters["n_pixel_values"])
@@ -169,7 +168,7 @@ class PicturesOnline(Online):
             start_noise=float(options.start_noise),
             taper=options.taper,
             budget=projection_budget(device),
-            precision=None,  # whatever it is for the particles
+            precision=None,  # counting does not use it
         )
         return cls(
             Ledger(_counted_levels(levels), layout.dimension, n_bins),
@@ -279,7 +278,7 @@ def _resume(
     noise: Noise,
     history: events.History,
 ) -> Run:
-    """The run behind all but the last stages, which have at least `before.last` steps together."""
+    """The run before the last stages, which have at least `previous.last` steps in total."""
     earlier: FittedPictures = previous.fitted
     check_classes(earlier.condition, condition)
     earlier.check_model()
@@ -294,12 +293,12 @@ def _resume(
         left -= levels.stages[first].n_steps
     replace(levels, stages=levels.stages[:first]).replay(particles, earlier.model, noise)
     run = resume_run([step for stage in earlier.model[:first] for step in stage], previous, history)
-    # Every level of a walk is a flow of a single stage.
+    # Each level is a flow with a single stage.
     run.stage, run.step, run.model = first, 0, earlier.model[:first]
     return run
 
 
 def _counted_levels(levels: LevelFlow) -> list[CountedStage]:
-    """Where the pictures of a walk are counted; every level is a flow of a single stage."""
+    """The counted stages; each level is a flow with a single stage."""
     engines = (levels.engine(i) for i in range(len(levels.stages)))
     return [CountedLevel(flow, 0, subspace) for flow, subspace in engines]

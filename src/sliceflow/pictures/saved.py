@@ -1,4 +1,4 @@
-"""The model file of an `ImageFlow`: its fitted state as JSON and tensors, and back."""
+"""Convert the fitted state of an `ImageFlow` to JSON and tensors, and back."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from sliceflow.storage.tables import pack_tables, unpack_tables
 
 __all__ = ["packed", "unpacked", "with_mask"]
 
-_MAX_VALUES = 1 << 28  # values of a picture
+_MAX_VALUES = 1 << 28  # maximum number of values of a picture
 
 
 def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The fitted model as JSON, its arrays in `tensors`."""
+    """The fitted model as JSON; adds its arrays to `tensors`."""
     levels = fitted.levels
     tables = pack_tables(fitted.model, tensors)
-    _check(fitted)  # what cannot be read must not be written
+    _check(fitted)  # never write a model that cannot be read
     if fitted.observed is not None:
         tensors["observed"] = torch.from_numpy(fitted.observed)
     return {
@@ -61,7 +61,7 @@ def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]
 
 
 def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The estimator's parameters, with the mask of observed pixels if it is an array."""
+    """The estimator's parameters; a mask given as an array comes from `tensors`."""
     seen = tensors.get("observed")
     if seen is None and parameters.get("observed") is not None:
         raise ValueError("the tensor observed is missing")
@@ -77,7 +77,7 @@ def unpacked(
     allowed: Allowance,
     precision: str,
 ) -> FittedPictures:
-    """The model that `packed` described, checked: a ValueError names what is wrong with it."""
+    """The model that `packed` wrote; raises a ValueError if it is not valid."""
     size_of_maps, layout = model_bytes(header, allowed), _layout(header.inner("pictures"))
     c, h, w = layout.shape
     allowed.check(size_of_maps + layout.dimension)
@@ -87,7 +87,7 @@ def unpacked(
         mask = seen.reshape(1, h * w).repeat(c, 1).view(-1, 1)
     condition, codes = unpack_condition(header, tensors)
     if isinstance(condition, conditions.Columns):
-        raise ValueError("condition.kind is 'columns'; pictures have labels or none")
+        raise ValueError("condition.kind is 'columns'; pictures have labels or no condition")
     seed, upsampling = restore_seed(header.inner("seed")), header.text("upsampling")
     if upsampling not in UPSAMPLINGS:
         raise ValueError(f"upsampling is {upsampling!r}, not one of {sorted(UPSAMPLINGS)}")
@@ -130,7 +130,7 @@ def unpacked(
             h = kind.geometry(place, k).n_directions if isinstance(kind, Tiles) else kind.n_directions
             return h * max(1, levels.apart)
 
-        # Every level of a walk is a flow of a single stage.
+        # Each level is a flow with a single stage.
         model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
     if not model or not model[0]:
         raise ValueError("there are no tables; the model is empty")
@@ -153,14 +153,12 @@ def _layout(row: Fields) -> Layout:
         row.flag("tensor"),
     )
     if layout.dimension > _MAX_VALUES:
-        raise ValueError(f"pictures has {layout.dimension} values; at most {_MAX_VALUES} are possible")
+        raise ValueError(f"pictures has {layout.dimension} values; the maximum is {_MAX_VALUES}")
     kind = re.fullmatch(
         r"float(16|32|64)" if values is None else r"bool|u?int(8|16|32|64)", layout.dtype
     )
     if kind is None:
-        raise ValueError(
-            f"pictures.dtype is {layout.dtype!r}, which does not go with its n_pixel_values"
-        )
+        raise ValueError(f"pictures.dtype is {layout.dtype!r}, which does not match n_pixel_values")
     return layout
 
 
@@ -171,9 +169,10 @@ def _tile_bytes(
     rows: Sequence[Fields],
     n_random: int | None,
 ) -> int:
-    """What drawing one picture takes, `width` being that of a condition that shifts projections.
+    """Memory to draw one picture.
 
-    `n_random` is the number of random patches; None for tiles.
+    `width` is the width of the condition, if it shifts projections. `n_random` is the number of random
+    patches; None for tiles.
     """
     (c, height, width_of_all), most, sides = layout.shape, 0, set()
     for stage, row in zip(stages, rows, strict=True):
@@ -191,7 +190,7 @@ def _tile_bytes(
 
 
 def _check(fitted: FittedPictures) -> None:
-    """Refuse a model whose samples may not be finite."""
+    """Raise a ValueError if samples may not be finite."""
     levels, stages = fitted.levels, [(1.0, steps) for steps in fitted.model]
     offset = offset_of(levels.amplifier, fitted.codes)
     check_reach(stages, levels.layout.dimension, torch.float32, start=levels.start_noise, offset=offset)

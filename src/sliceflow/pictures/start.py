@@ -1,4 +1,4 @@
-"""What a fit of pictures starts from: particles, batches, transport, and the stages ahead of them."""
+"""The start of a fit of pictures: particles, batches, transport and stages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ParticleLabels:
 
     Parameters
     ----------
-    rows : rows of the data, whose labels the particles asked for have; None without labels
-    codes : of all that are moved
-    place : where all stand, the ones asked for first; None where they stand in that order
+    rows : pictures whose labels the kept particles take; None without labels
+    codes : classes of all moved particles
+    place : position of each particle, the kept ones first; None if they are not shuffled
     """
 
     rows: Tensor | None = None
@@ -37,7 +37,7 @@ class ParticleLabels:
     place: Tensor | None = None
 
     def n_moved(self, m: int, model: bool) -> int:
-        """How many particles are moved where m are asked for; more only for the sake of a model."""
+        """Number of particles to move in order to keep m; a `model` may need more than m."""
         if self.codes is not None:
             return len(self.codes)
         return max(m, conditions.ENOUGH) if model else m
@@ -46,31 +46,31 @@ class ParticleLabels:
 def choose_labels(
     codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed
 ) -> ParticleLabels:
-    """The classes of m particles, in the proportions of the data's codes, each at least once."""
+    """The classes of m particles, in the data's proportions, each at least once."""
     if codes is None:
         return ParticleLabels()
     rows = conditions.proportional(codes, m, seed, least=1)
     moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
     if amplifier == 0 or len(moved) == m:
         return ParticleLabels(rows, moved)
-    order = seed.child("mixed").permutation(len(moved))  # further ones stand among the others
+    order = seed.child("mixed").permutation(len(moved))  # mix the additional particles with the others
     return ParticleLabels(rows, moved[order], torch.argsort(order))
 
 
 @dataclass(frozen=True)
 class PictureStart:
-    """Everything that is there before the first step.
+    """The start of a fit.
 
     Parameters
     ----------
-    share : which of all particles are this rank's
-    kept : which of those that the user asked for this rank gives back: the fit may have more
-    particles : those of this rank
-    noise : where they come from
-    place : where all particles stand, the ones asked for first; None where they stand in that order
-    batches : which particles and data a step looks at
-    transport : between the clouds of all ranks
-    walk : the stages
+    share : this rank's part of all moved particles
+    kept : this rank's part of the kept particles
+    particles : this rank's particles
+    noise : the particles' random numbers
+    place : position of each particle, the kept ones first; None if they are in that order
+    batches : the particles and data that each step uses
+    transport : combines the clouds of all ranks
+    levels : the flow through the levels of the pyramid
     """
 
     share: Place
@@ -83,7 +83,7 @@ class PictureStart:
     levels: LevelFlow
 
     def kept_pixels(self, ranks: Ranks) -> Tensor:
-        """x (d, n) of this rank's share of the particles that are kept, as the user has them."""
+        """x (d, n) of this rank's kept particles, in the user's order."""
         x, place = self.particles.x, self.place
         if place is None and self.kept == self.share:
             return x
@@ -100,10 +100,10 @@ def begin(
     seed: Seed,
     ranks: Ranks | None,
 ) -> PictureStart:
-    """Where a fit of the data starts; `mask` (d, 1) are the observed pixels."""
+    """The start of a fit of the data; `mask` (d, 1) marks the observed pixels."""
     all_ranks, device, apart = ranks or Ranks(), data.device, plan.apart
     kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
-    # Nothing observed: the unconditional flow.
+    # A mask without pixels is the unconditional flow.
     known = None if mask is None or not bool(mask.any()) else mask.to(device)
     codes = None if data.codes is None else data.codes.to(device)
     codes_p, place = assigned.codes, assigned.place
@@ -152,7 +152,7 @@ def _batches(
     seed: Seed,
     ranks: Ranks | None,
 ) -> tuple[MiniBatches, int]:
-    """What the steps look at, and how many columns that are; of several ranks, everything."""
+    """The columns that each step uses, and their number. With ranks, a step uses all columns."""
     apart, most, n_seen = plan.apart, plan.n_looked_at, plan.n_moved + data.n
     if plan.amplifier == 0:
         codes_p = None
@@ -169,7 +169,7 @@ def _batches(
 def _observed(
     data: PictureData, share: Place, kept: Place, seed: Seed, dequantize: bool, ranks: Ranks
 ) -> Tensor:
-    """The particles' observed pixels: the pictures' own, each used equally often, also by the kept."""
+    """The particles' observed pixels. Kept and other particles use each picture equally often."""
     seeds = seed.child("conditions"), seed.child("conditions", "further")
     counts = kept.total, share.total - kept.total
     numbers = torch.cat([conditions.even_rows(data.n, *of) for of in zip(counts, seeds, strict=True)])

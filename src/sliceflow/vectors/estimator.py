@@ -378,7 +378,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return read_input(rows, y, device, form, ranks), features
 
     def _validated(self, reset: bool) -> Callable[[Any], np.ndarray]:
-        """Scikit-learn's check of X. With `reset` it records the columns; else it compares X with them."""
+        """Scikit-learn's check of X. With `reset` it records the columns, else it compares them."""
         types = [np.float64, np.float32]
         return lambda X: validate_data(self, X, dtype=types, ensure_all_finite=False, reset=reset)
 

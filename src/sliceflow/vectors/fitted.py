@@ -72,7 +72,7 @@ class FittedVectors:
 
     @property
     def rows_of_a_map(self) -> int | None:
-        """Number of rows each map was fitted to; that of the smallest class, if classes have own maps."""
+        """Number of rows per map; with separate maps, that of the smallest class."""
         if self.codes is None or (len(self.parts) == 1 and not self.parts[0].flow.apart):
             return self.n_rows
         counts = torch.bincount(self.codes)

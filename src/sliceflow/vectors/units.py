@@ -36,7 +36,7 @@ class Units:
     ([2.0, 5.0], [1.0, 1.0])
     >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
     >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
-    >>> units.bent.tolist()
+    >>> units.heavy_tailed.tolist()
     [True, False]
     """
 
