@@ -373,7 +373,7 @@ def test_classes_that_are_sorted_cannot_be_held_apart():
     for transport in ("auto", "sorted", Sorted()):
         with pytest.raises(ValueError, match=message):
             ImageFlow(**few | {"transport": transport}).fit(*shades())
-    with pytest.raises(ValueError, match="'sorted' does not count"):
+    with pytest.raises(ValueError, match="'sorted' does not use"):
         Sorted().fit(torch.zeros(1, 2), torch.zeros(1, 2), None, (Runs((0, 2)), Runs((0, 2))))
 
 

@@ -290,7 +290,7 @@ def test_labels_in_messages_are_plain():
         with pytest.raises(ValueError, match="unknown label 'class_9'; the model knows 'class_0', 'c"):
             fit(X, y.astype(kind)).sample(1, y=[np.str_("class_9")])
     grown = SlicedWassersteinFlow(**quick).partial_fit(X, list(map(np.str_, y)))
-    with pytest.raises(ValueError, match="a row of class 'class_1' was never absorbed"):
+    with pytest.raises(ValueError, match="a row of class 'class_1' was never added"):
         grown.forget(X[:1], [np.str_("class_1")])
     alone = [np.str_("alone"), *y[1:]]
     with pytest.raises(ValueError, match="particle_conditions has 'alone', but early_stopping"):

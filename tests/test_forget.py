@@ -200,9 +200,7 @@ def test_zeros_do_not_make_a_unit():
 def test_forget_says_which_units_stay():
     X = rows(100)
     model = vectors().partial_fit(X * [1, 100, 1]).partial_fit(X)
-    with pytest.warns(
-        UserWarning, match=r"leave this behind: the units \(shift, scale\) of columns 0 "
-    ):
+    with pytest.warns(UserWarning, match=r"still affect the units \(shift, scale\) of columns 0 "):
         model.forget(X * [1, 100, 1])
     model.partial_fit(X[:3] + 1)
     with no_warning():  # those were none of the first rows
@@ -213,9 +211,7 @@ def test_forget_says_which_directions_stay():
     grey, black = np.full((20, 8, 8), 8, np.uint8), np.zeros((40, 8, 8), np.uint8)
     black[np.arange(40), np.arange(40) % 8] = 16
     model = pictures().partial_fit(grey).partial_fit(black)
-    with pytest.warns(
-        UserWarning, match="leave this behind: patch_basis='cosines', chosen by \"auto\""
-    ):
+    with pytest.warns(UserWarning, match="still affect patch_basis='cosines', chosen by \"auto\""):
         model.forget(grey)
     waited = pictures().partial_fit(grey, refresh=False).partial_fit(black)
     assert waited._fitted.levels.patch_basis == "cosines"
@@ -254,7 +250,7 @@ def test_a_thousand_rows_set_the_units_and_fewer_wait():
 def test_rows_that_wait_count_as_often_as_they_came():
     X = rows(30)
     model = vectors().partial_fit(np.concatenate((X, X[:4])), refresh=False)
-    with pytest.raises(ValueError, match="never absorbed"):
+    with pytest.raises(ValueError, match="never added"):
         model.forget(X[[0, 0, 0]], refresh=False)
     model.forget(X[[0, 1, 1]], refresh=False)
     fresh = vectors().partial_fit(np.concatenate((X[[0, *range(2, 30)]], X[2:4])))
@@ -264,7 +260,7 @@ def test_rows_that_wait_count_as_often_as_they_came():
 def test_labels_that_are_equal_but_of_two_types_are_refused():
     X = rows(20)
     model = vectors().partial_fit(X, [0, 1] * 10)
-    with pytest.raises(ValueError, match=r"label 0\.0 is a float, but 0 before was a int"):
+    with pytest.raises(ValueError, match=r"label 0\.0 is a float, but earlier 0 was a int"):
         model.partial_fit(X, [0.0, 1.0] * 10)
     with pytest.raises(ValueError, match="label False is a bool"):
         model.partial_fit(X, [False, True] * 10)

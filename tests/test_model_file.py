@@ -315,7 +315,7 @@ def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
     with pytest.raises(ValueError, match="precision='float8'"):
         load(tmp_path / "m", device="cpu", precision="float8")
     vectors().fit(X).save(tmp_path / "v")
-    with pytest.raises(ValueError, match="is of pictures"):
+    with pytest.raises(ValueError, match="applies to pictures"):
         load(tmp_path / "v", device="cpu", precision="float32")
 
 

@@ -342,7 +342,7 @@ def test_a_forgotten_class_is_gone_from_the_samples():
     X, y = moons_like(400)
     flow = vectors(n_steps=30).partial_fit(X, y)
     assert np.mean(flow.sample(500, random_state=0)[:, 1] > 1.4) > 0.2
-    with pytest.warns(UserWarning, match="leave this behind"):  # a third of the first rows
+    with pytest.warns(UserWarning, match="still affect"):  # a third of the first rows
         flow.forget(X[y == 2], y[y == 2])
     assert flow.classes_.tolist() == [0, 1]
     assert np.mean(flow.sample(500, random_state=0)[:, 1] > 1.4) < 0.01
@@ -379,12 +379,12 @@ def test_a_row_counts_as_often_as_it_came():
     flow = vectors(standardize=False).partial_fit(np.concatenate((X, X[:10]))).forget(X[:10])
     assert_same(flow, vectors(standardize=False).partial_fit(X))
     flow.forget(X[:10])
-    with pytest.raises(ValueError, match="never absorbed"):
+    with pytest.raises(ValueError, match="never added"):
         flow.forget(X[:1])
     flow.partial_fit(X[:1])
-    with pytest.raises(ValueError, match="never absorbed"):
+    with pytest.raises(ValueError, match="never added"):
         flow.forget(X[[0, 0]])  # it is there, but not twice
-    with pytest.raises(ValueError, match="never absorbed"):
+    with pytest.raises(ValueError, match="never added"):
         flow.forget(X[[40, 41, 40]])
     flow.forget(X[:1])
 
@@ -427,7 +427,7 @@ def test_a_partial_refresh_keeps_the_first_maps_and_sees_the_new_rows(make):
 def test_a_partial_refresh_needs_the_same_classes_and_a_model():
     X, y = moons_like(100)
     flow = vectors().partial_fit(X[y < 2], y[y < 2])
-    with pytest.raises(ValueError, match="all steps must be done again"):
+    with pytest.raises(ValueError, match="refresh all steps"):
         flow.partial_fit(X[y == 2], y[y == 2], refresh=2)
     flow.refresh()
     with pytest.raises(ValueError, match="last=0 must be"):
@@ -441,7 +441,7 @@ def test_a_partial_refresh_needs_the_same_classes_and_a_model():
 def test_a_partial_refresh_needs_maps_of_the_same_kind(was, now):
     X, y = IMAGES[:100], LABELS[:100]
     flow = pictures(amplifier=was).partial_fit(X, y).set_params(amplifier=now)
-    with pytest.raises(ValueError, match=f"and amplifier={now} changes that; all steps must be done"):
+    with pytest.raises(ValueError, match=f"and amplifier={now} changes that; refresh all steps"):
         flow.refresh(2)
     assert_same(flow.refresh(), pictures(amplifier=now).partial_fit(X, y))
     before = tables(flow)
@@ -481,9 +481,9 @@ def test_listeners_hear_a_refresh():
 def test_fit_keeps_no_counts():
     X, _ = moons_like(50)
     flow = vectors().fit(X)
-    with pytest.raises(ValueError, match="no counts of the data"):
+    with pytest.raises(ValueError, match="no counts of its data"):
         flow.forget(X[:1])
-    with pytest.warns(UserWarning, match="begins anew"):
+    with pytest.warns(UserWarning, match="starts again"):
         flow.partial_fit(X[:30])
     assert_same(flow, vectors().partial_fit(X[:30]))
     assert flow.fit(X)._online is None
@@ -503,16 +503,16 @@ def test_wrong_rows_are_refused_and_nothing_changes():
     wrong = y.copy()
     wrong[7] = (wrong[7] + 1) % 3
     for bad_X, bad_y, says in (
-        (X, wrong, "never absorbed"),
-        (X[:5] + 1e-9, y[:5], "never absorbed"),
-        (X, y, "all the 60 rows"),
-        (X[:5], None, "never absorbed"),
+        (X, wrong, "never added"),
+        (X[:5] + 1e-9, y[:5], "never added"),
+        (X, y, "all 60 rows"),
+        (X[:5], None, "never added"),
     ):
         with pytest.raises(ValueError, match=says):
             flow.forget(bad_X, bad_y)
     with pytest.raises(ValueError, match="came with class labels"):
         flow.partial_fit(X)
-    with pytest.raises(ValueError, match="Continuous"):
+    with pytest.raises(ValueError, match="continuous"):
         flow.partial_fit(X, X)
     with pytest.raises(ValueError, match="features"):
         flow.partial_fit(X[:, :1], y)
@@ -540,7 +540,7 @@ def test_rows_are_still_there_when_the_refresh_without_them_is_refused():
     X, y = moons_like(60)
     flow = vectors().partial_fit(X, y)
     before = pickle.dumps(flow._online.ledger.rows[1])
-    with pytest.raises(ValueError, match="all steps must be done again"):
+    with pytest.raises(ValueError, match="refresh all steps"):
         flow.forget(X[y == 0], y[y == 0], refresh=2)
     assert flow._online.ledger.sizes() == Counter(y.tolist())
     assert pickle.dumps(flow._online.ledger.rows[1]) == before
@@ -557,7 +557,7 @@ def test_none_is_no_label_beside_others():
 
 def test_what_cannot_be_counted_is_refused():
     X, y = moons_like(60)
-    with pytest.raises(ValueError, match="sorts its data"):
+    with pytest.raises(ValueError, match="sorts the data"):
         vectors(transport="sorted").partial_fit(X)
     with pytest.raises(ValueError, match="multiple of 4"):
         vectors(transport=transports.Histogram(30)).partial_fit(X)
@@ -571,7 +571,7 @@ def test_what_cannot_be_counted_is_refused():
     with pytest.raises(ValueError, match="observed"):
         pictures(observed="top").partial_fit(IMAGES[:20])
     flow = vectors().partial_fit(X)
-    with pytest.raises(ValueError, match="n_steps was 6 and is 7"):
+    with pytest.raises(ValueError, match="n_steps was 6 and is now 7"):
         flow.set_params(n_steps=7).partial_fit(X)
 
 
@@ -583,9 +583,9 @@ def test_a_pickle_goes_on_and_a_file_only_samples(tmp_path):
     flow.save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model")
     assert np.array_equal(loaded.sample(20, random_state=1), flow.sample(20, random_state=1))
-    with pytest.raises(ValueError, match="holds a model but no counts"):
+    with pytest.raises(ValueError, match="holds a model without counts"):
         loaded.partial_fit(X, y)
-    with pytest.raises(ValueError, match="pickle keeps them"):
+    with pytest.raises(ValueError, match="pickle does"):
         loaded.forget(X[:1], y[:1])
 
 
@@ -604,7 +604,7 @@ def test_a_loaded_flow_that_was_fitted_again_can_grow(tmp_path):
     SlicedWassersteinFlow(100, 3, random_state=0).fit(x).save(tmp_path / "m")
     flow = sliceflow.load(tmp_path / "m")
     flow.fit(x)
-    with pytest.warns(UserWarning, match="begins anew"):
+    with pytest.warns(UserWarning, match="starts again"):
         flow.partial_fit(x)
     assert len(flow.particles_) == 100
 
@@ -612,6 +612,6 @@ def test_a_loaded_flow_that_was_fitted_again_can_grow(tmp_path):
 def test_classes_of_an_earlier_fit_are_gone():
     x = np.random.default_rng(0).normal(size=(60, 2))
     flow = SlicedWassersteinFlow(100, 3, random_state=0).fit(x, np.arange(60) % 2)
-    with pytest.warns(UserWarning, match="begins anew"):
+    with pytest.warns(UserWarning, match="starts again"):
         flow.partial_fit(x)
     assert not hasattr(flow, "classes_")

@@ -94,7 +94,7 @@ class PicturePlan:
     ('CSWF ξ=10', 'cosines', 12)
     >>> print(plan)  # doctest: +ELLIPSIS
     method       CSWF ξ=10
-    data         1797 pictures of 8×8, 17 values per pixel
+    data         1797 pictures of 8×8, 17 values a pixel
     condition    10 classes
     ...
     """
@@ -160,7 +160,7 @@ class PicturePlan:
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
         layout, what = self.layout, "pictures and mirror images" if self.mirror else "pictures"
         values = layout.n_pixel_values
-        kind = "floats" if values is None else f"{values} values per pixel"
+        kind = "floats" if values is None else f"{values} values a pixel"
         colour = "" if layout.channels is None else f"×{layout.channels}"
         kinds = {
             "labels": f"{self.n_conditions} classes",
@@ -183,7 +183,7 @@ class PicturePlan:
                 ("steps", self.n_steps),
                 ("directions", directions),
                 ("transport", repr(self.transport)),
-                ("per step", looked),
+                ("a step uses", looked),
                 ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
                 ("memory", f"about {in_bytes(self.nbytes)}"),
