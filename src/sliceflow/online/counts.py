@@ -226,22 +226,22 @@ class Ledger:
             for label, _, _ in inside:
                 self.tallies.setdefault(label, [[] for _ in self.places])
         for i, place in enumerate(self.places):
-            seen = None
+            stage_x = None
             for k in range(place.n_steps):
-                due = [
+                pending = [
                     (label, columns)
-                    for label, columns, upto in inside
-                    if not undo or self._counted(change, label, i, k) >= upto
+                    for label, columns, n_upto in inside
+                    if not undo or self._counted(change, label, i, k) >= n_upto
                 ]
-                if not due:
+                if not pending:
                     continue
-                seen = place.down(change.x(i, part)) if seen is None else seen
-                frame = place.frame(k, seen)
-                z = place.project(frame, seen)
-                for label, columns in due:
+                stage_x = place.down(change.x(i, part)) if stage_x is None else stage_x
+                frame = place.frame(k, stage_x)
+                z = place.project(frame, stage_x)
+                for label, columns in pending:
                     tallies = self.tallies[label][i]
                     if k == len(tallies):
-                        tallies.append(place.tally(frame, seen, self.n_bins))
+                        tallies.append(place.tally(frame, stage_x, self.n_bins))
                     tallies[k].add(z[:, columns], sign)
 
     def _counted(self, change: Change, label: Hashable, i: int, k: int) -> int:

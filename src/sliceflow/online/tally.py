@@ -173,6 +173,6 @@ def mix(tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None,
 def _reach(counts: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
     """The outer edges of the occupied bins, (h,) and (h,)."""
     n_bins = counts.shape[1]
-    seen = (counts > 0).byte()
-    first, after = seen.argmax(1), n_bins - seen.flip(1).argmax(1)
+    occupied = (counts > 0).byte()
+    first, after = occupied.argmax(1), n_bins - occupied.flip(1).argmax(1)
     return (first - n_bins // 2) * width, (after - n_bins // 2) * width

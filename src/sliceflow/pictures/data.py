@@ -102,7 +102,7 @@ class PictureData:
         return [first, second] if self.mirrored else [first]
 
     @property
-    def here(self) -> Tensor:
+    def own_numbers(self) -> Tensor:
         """The numbers of this rank's pictures among all N."""
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)

@@ -63,7 +63,7 @@ def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks:
             data = data.clustered(k, seed.child("data"), options.upsampling, all_ranks)
     mask = None if parameters["observed"] is None else mask_of(parameters["observed"], data.layout)
     basis = choose_patch_basis(
-        parameters["patch_basis"], data.layout, data.raw, data.here, data.n, all_ranks
+        parameters["patch_basis"], data.layout, data.raw, data.own_numbers, data.n, all_ranks
     )
     common: dict[str, Any] = dict(
         layout=data.layout,
@@ -74,16 +74,24 @@ def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks:
         ranks=ranks,
     )
     n_here = data.raw.shape[1]
-    plan = make_plan(parameters, n_moved=None, here=None, **common) if ranks is None else None
+    plan = make_plan(parameters, n_moved=None, local_counts=None, **common) if ranks is None else None
     if plan is None:
         m = parameters["n_particles"] or 1
-        plan = make_plan(parameters, n_moved=None, here=(n_here, all_ranks.share(m).count), **common)
+        plan = make_plan(
+            parameters, n_moved=None, local_counts=(n_here, all_ranks.share(m).count), **common
+        )
     m, model = plan.n_particles, plan.n_knots > 0
     need(m >= all_ranks.size, "n_particles", m, f"at least {all_ranks.size}, one per rank")
     assigned = choose_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
     n_moved = assigned.n_moved(m, model)
-    here = (n_here, all_ranks.share(n_moved).count)
-    return Job(make_plan(parameters, n_moved=n_moved, here=here, **common), data, assigned, mask, seed)
+    local_counts = (n_here, all_ranks.share(n_moved).count)
+    return Job(
+        make_plan(parameters, n_moved=n_moved, local_counts=local_counts, **common),
+        data,
+        assigned,
+        mask,
+        seed,
+    )
 
 
 def run(

@@ -85,12 +85,12 @@ class FittedPictures:
             return None
         if y is None:
             return codes[conditions.proportional(codes, n, seed.child("conditions"))]
-        wanted = condition.encode(conditions.repeated(condition, y, n))
-        if len(wanted) != n:
+        requested = condition.encode(conditions.repeated(condition, y, n))
+        if len(requested) != n:
             raise ValueError(
-                f"y has {len(wanted)} labels but n_samples={n}; pass one label, or one per sample"
+                f"y has {len(requested)} labels but n_samples={n}; pass one label, or one per sample"
             )
-        return wanted
+        return requested
 
     @releasing()
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:

@@ -72,9 +72,9 @@ class Layout:
 
     def check(self, array: np.ndarray) -> None:
         """Raise a ValueError for pictures of another shape or with values out of range."""
-        wanted = (self.height, self.width) + ((self.channels,) if self.channels else ())
-        if array.shape[1:] != wanted:
-            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {wanted}")
+        expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
+        if array.shape[1:] != expected:
+            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {expected}")
         if len(array) == 0:
             raise ValueError("there are no pictures; pass at least one")
         if (array.dtype.kind == "f") != (self.n_pixel_values is None):
@@ -181,8 +181,8 @@ def as_array(images: Any) -> np.ndarray:
     images = unmasked(from_tensor(images), "the pictures")
     try:
         array: np.ndarray = np.asarray(images)
-        own = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
-        return array.astype(own, copy=False)
+        native = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        return array.astype(native, copy=False)
     except ValueError as error:
         raise ValueError("pictures have different sizes; resize them to one size first") from error
 

@@ -236,9 +236,9 @@ class PicturesOnline(Online):
             clip=plan.clip,
             precision=plan.precision,
         )
-        d, own = self.layout.dimension, None if condition is None else codes
+        d, data_codes = self.layout.dimension, None if condition is None else codes
         particles, noise = self.particles(
-            d, torch.float32, m, own, plan.amplifier, levels.start_noise, model=plan.n_knots > 0
+            d, torch.float32, m, data_codes, plan.amplifier, levels.start_noise, model=plan.n_knots > 0
         )
         place = None
         if levels.apart and particles.y is not None:
@@ -261,13 +261,13 @@ class PicturesOnline(Online):
             MiniBatches(),
             run,
         )
-        fitted = FittedPictures(levels, model, condition, own, len(codes), self.device)
+        fitted = FittedPictures(levels, model, condition, data_codes, len(codes), self.device)
         n_moved = particles.x.shape[1]
         particles = particles.part(slice(m) if place is None else place[:m])
-        kept = None
+        y_kept = None
         if condition is not None and particles.y is not None:
-            kept = condition.decode(particles.y)
-        return Refreshed(replace(plan, n_moved=n_moved), fitted, self.layout.write(particles.x), kept)
+            y_kept = condition.decode(particles.y)
+        return Refreshed(replace(plan, n_moved=n_moved), fitted, self.layout.write(particles.x), y_kept)
 
 
 def _resume(

@@ -200,7 +200,7 @@ def make_plan(
     condition: Labels | None,
     patch_basis: str,
     device: torch.device,
-    here: tuple[int, int] | None = None,
+    local_counts: tuple[int, int] | None = None,
     ranks: Ranks | None = None,
     transport: Transport | None = None,
 ) -> PicturePlan:
@@ -213,7 +213,7 @@ def make_plan(
     n_moved : particles moved; None moves only those kept
     condition : labels or clusters
     patch_basis : "pixels", "cosines" or "random"; not "auto"
-    here : pictures and particles of this rank; None means all
+    local_counts : pictures and particles of this rank; None means all
     ranks : with ranks, each step uses all particles and pictures
     transport : replaces the parameter: counted data (`online`) cannot be sorted
     """
@@ -240,11 +240,11 @@ def make_plan(
     n_knots = choose_knots(options.n_knots, m, amplifier, width)
     shared = 0 < amplifier < math.inf
     bytes_per_map = map_bytes(n_knots, getattr(resolved, "n_bins", None), shared) * (apart or 1)
-    n_here, m_here = here or (n, moved)
+    n_here, m_here = local_counts or (n, moved)
     bins = (apart or 1) * getattr(resolved, "n_bins", 0)
-    seen = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
+    n_columns = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
-    work = max(directions) * (4 * seen + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
+    work = max(directions) * (4 * n_columns + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
@@ -348,14 +348,14 @@ def choose_amplifier(
 
 def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int, int]) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
-    m, wanted = choose_particles(parameters["n_particles"], n, None), parameters["n_clusters"]
+    m, requested = choose_particles(parameters["n_particles"], n, None), parameters["n_clusters"]
     histograms = _uses_histograms(parameters["transport"], m, n)
-    if wanted == "auto":
+    if requested == "auto":
         size = _CLUSTER_VALUES * math.sqrt(_steps_per_stage(parameters["quality"])) / math.prod(shape)
         enough = max(_MIN_PER_CLASS, math.ceil(size))
         most = min(_MAX_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
         return max(1, most) if histograms else 1
-    k, most = int(wanted), min(m, n)
+    k, most = int(requested), min(m, n)
     need(k <= most, "n_clusters", k, f"at most {most}: each cluster needs a particle and a picture")
     if k > 1 and not histograms:
         raise ParameterError(
@@ -405,12 +405,12 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
 
 
 def choose_patch_basis(
-    patch_basis: str, layout: Layout, raw: Tensor, here: Tensor, n: int, ranks: Ranks
+    patch_basis: str, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
 ) -> str:
-    """The basis for pictures `raw`, which are this rank's: numbers `here` out of n."""
+    """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n."""
     if patch_basis != "auto":
         return patch_basis
-    subset = raw[:, here % max(1, n // 10_000) == 0]
+    subset = raw[:, own_numbers % max(1, n // 10_000) == 0]
     between = pixels_between(layout, subset)
     return patch_basis_for(*ranks.sum(torch.tensor([between, subset.numel()])).tolist())
 

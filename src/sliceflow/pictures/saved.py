@@ -62,11 +62,11 @@ def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]
 
 def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The estimator's parameters; a mask given as an array comes from `tensors`."""
-    seen = tensors.get("observed")
-    if seen is None and parameters.get("observed") is not None:
+    mask_tensor = tensors.get("observed")
+    if mask_tensor is None and parameters.get("observed") is not None:
         raise ValueError("the tensor observed is missing")
-    if seen is not None and parameters.get("observed") == {"kind": "mask"}:
-        return parameters | {"observed": seen.numpy()}
+    if mask_tensor is not None and parameters.get("observed") == {"kind": "mask"}:
+        return parameters | {"observed": mask_tensor.numpy()}
     return parameters
 
 
@@ -83,8 +83,8 @@ def unpacked(
     allowed.check(size_of_maps + layout.dimension)
     mask = None
     if "observed" in tensors:
-        seen = check_tensor(tensors, "observed", torch.bool, (h, w))
-        mask = seen.reshape(1, h * w).repeat(c, 1).view(-1, 1)
+        mask_tensor = check_tensor(tensors, "observed", torch.bool, (h, w))
+        mask = mask_tensor.reshape(1, h * w).repeat(c, 1).view(-1, 1)
     condition, codes = unpack_condition(header, tensors)
     if isinstance(condition, conditions.Columns):
         raise ValueError("condition.kind is 'columns'; pictures have labels or no condition")
@@ -180,11 +180,11 @@ def _tile_bytes(
             continue
         tiles = Tiles(c, stage.h, stage.w, stage.patch)
         side = c * min(stage.patch, stage.h) * min(stage.patch, stage.w)
-        painted = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
+        basis_bytes = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
         tables = tiles.most_directions * (24 * width + 32)
         if n_random is not None:
             tables = n_random * (24 * width + 32 + 32 * c * stage.h * stage.w)
-        most = max(most, painted + tables + grid_bytes(row))
+        most = max(most, basis_bytes + tables + grid_bytes(row))
         sides.add(side)
     return most + sum(map(rotation_bytes, sides)) + 64 * layout.dimension
 

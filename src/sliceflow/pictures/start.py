@@ -111,8 +111,8 @@ def begin(
     place = None if place is None else place.to(device)
     runs = None
     if apart and codes_p is not None:
-        codes_p, _, stand, all_runs = sort_by_class(codes_p, apart)
-        place = stand if place is None else stand[place]
+        codes_p, _, positions, all_runs = sort_by_class(codes_p, apart)
+        place = positions if place is None else positions[place]
         runs = all_runs.part(share.slice)
     batches, n_seen = _batches(plan, data, codes, codes_p, seed.child("batches"), ranks)
     transport = plan.transport
@@ -162,7 +162,7 @@ def _batches(
         return MiniBatches(order=torch.argsort(data.own_codes, stable=True)), n_seen
     if ranks is None:
         return divide(plan.n_moved, data.n, most, codes_p, codes, seed, data.device), n_seen
-    batches, left_out = weighted_batches(codes, codes_p, data.here, data.device)
+    batches, left_out = weighted_batches(codes, codes_p, data.own_numbers, data.device)
     return batches, n_seen - left_out
 
 

@@ -77,8 +77,8 @@ def prepare(
     if parameters["early_stopping"]:
         fraction = parameters["options"].validation_fraction
         rows, held = hold_out(rows, fraction, seed.child("held out"), ranks)
-    wanted = n_particles or parameters["n_particles"]
-    m = count_particles(wanted, rows.place.total, rows.condition, y_p)
+    requested = n_particles or parameters["n_particles"]
+    m = count_particles(requested, rows.place.total, rows.condition, y_p)
     need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
     common: dict[str, Any] = dict(
         shape=(rows.place.total, rows.x.shape[1]),
@@ -88,14 +88,16 @@ def prepare(
         device=device,
         n_ranks=ranks.size,
     )
-    here = (len(rows.x), ranks.share(m).count)
+    local_counts = (len(rows.x), ranks.share(m).count)
     plan = make_plan(
-        parameters, codes=None, here=here, **common
+        parameters, codes=None, local_counts=local_counts, **common
     )  # checks the memory before codes are allocated
     assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
     n_moved = assigned.n_moved(m)
-    here = (len(rows.x), ranks.share(n_moved).count)
-    plan = make_plan(parameters, codes=assigned.codes, n_moved=n_moved, here=here, **common)
+    local_counts = (len(rows.x), ranks.share(n_moved).count)
+    plan = make_plan(
+        parameters, codes=assigned.codes, n_moved=n_moved, local_counts=local_counts, **common
+    )
     return Job(plan, rows, held, units, assigned, seed, device, name)
 
 

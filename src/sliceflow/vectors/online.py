@@ -174,8 +174,8 @@ class VectorsOnline(Online):
             amplifier=plan.amplifier,
             entropy=plan.entropy,
         )
-        d, own = self.ledger.dimension, None if condition is None else codes
-        particles, noise = self.particles(d, self.dtype, m, own, flow.amplifier)
+        d, data_codes = self.ledger.dimension, None if condition is None else codes
+        particles, noise = self.particles(d, self.dtype, m, data_codes, flow.amplifier)
         place = None
         if flow.apart and particles.y is not None:
             y, _, place, runs = sort_by_class(particles.y, flow.n_conditions)
@@ -196,7 +196,7 @@ class VectorsOnline(Online):
         fitted = FittedVectors(
             (Part(flow, model, units),),
             condition,
-            own,
+            data_codes,
             len(codes),
             self.dtype,
             self.device,

@@ -182,7 +182,7 @@ def make_plan(
     codes: Tensor | None,
     device: torch.device,
     n_moved: int | None = None,
-    here: tuple[int, int] | None = None,
+    local_counts: tuple[int, int] | None = None,
     n_ranks: int = 1,
     transport: Transport | None = None,
 ) -> VectorPlan:
@@ -196,7 +196,7 @@ def make_plan(
     condition : the kind of y
     codes : conditions of the moved particles; None before they are known
     n_moved : particles moved; None moves only those kept
-    here : rows and particles of this rank; None means all
+    local_counts : rows and particles of this rank; None means all
     transport : replaces the parameter: counted data (`online`) cannot be sorted
     """
     (n, d), options = shape, parameters["options"]
@@ -240,7 +240,7 @@ def make_plan(
     last = plan.stages()[-1:]
     if last and isinstance(last[0].frame, frames.Axis) and not counted:
         plan = replace(plan, n_fresh=count_fresh(m, plan.n_directions))
-    rows, particles = here or (n, m)
+    rows, particles = local_counts or (n, m)
     plan = replace(plan, nbytes=_fit_bytes(plan, 0 if counted else rows, particles, dtype.itemsize))
     if counted:
         n_bins = getattr(transport, "n_bins", 0)
@@ -332,8 +332,8 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     if codes is None or codes.dim() != 1:
         return n_knots
     sizes = torch.bincount(codes)
-    wanted = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
-    return max(n_knots, min(wanted, _MAX_KNOTS))
+    n_needed = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
+    return max(n_knots, min(n_needed, _MAX_KNOTS))
 
 
 def stages_of(parameters: Mapping[str, Any]) -> list[Stage]:

@@ -111,9 +111,9 @@ def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, 
     for j in np.flatnonzero(~near & (lowest < highest)):
         column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
         median = float(np.median(column))
-        away = np.abs(column - median)
-        typical = float(np.median(away[away > 0]))  # ignore repeated values, such as zeros
-        if away.max() > _HEAVY * typical and np.isfinite(away.max() / typical):
+        distance = np.abs(column - median)
+        typical = float(np.median(distance[distance > 0]))  # ignore repeated values, such as zeros
+        if distance.max() > _HEAVY * typical and np.isfinite(distance.max() / typical):
             middle[j], width[j] = median, typical
     return middle, width
 
