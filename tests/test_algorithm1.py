@@ -17,7 +17,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Interpolated, Sorted
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches
@@ -199,7 +199,7 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
     known[: full[0] // 2] = observed
     known = np.tile(known.ravel(), channels)
 
-    walk = Walk(
+    walk = LevelFlow(
         layout,
         [PictureStage(*level, patch, n_steps)],
         Seed(3),

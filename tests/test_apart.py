@@ -88,8 +88,8 @@ def test_it_is_one_flow_per_class():
     options = dict(n_pixel_values=17, observed=None, device="cpu", ranks=Ranks())
     data = PictureData.of(images, LABELS, **options)
     job = prepare(flow._parameters(), data, seed, None)
-    start = begin(job.plan, job.data, job.asked, None, seed, None)
-    walk, runs = replace(start.walk, n_conditions=0, amplifier=0.0), start.particles.runs
+    start = begin(job.plan, job.data, job.assigned, None, seed, None)
+    levels, runs = replace(start.levels, n_conditions=0, amplifier=0.0), start.particles.runs
     moved = torch.empty_like(start.particles.x)
     for c in range(10):
         own = slice(*runs.starts[c : c + 2])
@@ -98,7 +98,9 @@ def test_it_is_one_flow_per_class():
         def pictures(i, theirs=theirs):
             return Cloud(data.cloud(seed.child("data", i), PictureOptions().dequantize).x[:, theirs])
 
-        model = walk.simulate(cloud, pictures, Histogram(64), start.noise, 128, [], MiniBatches(), None)
+        model = levels.simulate(
+            cloud, pictures, Histogram(64), start.noise, 128, [], MiniBatches(), None
+        )
         moved[:, own] = cloud.x
         for steps, alone in zip(flow._fitted.model, model, strict=True):
             for step, other in zip(steps, alone, strict=True):
@@ -106,7 +108,7 @@ def test_it_is_one_flow_per_class():
                 assert torch.allclose(table.values, other.table.values, atol=1e-5)
     wanted = data.layout.write(moved[:, start.place[: start.kept.total]])
     assert np.abs(flow.particles_ - wanted).max() <= 1e-5
-    assert np.array_equal(flow.particle_conditions_, LABELS[job.asked.rows])
+    assert np.array_equal(flow.particle_conditions_, LABELS[job.assigned.rows])
 
 
 def engine(n_classes, n_steps=6):
@@ -220,7 +222,7 @@ def test_batches_give_the_same_bits_again_and_nearly_what_all_columns_give():
 def test_large_clouds_are_counted_though_a_step_sees_few():
     images, labels = shades((3000, 2500))
     flow = ImageFlow("1[1] 5[3]", 1000, 1, random_state=0, transport=Auto(most=500)).fit(images, labels)
-    assert flow._fitted.walk.apart == 2
+    assert flow._fitted.levels.apart == 2
     assert np.array_equal(flow.particles_.mean((1, 2)) > 125, flow.particle_conditions_ == 1)
 
 
@@ -358,20 +360,20 @@ def test_a_fit_uses_it(n_per_class, transport, amplifier, found):
     images, labels = shades((n_per_class, n_per_class))
     options = dict(amplifier=amplifier, transport=transport, random_state=0)
     flow = ImageFlow("1[1]", 3500, 1, **options).fit(images, labels)
-    assert flow._fitted.walk.amplifier == found
+    assert flow._fitted.levels.amplifier == found
     table = flow._fitted.model[0][0].table
     assert len(table.values if transport == "sorted" else table.lo) == (2 if found == math.inf else 1)
 
 
 def test_classes_that_are_sorted_cannot_be_held_apart():
     message = (
-        "^amplifier=inf counts classes one by one, but 300 particles and 600 pictures are sorted, "
-        "being so few; use a finite amplifier such as 10, or transport='histogram'$"
+        "^amplifier=inf needs histograms, but this transport sorts 300 particles and 600 pictures; "
+        "use a finite amplifier such as 10, or transport='histogram'$"
     )
     for transport in ("auto", "sorted", Sorted()):
         with pytest.raises(ValueError, match=message):
             ImageFlow(**few | {"transport": transport}).fit(*shades())
-    with pytest.raises(ValueError, match="'sorted' does not count"):
+    with pytest.raises(ValueError, match="'sorted' does not use"):
         Sorted().fit(torch.zeros(1, 2), torch.zeros(1, 2), None, (Runs((0, 2)), Runs((0, 2))))
 
 

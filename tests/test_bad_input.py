@@ -33,7 +33,7 @@ REFUSED = {
     "no rows": (X[:0], None, "Found array with 0 sample(s)"),
     "no columns": (X[:, :0], None, "Found array with 0 feature(s)"),
     "one dimension": (X[:, 0], None, "Expected 2D array, got 1D array instead"),
-    "text": (np.array([["a", "b"]]), None, "X holds text, of dtype <U1"),
+    "text": (np.array([["a", "b"]]), None, "X contains text (dtype <U1)"),
     "complex": (X + 1j, None, "Complex data not supported"),
     "y too short": (X, Y[:-1], "X has 30 rows but y has 29; pass one y for every row of X"),
     "y of rank 3": (
@@ -290,7 +290,7 @@ def test_labels_in_messages_are_plain():
         with pytest.raises(ValueError, match="unknown label 'class_9'; the model knows 'class_0', 'c"):
             fit(X, y.astype(kind)).sample(1, y=[np.str_("class_9")])
     grown = SlicedWassersteinFlow(**quick).partial_fit(X, list(map(np.str_, y)))
-    with pytest.raises(ValueError, match="a row of class 'class_1' was never absorbed"):
+    with pytest.raises(ValueError, match="a row of class 'class_1' was never added"):
         grown.forget(X[:1], [np.str_("class_1")])
     alone = [np.str_("alone"), *y[1:]]
     with pytest.raises(ValueError, match="particle_conditions has 'alone', but early_stopping"):

@@ -69,14 +69,14 @@ ROWS = {
             "0 (sample|feature)", lambda: fit(X[:0]), lambda: fit(X[:, :0])
         ),
         "text, also text that says numbers": refused(
-            r"X holds (the )?text.*with X.astype\(float\), and encode any other",
+            r"X contains (the )?text.*with X.astype\(float\), and encode any other",
             *(lambda x=x: fit(x) for x in (X.astype(str), X.astype("S"), X.astype(str).astype(object))),
             lambda: fit(X.astype(str).tolist()),
             lambda: fit([["a", 1.0], ["b", 2.0]]),
             lambda: fit(X.astype(np.dtypes.StringDType())),
         ),
         "dates, durations": refused(
-            r"X has dtype (datetime|timedelta)64\[D\]; turn dates into numbers",
+            r"X has dtype (datetime|timedelta)64\[D\]; convert dates to numbers",
             lambda: fit(dated.astype("M8[D]")),
             lambda: fit(dated.astype("m8[D]")),
         ),

@@ -334,7 +334,7 @@ def test_classes_with_maps_of_their_own_are_fitted_and_drawn(tmp_path):
     few = inside(
         "fit", "digits", "--conditional", "--amplifier", "inf", *FEW, "--out", tmp_path / "few"
     )
-    refused(few, 2, "--amplifier inf", "being so few", "--help")
+    refused(few, 2, "--amplifier inf", "this transport sorts", "--help")
 
 
 def test_doctor_and_datasets_say_what_is_there(tmp_path):

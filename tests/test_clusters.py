@@ -135,9 +135,9 @@ def test_mirror_images_have_clusters_of_their_own():
 def test_many_pictures_are_divided_by_default():
     images = bars(6000)[0].repeat(4, 1).repeat(4, 2)  # fewer values would be one cluster
     flow = ImageFlow("1[1]", 2000, 1, n_pixel_values=17, random_state=0).fit(images)
-    assert flow._fitted.walk.apart == 6
+    assert flow._fitted.levels.apart == 6
     flow = ImageFlow("1[1]", 1, 1, n_pixel_values=17, random_state=0).fit(images)  # more than particles
-    assert flow._fitted.walk.apart == 0
+    assert flow._fitted.levels.apart == 0
 
 
 # How many
@@ -175,22 +175,26 @@ def test_there_are_as_many_as_pictures_allow():
 @pytest.mark.parametrize(
     ("clusters", "options", "message"),
     [
-        (0, {}, "n_clusters=0 must be 'auto' or an int of at least 1, which is none"),
-        ("many", {}, "n_clusters='many' must be 'auto' or an int of at least 1, which is none"),
-        (2.0, {}, "n_clusters=2.0 must be 'auto' or an int of at least 1, which is none"),
-        (True, {}, "n_clusters=True must be 'auto' or an int of at least 1, which is none"),
-        (None, {}, "n_clusters=None must be 'auto' or an int of at least 1, which is none"),
-        (201, {}, "n_clusters=201 must be at most 200: each needs a particle and a picture"),
+        (0, {}, "n_clusters=0 must be 'auto' or an int of at least 1; 1 turns clustering off"),
+        (
+            "many",
+            {},
+            "n_clusters='many' must be 'auto' or an int of at least 1; 1 turns clustering off",
+        ),
+        (2.0, {}, "n_clusters=2.0 must be 'auto' or an int of at least 1; 1 turns clustering off"),
+        (True, {}, "n_clusters=True must be 'auto' or an int of at least 1; 1 turns clustering off"),
+        (None, {}, "n_clusters=None must be 'auto' or an int of at least 1; 1 turns clustering off"),
+        (201, {}, "n_clusters=201 must be at most 200: each cluster needs a particle and a picture"),
         (
             5,
             dict(n_particles=4),
-            "n_clusters=5 must be at most 4: each needs a particle and a picture",
+            "n_clusters=5 must be at most 4: each cluster needs a particle and a picture",
         ),
         (
             2,
             dict(transport="auto"),
-            "n_clusters=2 are counted one by one, but 300 particles and 200 pictures are sorted, being "
-            "so few; use n_clusters=1, or transport='histogram'",
+            "n_clusters=2 needs histograms, but this transport sorts 300 particles and 200 pictures; "
+            "use n_clusters=1, or transport='histogram'",
         ),
     ],
 )

@@ -103,7 +103,7 @@ def test_drawings_get_pixels_and_photographs_cosines(grey, expected):
     rng = np.random.default_rng(0)
     images = np.where(rng.random((60, 6, 6)) < grey, 128, 255 * (rng.random((60, 6, 6)) < 0.5))
     flow = ImageFlow("1[1] 6[3]", 100, 1, random_state=0).fit(images.astype(np.uint8))
-    assert flow._fitted.walk.patch_basis == expected
+    assert flow._fitted.levels.patch_basis == expected
 
 
 def test_an_unknown_kind_of_directions_is_refused():

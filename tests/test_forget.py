@@ -18,7 +18,7 @@ from models import counted_pictures as pictures
 from models import counted_vectors as vectors
 from sliceflow import PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import events, flow
-from sliceflow.online.counts import whole, whole_rows
+from sliceflow.online.counts import columns_to_grid, to_grid
 from sliceflow.online.first import Column
 from sliceflow.online.tally import Tally
 
@@ -200,9 +200,7 @@ def test_zeros_do_not_make_a_unit():
 def test_forget_says_which_units_stay():
     X = rows(100)
     model = vectors().partial_fit(X * [1, 100, 1]).partial_fit(X)
-    with pytest.warns(
-        UserWarning, match=r"leave this behind: the units \(shift, scale\) of columns 0 "
-    ):
+    with pytest.warns(UserWarning, match=r"still affect the units \(shift, scale\) of columns 0 "):
         model.forget(X * [1, 100, 1])
     model.partial_fit(X[:3] + 1)
     with no_warning():  # those were none of the first rows
@@ -213,16 +211,14 @@ def test_forget_says_which_directions_stay():
     grey, black = np.full((20, 8, 8), 8, np.uint8), np.zeros((40, 8, 8), np.uint8)
     black[np.arange(40), np.arange(40) % 8] = 16
     model = pictures().partial_fit(grey).partial_fit(black)
-    with pytest.warns(
-        UserWarning, match="leave this behind: patch_basis='cosines', chosen by \"auto\""
-    ):
+    with pytest.warns(UserWarning, match="still affect patch_basis='cosines', chosen by \"auto\""):
         model.forget(grey)
     waited = pictures().partial_fit(grey, refresh=False).partial_fit(black)
-    assert waited._fitted.walk.patch_basis == "cosines"
+    assert waited._fitted.levels.patch_basis == "cosines"
     with pytest.warns(UserWarning, match="patch_basis='cosines'"):
         waited.forget(grey)
     other = pictures().partial_fit(grey[:2], refresh=False).partial_fit(black)
-    assert other._fitted.walk.patch_basis == "pixels"
+    assert other._fitted.levels.patch_basis == "pixels"
     with no_warning():
         other.forget(grey[:2])
 
@@ -254,7 +250,7 @@ def test_a_thousand_rows_set_the_units_and_fewer_wait():
 def test_rows_that_wait_count_as_often_as_they_came():
     X = rows(30)
     model = vectors().partial_fit(np.concatenate((X, X[:4])), refresh=False)
-    with pytest.raises(ValueError, match="never absorbed"):
+    with pytest.raises(ValueError, match="never added"):
         model.forget(X[[0, 0, 0]], refresh=False)
     model.forget(X[[0, 1, 1]], refresh=False)
     fresh = vectors().partial_fit(np.concatenate((X[[0, *range(2, 30)]], X[2:4])))
@@ -264,7 +260,7 @@ def test_rows_that_wait_count_as_often_as_they_came():
 def test_labels_that_are_equal_but_of_two_types_are_refused():
     X = rows(20)
     model = vectors().partial_fit(X, [0, 1] * 10)
-    with pytest.raises(ValueError, match=r"label 0\.0 is a float, but 0 before was a int"):
+    with pytest.raises(ValueError, match=r"label 0\.0 is a float, but earlier 0 was a int"):
         model.partial_fit(X, [0.0, 1.0] * 10)
     with pytest.raises(ValueError, match="label False is a bool"):
         model.partial_fit(X, [False, True] * 10)
@@ -484,9 +480,12 @@ def test_results_are_finite_or_an_error():
 def test_sums_of_long_rows_are_exact_in_any_order():
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(50, 200)) * 10.0 ** rng.uniform(-3, 11, size=200))
-    rounded, theta = whole_rows(x), whole(torch.from_numpy(np.linalg.qr(rng.normal(size=(50, 50)))[0]))
+    rounded, theta = (
+        columns_to_grid(x),
+        to_grid(torch.from_numpy(np.linalg.qr(rng.normal(size=(50, 50)))[0])),
+    )
     assert float(((rounded - x).abs().amax(0) / x.abs().amax(0)).max()) < 1e-3
-    assert torch.equal(rounded[:, :7], whole_rows(x[:, :7]))
+    assert torch.equal(rounded[:, :7], columns_to_grid(x[:, :7]))
     order = torch.from_numpy(rng.permutation(50))
     assert torch.equal((theta[:, order].T * rounded[order, 3:4]).sum(0), theta @ rounded[:, 3])
     one_by_one = sum(theta[:, j : j + 1] * rounded[j] for j in order.tolist())

@@ -190,11 +190,9 @@ def test_presets_and_text_are_schedules():
     flow = ImageFlow("mnist", 20, 1, random_state=0, options=PictureOptions(n_knots=0)).fit(images)
     assert len(flow.schedule_) == 35
     flow = ImageFlow("1[1] 8x[3]", 20, 1)
-    with pytest.raises(ValueError, match=r"^schedule word '8x\[3\]' is not of the form"):
+    with pytest.raises(ValueError, match=r"^schedule entry '8x\[3\]' is not of the form"):
         flow.fit(images)
-    with pytest.raises(
-        ValueError, match=r"^schedule asks for resolution 32 but the pictures are 28×28"
-    ):
+    with pytest.raises(ValueError, match=r"^schedule has resolution 32 but the pictures are 28×28"):
         ImageFlow("cifar10", 20, 1).fit(images)
 
 
@@ -270,7 +268,7 @@ def test_as_many_labels_as_samples_are_needed(labelled):
 
 def test_labels_of_a_model_without_are_refused(digits):
     flow = ImageFlow(**quick, schedule="1[1]").fit(digits[0])
-    with refused("y was given but the model was fitted without labels; leave y out"):
+    with refused("y was given but the model was fitted without labels; omit y"):
         flow.sample(3, y=1)
 
 
@@ -280,7 +278,7 @@ def test_labels_of_another_length_are_refused(digits):
 
 
 def test_labels_are_one_per_picture(digits):
-    with refused("there are 400 pictures but 1 labels; pass one for each"):
+    with refused("there are 400 pictures but 1 labels; pass one label per picture"):
         ImageFlow(**quick).fit(digits[0], "seven")
     with refused("labels have shape (400, 10); pass one class label per picture"):
         ImageFlow(**quick).fit(digits[0], np.eye(10)[digits[1]])
@@ -454,12 +452,12 @@ def test_only_a_model_with_observed_pixels_completes_pictures(digits):
         flow.inpaint(images[:2])
     with pytest.raises(NotFittedError):
         flow.sample(2)
-    with refused("the model was fitted without observed=; nothing tells what to complete"):
+    with refused("the model was fitted without observed=, so inpaint has no mask; fit with observed="):
         flow.fit(images).inpaint(images[:2])
     flow = ImageFlow(**quick, schedule="1[1]", observed="top")
-    with refused("labels and observed pixels cannot both condition a flow; choose one"):
+    with refused("a flow can use labels or observed pixels, not both; choose one"):
         flow.fit(images, labels)
-    with refused("this model completes pictures (observed=…); call inpaint(pictures)"):
+    with refused("this model completes pictures (observed=…); call inpaint(X)"):
         flow.fit(images).sample(2)
     with refused("pictures are (8, 7) but the model was fitted on (8, 8)"):
         flow.inpaint(images[:2, :, :7])
@@ -492,7 +490,7 @@ def test_no_knots_keep_no_model(digits):
         ImageFlow(**options, options=PictureOptions(n_knots=n)).fit(digits[0]) for n in (16, 0)
     )
     assert np.array_equal(flow.particles_, kept.particles_)
-    message = "the model was fitted with n_knots=0, which keeps no maps; fit it again"
+    message = "the model was fitted with n_knots=0, which keeps no maps; fit again with n_knots > 0"
     with refused(message):
         flow.sample(3)
     with refused(message):
@@ -514,10 +512,10 @@ TRANSPORTS = (
         ("n_pixel_values", 1, "an int of at least 2"),
         ("n_pixel_values", 17.0, "an int of at least 2"),
         ("upsampling", "cubic", "one of ['bilinear', 'lanczos', 'nearest']"),
-        ("amplifier", -1, "'auto', or a number of at least 0; math.inf is one"),
-        ("amplifier", float("nan"), "'auto', or a number of at least 0; math.inf is one"),
-        ("amplifier", float("-inf"), "'auto', or a number of at least 0; math.inf is one"),
-        ("amplifier", "none", "'auto', or a number of at least 0; math.inf is one"),
+        ("amplifier", -1, "'auto', or a number of at least 0, which may be math.inf"),
+        ("amplifier", float("nan"), "'auto', or a number of at least 0, which may be math.inf"),
+        ("amplifier", float("-inf"), "'auto', or a number of at least 0, which may be math.inf"),
+        ("amplifier", "none", "'auto', or a number of at least 0, which may be math.inf"),
         ("start_noise", -0.1, "a finite number of at least 0"),
         ("taper", 1.5, "a number from 0 to 1"),
         ("taper", -0.5, "a number from 0 to 1"),

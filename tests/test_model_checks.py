@@ -239,7 +239,7 @@ def test_a_type_that_is_none_of_labels_is_refused(saved, tmp_path, dtype):
     text, tensors = saved("pictures")
     text["pictures"]["dtype"] = dtype
     container.write(tmp_path / "m", text, tensors)
-    refused(tmp_path / "m", "pictures.dtype is .*, which does not go with its n_pixel_values")
+    refused(tmp_path / "m", "pictures.dtype is .*, which does not match n_pixel_values")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])

@@ -307,15 +307,15 @@ def test_the_precision_of_products_is_the_loading_devices_own(tmp_path):
     flow = pictures(options=PictureOptions(precision="float16")).fit(PICTURES)
     loaded = again(flow, tmp_path / "m")
     assert loaded.options.precision == "float16"
-    assert loaded._fitted.walk.precision is None  # a CPU has float32 only
+    assert loaded._fitted.levels.precision is None  # a CPU has float32 only
     same(loaded.sample(9, random_state=1), flow.sample(9, random_state=1))
     other = load(tmp_path / "m", device="cpu", precision="float32")
-    assert (other.options.precision, other._fitted.walk.precision) == ("float32", None)
+    assert (other.options.precision, other._fitted.levels.precision) == ("float32", None)
     same(other.sample(9, random_state=1), flow.sample(9, random_state=1))
     with pytest.raises(ValueError, match="precision='float8'"):
         load(tmp_path / "m", device="cpu", precision="float8")
     vectors().fit(X).save(tmp_path / "v")
-    with pytest.raises(ValueError, match="is of pictures"):
+    with pytest.raises(ValueError, match="applies to pictures"):
         load(tmp_path / "v", device="cpu", precision="float32")
 
 
@@ -347,7 +347,7 @@ def test_a_gpus_model_of_classes_and_large_tiles_samples_on_a_cpu(tmp_path, patc
     options["patch_basis"] = patch_basis
     flow = ImageFlow("2[2] 4[4] 5[5] 8[8,7,5,4]", 6000, 8, **options, device="cuda")
     flow.fit(images, labels).save(tmp_path / "m")
-    assert flow._fitted.walk.apart == 10
+    assert flow._fitted.levels.apart == 10
     asked = np.random.default_rng(0).integers(0, 10, n)
     wanted = flow.sample(n, asked, random_state=0)
     same(load(tmp_path / "m", device="cuda").sample(n, asked, random_state=0), wanted)
@@ -538,9 +538,9 @@ def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
     for name, module in list(sys.modules.items()):
         if name.startswith("sliceflow.pictures.") and hasattr(module, "choose_operands"):
             monkeypatch.setattr(module, "choose_operands", lambda precision, device: kinds[precision])
-    assert load(tmp_path / "m", device="cpu")._fitted.walk.precision == torch.float16
+    assert load(tmp_path / "m", device="cpu")._fitted.levels.precision == torch.float16
     exact = load(tmp_path / "m", device="cpu", precision="float32")
-    assert exact._fitted.walk.precision == torch.float32
+    assert exact._fitted.levels.precision == torch.float32
 
 
 # Bad files

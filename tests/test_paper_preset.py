@@ -14,7 +14,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Interpolated
 from sliceflow.pictures import schedules
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import PATCH_BASES, Walk
+from sliceflow.pictures.levels import PATCH_BASES, LevelFlow
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
@@ -50,7 +50,7 @@ def test_the_papers_schedule_ends_at_the_picture_and_falls_in_patches(size):
 def walk(patch_basis, size=(6, 6)):
     layout = Layout(*size, None, "uint8", 256)
     stages = schedules.from_string("2[2] 6[3]", *size, 2)
-    return Walk(
+    return LevelFlow(
         layout, stages, Seed(0), 0, 10.0, None, "lanczos", patch_basis, False, True, 1.0, 0.0, 1 << 20,
         torch.float16, n_directions=30,
     )  # fmt: skip

@@ -171,12 +171,12 @@ def test_pictures_of_another_rank_are_refused(shape):
 
 @pytest.mark.parametrize("shape", [(0, 8, 8), (3, 0, 8), (3, 8, 8, 0)])
 def test_no_pictures_are_refused(shape):
-    with refused(f"pictures have shape {shape}: there is nothing to fit"):
+    with refused(f"pictures have shape {shape}, which is empty; pass at least one picture"):
         Layout.of(np.zeros(shape, np.uint8), 256)
 
 
 def test_pictures_of_mixed_sizes_are_refused():
-    with refused("pictures are of mixed sizes; bring them to one size first"):
+    with refused("pictures have different sizes; resize them to one size first"):
         Layout.of([np.zeros((8, 8)), np.zeros((8, 7))], 256)
 
 
@@ -205,7 +205,7 @@ def test_pictures_must_be_numbers(images, dtype):
 )
 def test_integers_outside_the_levels_are_refused(low, high, levels):
     message = (
-        f"integer pictures must lie in 0..{levels - 1} but reach from {low} to {high}; "
+        f"integer pictures must be in 0..{levels - 1} but range from {low} to {high}; "
         "set n_pixel_values= to one more than the largest possible value"
     )
     with refused(message):
@@ -223,7 +223,7 @@ def test_integers_outside_the_levels_are_refused(low, high, levels):
 )
 def test_floats_outside_the_unit_interval_are_refused(low, high, text):
     message = (
-        f"float pictures must lie in [0, 1] but reach from {text}; "
+        f"float pictures must be in [0, 1] but range from {text}; "
         "divide by the largest value, or pass integers with n_pixel_values="
     )
     with refused(message):

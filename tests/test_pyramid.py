@@ -111,11 +111,11 @@ def test_a_level_is_the_kronecker_product_of_its_axes_channel_by_channel():
 def test_full_resolution_is_the_picture_itself():
     level = Subspace(3, 6, 4, 6, 4)
     x = torch.zeros(72, 2)
-    assert level.whole
+    assert level.is_full_resolution
     assert level.down(x) is x
     assert level.up(x) is x
     assert level.scale() == 1
-    assert not Subspace(3, 6, 4, 6, 3).whole
+    assert not Subspace(3, 6, 4, 6, 3).is_full_resolution
 
 
 def test_scale_is_what_a_constant_picture_grows_by():

@@ -93,7 +93,7 @@ def test_a_bracket_can_have_more_steps_or_fewer():
 )
 def test_a_word_of_another_form_is_named(word):
     message = (
-        f"schedule word {word!r} is not of the form resolution[patch,patch,…], "
+        f"schedule entry {word!r} is not of the form resolution[patch,patch,…], "
         "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -103,22 +103,21 @@ def test_a_word_of_another_form_is_named(word):
 @pytest.mark.parametrize("resolution", [0, 9])
 def test_a_resolution_that_the_pictures_do_not_have_is_named(resolution):
     message = (
-        f"schedule asks for resolution {resolution} but the pictures are 6×8; "
-        "use 1 to 8, or schedule='auto'"
+        f"schedule has resolution {resolution} but the pictures are 6×8; use 1 to 8, or schedule='auto'"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_string(f"1[1] {resolution}[3]", 6, 8)
 
 
 def test_a_patch_without_pixels_is_refused():
-    message = "schedule word '8[3,0]' has a patch of 0 pixels; use at least 1"
+    message = "schedule entry '8[3,0]' has a patch of 0 pixels; use at least 1"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_string("8[3,0]", 8, 8)
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_an_empty_schedule_is_refused(text):
-    message = "the schedule is empty; give at least one resolution[patch]"
+    message = "the schedule is empty; pass at least one resolution[patch]"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_string(text, 8, 8)
 

@@ -153,7 +153,7 @@ def test_interpolated_is_the_same_for_some_directions_at_a_time(monkeypatch, wei
 
 def test_interpolated_refuses_classes_apart():
     runs = Runs((0, 2, 4))
-    with pytest.raises(ValueError, match="transport='interpolated' does not count"):
+    with pytest.raises(ValueError, match="transport='interpolated' does not use"):
         Interpolated().fit(torch.rand(1, 4), torch.rand(1, 4), None, (runs, runs))
 
 

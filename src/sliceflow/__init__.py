@@ -1,8 +1,8 @@
-"""Nonparametric generative modelling by sliced-Wasserstein flows: data, directions, sorting.
+"""Nonparametric generative modelling with sliced-Wasserstein flows: no network, no training.
 
 The public API: the estimators, `load`, and the modules `datasets`, `metrics`, `frames`, `transports`,
-`schedules`, `events` and `ranks`. Nothing is imported before it is used: torch takes seconds to import,
-and ``sliceflow --help`` should not.
+`schedules`, `events` and `ranks`. Names are imported on first use, because torch takes seconds to
+import and ``sliceflow --help`` should be fast.
 """
 
 from importlib import import_module
@@ -28,7 +28,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULE_OF_NAME = {
     "ImageFlow": "pictures.estimator",
     "PictureOptions": "pictures.options",
     "VectorOptions": "vectors.options",
@@ -36,7 +36,7 @@ _HOMES = {
     "SlicedWassersteinFlow": "vectors.estimator",
     "load": "loading",
 }
-_MODULES = {  # and `datasets`, `metrics` and `ranks`, which are packages of that name
+_MODULES = {  # besides the packages `datasets`, `metrics` and `ranks`
     "events": "engine.events",
     "frames": "engine.frames",
     "schedules": "pictures.schedules",
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from sliceflow.storage.file import ModelFileError
     from sliceflow.vectors.estimator import SlicedWassersteinFlow
     from sliceflow.vectors.options import VectorOptions
-else:  # or every misspelt name would pass the type checker
+else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(import_module(f"sliceflow.{_HOMES[name]}"), name)
+        if name in _MODULE_OF_NAME:
+            return getattr(import_module(f"sliceflow.{_MODULE_OF_NAME[name]}"), name)
         if name in _MODULES:
             return import_module(f"sliceflow.{_MODULES[name]}")
         if not name.startswith("_") and find_spec(f"sliceflow.{name}"):

@@ -1,4 +1,4 @@
-"""`load`: the fitted estimator of a model file, whichever it is."""
+"""`load`: the fitted estimator of a model file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ def load(
 
     Parameters
     ----------
-    path : the file, or the folder of a run of the command line, which has one
-    device : where to sample, whatever the model was fitted on; "auto" takes a GPU where there is one
-    precision : of an `ImageFlow` on a GPU, in place of the one it was fitted with: "float32" samples
-        more slowly, and nearly what a CPU does
-    max_memory : bytes that the model and the drawing of one sample may take. None judges by the file's
-        size: no model that was saved after a fit of usual size is refused, and files made to fill the
-        memory are
+    path : the model file, or the run folder of the command line that contains it
+    device : device for sampling; any, whatever the fit used. "auto" uses a GPU if there is one
+    precision : replaces the precision of an `ImageFlow` on a GPU. "float32" samples more slowly, with
+        nearly the results of a CPU
+    max_memory : maximum bytes for the model and for drawing one sample. None takes a limit from the
+        file's size, which accepts models of usual fits and refuses files made to exhaust memory
 
     Returns
     -------
@@ -41,8 +40,8 @@ def load(
     Raises
     ------
     ModelFileError
-        If the file cannot be read, is damaged, is no model, needs a newer version or too much memory,
-        or would give samples that are not finite.
+        If the file cannot be read, is damaged, is not a model, needs a newer version or too much
+        memory, or could give samples that are not finite.
 
     Examples
     --------
@@ -53,19 +52,19 @@ def load(
     >>> flow = sliceflow.SlicedWassersteinFlow(n_particles=200, n_steps=5, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     flow.save(f"{folder}/normal.sliceflow")
-    ...     again = sliceflow.load(f"{folder}/normal.sliceflow")
-    >>> bool((again.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
+    ...     loaded = sliceflow.load(f"{folder}/normal.sliceflow")
+    >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
     True
     """
-    place, kinds = resolve_device(device), (SlicedWassersteinFlow, ImageFlow)
+    sampling_device, kinds = resolve_device(device), (SlicedWassersteinFlow, ImageFlow)
     flow: SlicedWassersteinFlow | ImageFlow = read_model(
-        path, {kind.__name__: kind for kind in kinds}, place, max_memory
+        path, {kind.__name__: kind for kind in kinds}, sampling_device, max_memory
     )
     flow.set_params(device=device)
     if precision is not None:
         if not isinstance(flow, ImageFlow):
             raise ValueError(
-                f"precision={precision!r} is of pictures; this model is of vectors: leave it out"
+                f"precision={precision!r} applies to pictures, but this is a model of vectors; omit it"
             )
         flow.use_precision(precision)
     return flow

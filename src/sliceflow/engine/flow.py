@@ -1,10 +1,10 @@
 """The algorithm: move particles onto data, step by step, and replay the steps on other particles.
 
-This is Algorithm 1 of Du et al. (ICML 2023) with its pieces handed in: frames (inside the schedule), a
-transport, the schedule, and the condition. `simulate` is the whole method; read it first.
+This is Algorithm 1 of Du et al. (ICML 2023) with exchangeable parts: the schedule and its frames, the
+transport, and the condition. `simulate` is the method; read it first.
 
-Particles and data are stored as columns, (d, n), throughout the engine: projections (h, n) then have
-each direction's values side by side in memory, which is what sorting and counting want.
+The engine stores particles and data as columns, (d, n). Projections (h, n) then have the values of each
+direction side by side in memory, which makes sorting and counting fast.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from sliceflow.engine.transports import Fit, GridTable, Table, Transport
 
 __all__ = ["Cloud", "Counted", "Flow", "Noise", "Redrawn", "Run", "batches_for", "replay", "simulate"]
 
-BUDGET = 1 << 28  # bytes for projections that are moved at a time
-_NUMBERS = 1 << 26  # random ones that are drawn at a time
+BUDGET = 1 << 28  # bytes for the projections of one chunk of particles
+_NUMBERS = 1 << 26  # random numbers drawn at a time
 
 
 @dataclass
 class Cloud:
-    """Points with their conditions: x (d, n) moves, y (codes of n rows, or None) never does.
+    """Points with their conditions: x (d, n) moves, y (n codes, or None) does not.
 
-    With ξ = ∞ the points are in the order of their classes, and `runs` says which is where.
+    With ξ = ∞ the points are sorted by class, and `runs` holds the range of each class.
     """
 
     x: Tensor
@@ -45,17 +45,17 @@ class Cloud:
     runs: Runs | None = None
 
     def part(self, columns: slice | Tensor) -> Cloud:
-        """Some of the points; a view where they are neighbours."""
+        """Some of the points; a slice gives a view."""
         return Cloud(self.x[:, columns], None if self.y is None else self.y[columns])
 
 
 @dataclass(frozen=True)
 class Redrawn:
-    """Data that have noise of their own at every step, as pixels have that are dequantised anew.
+    """Data with new noise at every step, such as pixels that are dequantised again.
 
     Parameters
     ----------
-    at : gives the cloud that step k of a stage looks at. Only x changes from step to step
+    at : gives the cloud for step k of a stage. Only x changes between steps
     """
 
     at: Callable[[int], Cloud]
@@ -66,18 +66,18 @@ class Redrawn:
 
 
 class Counted(Protocol):
-    """Data of which only the counts of every step were kept (`online`): what a step is fitted to."""
+    """Data of which only the counts for each step exist (`online`)."""
 
     def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
-        """The maps of step k of stage i for the projected particles z_p (h, M)."""
+        """The maps of step k of stage i, for projected particles z_p (h, M)."""
         ...
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Where the particles' own random numbers come from: particle j draws row `first + j`.
+    """The particles' random numbers: particle j uses row `first + j`.
 
-    So a particle's numbers do not depend on how many others there are, nor on the chunk it is in.
+    So a particle's numbers do not depend on the number of particles or on its chunk.
     """
 
     seed: Seed
@@ -87,10 +87,10 @@ class Noise:
         return Noise(self.seed.child(*names), self.first)
 
     def fill(self, x: Tensor) -> Tensor:
-        """N(0, I) written into x (d, n), which is returned."""
+        """Fill x (d, n) with N(0, I) and return it."""
         d, n = x.shape
         chunk = max(256, _NUMBERS // d)
-        for first in range(0, n, chunk):  # rows of numbers are turned into columns
+        for first in range(0, n, chunk):  # transpose rows of numbers into columns
             part = x[:, first : first + chunk]
             count, start = part.shape[1], self.first + first
             part.copy_(self.seed.normal(count, d, start=start, dtype=x.dtype, device=x.device).T)
@@ -99,18 +99,18 @@ class Noise:
 
 @dataclass(frozen=True)
 class Flow:
-    """What simulating and replaying have in common.
+    """The settings of a flow, for `simulate` and `replay`.
 
     Parameters
     ----------
     schedule : the stages
     seed : root of the frames' seeds
     n_conditions : l, the width of the condition; 0 for none
-    amplifier : ξ. At 0 the condition cannot be seen: the unconditional flow, bit for bit. At ∞ every
-        class has maps of its own (`runs`)
+    amplifier : ξ. 0 ignores the condition: the unconditional flow, bit for bit. With ∞ each class has
+        its own maps
     entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
-    budget : bytes that the projections of the particles being moved may take: more go in chunks
-    precision : type of the rotations of picture tiles; None takes the particles' own
+    budget : bytes for projections; more particles are moved in chunks
+    precision : dtype of the rotations of picture tiles; None takes the particles' dtype
     """
 
     schedule: Sequence[Stage]
@@ -127,12 +127,12 @@ class Flow:
 
     @property
     def apart(self) -> bool:
-        """Whether every class has maps of its own."""
+        """Whether each class has its own maps."""
         return self.conditional and math.isinf(self.amplifier)
 
     @property
     def maps(self) -> int:
-        """How many maps a direction has."""
+        """Number of maps per direction."""
         return self.n_conditions if self.apart else 1
 
     def frame(self, i: int, k: int, x: Tensor) -> AnyFrame:
@@ -142,13 +142,13 @@ class Flow:
         return self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device, dtype)
 
     def offset(self, frame: AnyFrame, y: Tensor | None) -> Offset | None:
-        """ξ·θ_yᵀy, what the condition adds to the projections."""
+        """ξ·θ_yᵀy, which the condition adds to the projections."""
         if y is None or frame.theta_y is None:
             return None
         return Offset(self.amplifier * frame.theta_y, y)
 
     def project(self, frame: AnyFrame, cloud: Cloud, columns: slice | Tensor | None = None) -> Tensor:
-        """z = Θx + ξ·θ_yᵀy of some columns or of all, (h, n)."""
+        """z = Θx + ξ·θ_yᵀy of some or all columns, (h, n)."""
         if isinstance(columns, slice):
             cloud, columns = cloud.part(columns), None
         return frame.project(cloud.x, columns, self.offset(frame, cloud.y))
@@ -163,9 +163,9 @@ class Flow:
         k: int,
         noise: Noise,
     ) -> None:
-        """x += s·Θᵀdz/c + √(2λη)·ε in place, η = s·d being the step in the paper's units.
+        """x += s·Θᵀdz/c + √(2λη)·ε in place, where η = s·d is the step size in the paper's units.
 
-        dz is T(z) − z by the table, in chunks of particles, unless it is known.
+        If dz is None, the table gives dz = T(z) − z, in chunks of particles.
         """
         x, stage = cloud.x, self.schedule[i]
         (d, n), size = x.shape, stage.size_of(k)
@@ -180,14 +180,16 @@ class Flow:
                     self._move_apart(cloud, part, frame, table, size)
                 else:
                     frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
-        if self.entropy > 0 and not isinstance(stage.frame, Axis):  # axis steps are exact: no noise
+        if self.entropy > 0 and not isinstance(
+            stage.frame, Axis
+        ):  # axis steps are exact, without noise
             epsilon = noise.child("entropy", i, k).fill(torch.empty_like(x))
             x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
 
     def _move_apart(
         self, cloud: Cloud, part: slice, frame: AnyFrame, table: Table, size: float
     ) -> None:
-        """The same where every class has maps of its own; one of several classes takes their mean."""
+        """`move` for classes with separate maps; mixed classes take the weighted mean of their maps."""
         x, y, runs = cloud.x[:, part], cloud.y, cloud.runs
         assert isinstance(table, GridTable)
         assert y is not None
@@ -204,15 +206,15 @@ class Flow:
 
 @dataclass
 class Run:
-    """How far a simulation has come: where it begins, and where it stands after every step.
+    """The progress of a simulation: where to start, and its state after every step.
 
     Parameters
     ----------
-    stage, step : the next step to do; the stage's number of steps where it is over
-    done, spared : steps done, and steps that listeners did without
-    seconds : that it has taken
-    model : the steps kept, stage by stage
-    level : what a stage of pictures moves, where that is not the particles themselves
+    stage, step : the next step; `step` is the stage's number of steps at its end
+    done, spared : steps done, and steps that listeners skipped
+    seconds : time spent
+    model : the steps of the model, stage by stage
+    level : coefficients that a stage of pictures moves; None if it moves the particles
     after : called after every step
     """
 
@@ -242,12 +244,15 @@ def simulate(
 ) -> list[Step]:
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
-    Only ``particles.x`` is ever written; the velocity of y is masked by construction. A listener that
-    returns True ends the stage. At most `n_knots` knots are kept of each map; 0 keeps no model,
-    None the maps as they were fitted.
-    `batches`, if given, are what steps look at, the data being in their order already. `run` is where
-    to go on, with particles that stand there. Data that are `Counted` are looked at as they were
-    counted, and by all the particles. `n_stages` ends it after so many stages.
+    Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage.
+
+    Parameters
+    ----------
+    n_knots : maximum number of knots kept per map; 0 keeps no model, None keeps the fitted maps
+    batches : the columns that each step uses, with the data in their order already. None chooses them;
+        `Counted` data always use all particles
+    run : resumes a simulation; `particles` must be at its position
+    n_stages : stop after this many stages
     """
     run = run or Run()
     run.model += [[] for _ in flow.schedule[len(run.model) :]]
@@ -255,32 +260,37 @@ def simulate(
     for i, stage in enumerate(flow.schedule[:n_stages]):
         solver = stage.transport or transport
         if not isinstance(data, Cloud | Redrawn):
-            look = MiniBatches()
+            stage_batches = MiniBatches()
         elif batches is None:
             cloud = data.at(0) if isinstance(data, Redrawn) else data
-            look = batches_for(flow, particles, cloud, solver)
-            data = data if look.order is None else data.part(look.order)
+            stage_batches = batches_for(flow, particles, cloud, solver)
+            data = data if stage_batches.order is None else data.part(stage_batches.order)
         else:
-            look = batches
+            stage_batches = batches
         if i < run.stage:
             continue
         for k in range(run.step, stage.n_steps):
             frame = flow.frame(i, k, particles.x)
-            some, others = look.at(k)
-            z_p = flow.project(frame, particles, some)
+            columns_p, columns_q = stage_batches.at(k)
+            z_p = flow.project(frame, particles, columns_p)
             target = data.at(k) if isinstance(data, Redrawn) else data
             if not isinstance(target, Cloud):
                 fit = target.fit(z_p, flow, frame, i, k)
             elif flow.apart:
                 assert particles.runs is not None
                 assert target.runs is not None
-                runs = look.runs_at(k) or (particles.runs, target.runs)
-                fit = solver.fit(z_p, flow.project(frame, target, others), None, runs)
+                runs = stage_batches.runs_at(k) or (particles.runs, target.runs)
+                fit = solver.fit(z_p, flow.project(frame, target, columns_q), None, runs)
             else:
-                fit = solver.fit(z_p, flow.project(frame, target, others), look.weights)
-            dz = fit.dz if some is None else None
-            if dz is None and some is None and z_p.device.type == "cpu" and z_p.nbytes <= flow.budget:
-                # At hand: a GPU projects again faster than it reads.
+                fit = solver.fit(z_p, flow.project(frame, target, columns_q), stage_batches.weights)
+            dz = fit.dz if columns_p is None else None
+            if (
+                dz is None
+                and columns_p is None
+                and z_p.device.type == "cpu"
+                and z_p.nbytes <= flow.budget
+            ):
+                # Reuse the projections; a GPU recomputes them faster than it reads them.
                 dz = fit.table.displace(z_p, *([particles.runs] if flow.apart else []))
             flow.move(particles, frame, fit.table, dz, i, k, noise)
 
@@ -304,7 +314,7 @@ def simulate(
 
 
 def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:
-    """Move fresh particles, in place, by the steps of a model: no data, no fitting."""
+    """Move fresh particles, in place, with the steps of a model."""
     for step in model:
         frame = flow.frame(step.stage, step.step, particles.x)
         table = step.table.grid() if isinstance(step.table, CompactTable) else step.table
@@ -312,7 +322,7 @@ def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) ->
 
 
 def batches_for(flow: Flow, particles: Cloud, data: Cloud, transport: Transport) -> MiniBatches:
-    """The columns that the steps of `transport` look at."""
+    """The columns that each step of `transport` uses."""
     codes = (particles.y, data.y) if flow.conditional else (None, None)
     m, n = particles.x.shape[1], data.x.shape[1]
     return divide(m, n, transport.most, *codes, flow.seed.child("batches"), data.x.device)

@@ -1,13 +1,13 @@
-"""Frames: the directions of one step. They project, lift, and know their Parseval constant.
+"""Frames: the directions of one step, with projection, lift and Parseval constant.
 
-A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c when ΘᵀΘ = c·I; then
-``lift`` divides by c, so that a step of size 1 solves every direction at once:
-``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1 and this is exact; for H random
+A frame's directions are the rows of Θ (h, d). It is *Parseval* with constant c if ΘᵀΘ = c·I. ``lift``
+divides by c, so that a step of size 1 solves all directions at once:
+``x += lift(T(project(x)) − project(x))``. For orthogonal rows c = 1, and this is exact. For H random
 unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
 
-A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description; ``draw`` makes
-the frame of one step from a seed, whose bits are the same on every device, and in float64 until it is
-rounded, so that a model replays anywhere. `Tiles`, for pictures, is in `local`.
+A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description. Its ``draw`` makes
+the frame of one step from a seed, in float64 and with the same bits on every device, and rounds it
+last. So a model replays on any device. `Tiles`, for pictures, is in `pictures.tiles`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ __all__ = [
     "step_uniform",
 ]
 
-_FRESH = 16  # up to this dimension every step draws its own rotation
+_MAX_FRESH = 16  # up to this dimension each step draws its own rotation
 _POOL = 8
 _BLOCK = 32
-_POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes that are kept of all seeds' pools, and of their rotations
+_POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes cached, of pools and of rotations
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Frame:
 
     Parameters
     ----------
-    theta : (h, d) directions in the space of x, or None for the coordinates themselves
+    theta : (h, d) directions in the space of x, or None for the coordinate axes
     theta_y : (h, l) directions in the space of the condition, or None if the frame ignores it
     parseval : c, with ΘᵀΘ = c·I, exactly or on average
     """
@@ -70,11 +70,11 @@ class Frame:
 
     @property
     def n_directions(self) -> int:
-        """h; 0 for the coordinates themselves, however many there are."""
+        """h; 0 for the coordinate axes."""
         return 0 if self.theta is None else len(self.theta)
 
     def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
-        """z = Θx + the condition's offset for particles stored as columns: (d, n) -> (h, n)."""
+        """z = Θx + the condition's offset, for columns x: (d, n) -> (h, n)."""
         if columns is not None:
             x, offset = x[:, columns], None if offset is None else offset.of(columns)
         z = x if self.theta is None else torch.mm(self.theta, x)
@@ -83,7 +83,7 @@ class Frame:
     def move(
         self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
     ) -> None:
-        """x += s·Θᵀ(T(z) − z)/c in place, z being `project`'s, T that of each run if there are any."""
+        """x += s·Θᵀ(T(z) − z)/c in place, z from `project`. With `runs`, each class has its own T."""
         z = self.project(x, None, offset)
         x.add_(self.lift(table.displace(z, *([] if runs is None else [runs]))), alpha=size)
 
@@ -93,7 +93,7 @@ class Frame:
 
 
 class AnyFrame(Protocol):
-    """What a step needs of a frame; see `Frame` for the meaning of each."""
+    """The interface of a frame; see `Frame`."""
 
     @property
     def theta_y(self) -> Tensor | None: ...
@@ -109,7 +109,7 @@ class AnyFrame(Protocol):
 
 
 class FrameKind(Protocol):
-    """What a schedule holds: how the frames of its steps are drawn."""
+    """Draws the frames of a stage."""
 
     def draw(
         self,
@@ -129,7 +129,7 @@ def independent(
 ) -> Frame:
     """The frame of h independent directions θ_x (h, d), normalised together with a random θ_y.
 
-    ΘᵀΘ = c·I with c = h/d holds on average only.
+    ΘᵀΘ = c·I with c = h/d holds only on average.
     """
     h, d = theta.shape
     joint = torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1)
@@ -140,12 +140,12 @@ def independent(
 def uniform_rotations(normal: Tensor) -> Tensor:
     """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
     q, r = torch.linalg.qr(normal)
-    # The signs make them uniform (Mezzadri 2007) and independent of LAPACK's choice.
+    # The signs make them uniform (Mezzadri 2007) and independent of LAPACK.
     return torch.mul(q, torch.sign(torch.diagonal(r, dim1=1, dim2=2))[:, None, :])
 
 
-# Random numbers are drawn for a block of steps at once: a draw for a single step costs more than the
-# rest of a small step. Row `step` of a stream belongs to that step, so blocks change nothing.
+# Random numbers are drawn for a block of steps at once, because drawing for a single step costs more
+# than the rest of a small step. Row `step` of a stream belongs to that step: blocks change no result.
 
 
 @lru_cache(maxsize=64)
@@ -161,16 +161,16 @@ def step_uniform(seed: Seed, step: int, columns: int) -> list[float]:
 
 @cached(_POOLS, always=True)
 def _rotation_pool(entropy: int, d: int, device: torch.device | str) -> Tensor:
-    """The rotations (8, d, d) that all of a seed's tree shares, made on the CPU for every device."""
+    """The rotations (8, d, d) that all seeds with this entropy share, computed on the CPU."""
     pool = torch.empty((_POOL, d, d), dtype=torch.float64, device=device)
-    for k in range(_POOL):  # one at a time: a decomposition takes three times the memory of its result
+    for k in range(_POOL):  # one at a time: QR needs three times the memory of its result
         pool[k] = uniform_rotations(Seed(entropy).child("pool", d, k).normal(d, d)[None])[0]
     return pool
 
 
 @contextmanager
 def releasing() -> Iterator[None]:
-    """Around a flow that runs: then a large pool of rotations, which nobody needs any more, goes."""
+    """Free large pools of rotations at the end of a flow."""
     try:
         yield
     finally:
@@ -178,22 +178,24 @@ def releasing() -> Iterator[None]:
 
 
 def rotation_bytes(d: int, itemsize: int) -> int:
-    """What drawing the `rotation` of a step takes at most, the pool and its own bytes included."""
-    if d <= _FRESH:
+    """Peak memory to draw the `rotation` of a step, including the pool and the result."""
+    if d <= _MAX_FRESH:
         return 0
-    making = 4 * 8  # of a rotation of the pool: normal numbers, Q, R, and Q with its signs
-    turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, filled up
+    making = 4 * 8  # one rotation of the pool: normal numbers, Q, R, and Q with signs
+    turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, padded
     return d * d * (_POOL * 8 + max(making, turning) + 2 * itemsize)
 
 
 def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:
-    """What drawing one frame of a kind takes at most."""
+    """Peak memory to draw one frame."""
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * n_conditions
     h = getattr(kind, "n_directions", d)
-    return int(h) * (d + n_conditions) * (4 * 8 + 2 * itemsize)  # drawn, joined, normalised, rounded
+    return (
+        int(h) * (d + n_conditions) * (4 * 8 + 2 * itemsize)
+    )  # drawn, concatenated, normalised, rounded
 
 
 @cached(_BLOCKS)
@@ -206,20 +208,20 @@ def _rotation_block(
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rotations of steps block·steps … of a stage, (steps, side, side)."""
+    """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
     first = block * steps
-    if d <= _FRESH:
+    if d <= _MAX_FRESH:
         normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
-        return filled(uniform_rotations(normal).to(device, dtype), side)
+        return zero_padded(uniform_rotations(normal).to(device, dtype), side)
     pool = _rotation_pool(seed.entropy, d, device)
     pair = (seed.child("pair").uniform(steps, 2, start=first) * _POOL).long().to(device)
     signs = torch.sign(seed.child("signs").uniform(steps, d, start=first, device=device) - 0.5)
     turned = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
-    return filled(turned.to(dtype), side)
+    return zero_padded(turned.to(dtype), side)
 
 
-def filled(rotations: Tensor, side: int) -> Tensor:
-    """Filled up with zeros to (…, side, side), and row by row in memory, which QR's are not."""
+def zero_padded(rotations: Tensor, side: int) -> Tensor:
+    """Padded with zeros to (…, side, side), in row-major order, unlike the output of QR."""
     more = side - rotations.shape[-1]
     return torch.nn.functional.pad(rotations, (0, more, 0, more)).contiguous()
 
@@ -232,17 +234,18 @@ def rotation(
     dtype: torch.dtype = torch.float64,
     side: int | None = None,
 ) -> Tensor:
-    """The random rotation of a step, (d, d), or filled up with zeros to (side, side).
+    """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
-    Up to d = 16 it is drawn afresh. Above, where a QR decomposition would cost as much as the step, it
-    is A·D·B: A and B out of a pool of eight that all of the seed's tree shares, D random signs.
+    Up to d = 16 each step has a new rotation. For larger d a QR decomposition would cost as much as the
+    step. The rotation is then A·D·B: A and B from a pool of eight rotations, D random signs. All seeds
+    with the same entropy share the pool.
     """
     steps = _steps_at_once(d)
     return _rotation_block(seed, step // steps, steps, d, side or d, device, dtype)[step % steps]
 
 
 def _steps_at_once(d: int) -> int:
-    """Rotations that are made together: some 30 MB."""
+    """Number of rotations drawn together: about 30 MB."""
     return max(1, min(_BLOCK, (1 << 22) // (d * d)))
 
 
@@ -251,9 +254,9 @@ def condition_directions(
 ) -> Tensor | None:
     """(h, l) directions of the condition: independent Laplace numbers, E|θ_y|² = 1.
 
-    Their lengths must vary. A direction that always holds conditions far apart cannot see how x
-    spreads at one y; the Laplace distribution, also the authors' choice, gives many short ones. They
-    have their own branch of the seed, so that a condition never changes the directions of x.
+    Their lengths must vary: a direction that separates all conditions widely cannot resolve the
+    distribution of x at one y. The Laplace distribution, also the authors' choice, gives many short
+    ones. They have their own branch of the seed, so that a condition never changes the directions of x.
     """
     if n_conditions == 0:
         return None
@@ -266,16 +269,15 @@ def condition_directions(
 class Random:
     """H independent directions, the paper's choice (Algorithm 1).
 
-    Unconditional: uniform on the sphere of R^d. With a condition: (θ_x, θ_y) uniform on the sphere of
-    R^(d+l), normalised together, so θ_x is a little shorter than 1.
+    Without a condition, θ is uniform on the sphere of R^d. With one, (θ_x, θ_y) is uniform on the
+    sphere of R^(d+l), so θ_x is a little shorter than 1.
 
     Parameters
     ----------
     n_directions : int
         H. Below d the directions do not span the space; the paper uses 10,000.
     fixed : bool
-        Draw once and keep for the whole flow, as SWF (Liutkus et al. 2019) does, instead of anew
-        each step.
+        Use the same directions in every step, as SWF (Liutkus et al. 2019) does.
 
     Examples
     --------
@@ -330,10 +332,10 @@ class Orthogonal:
 
 @dataclass(frozen=True)
 class Axis:
-    """The coordinates themselves: a step makes every column's own distribution exact.
+    """The coordinate axes: a step makes the distribution of each column exact.
 
-    The condition is left out: its offset would cost the exact values of discrete columns, and by the
-    end of a flow, where these steps belong, the classes are in place.
+    The frame ignores the condition: an offset would blur the values of discrete columns, and these
+    steps come at the end of a flow, when the classes are in place.
     """
 
     def draw(

@@ -1,20 +1,20 @@
-"""The settings of the paper, for `preset="paper"`: the flow as Du et al. (ICML 2023) print it.
+"""The settings of the paper, for `preset="paper"`: the flow of Du et al. (ICML 2023) as printed.
 
 `VECTORS` and `PICTURES` are parameters of the two estimators, each with its source in the paper.
-`tests/test_algorithm1.py` holds the engine with these pieces to Algorithm 1, step by step.
+`tests/test_algorithm1.py` compares the engine with Algorithm 1, step by step.
 
-What still differs, because the text is silent or cannot be taken at its word:
+The remaining differences, where the text gives no value or cannot be followed literally:
 
-- η is the dimension of a level of the pyramid, C·h·w, and d at the full resolution only. With the d of
-  the whole picture a low level would overshoot (`pictures.tiles.RandomPatches`).
-- η is not larger than H, as in the authors' script (`pictures.levels.Walk`). With the paper's H this
-  matters on CelebA alone.
-- The printed algorithm subtracts η·v̂. It must be added: v̂ points to the data already.
-- Particles have the classes of the data in exact proportions. The paper draws them at random, and where
-  the two disagree, the surplus of a class would be carried to another.
-- Offline samples follow maps of fewer knots than the paper keeps, which are all particles and data.
-- The paper takes a subset of the particles for the CDFs on CIFAR-10 and CelebA but does not say how
-  large; ``transports.Interpolated(most=…)`` does this.
+- η is the dimension of a level of the pyramid, C·h·w; it is d only at full resolution. With the d of
+  the full picture a low level would overshoot (`pictures.tiles.RandomPatches`).
+- η is at most H, as in the authors' script (`pictures.levels.LevelFlow`). With the paper's H this
+  matters only on CelebA.
+- The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
+- Particles have classes in exactly the data's proportions. The paper draws classes at random; if the
+  proportions differ, the surplus of a class would move to another class.
+- Offline samples use maps with fewer knots. The paper keeps all particles and data as knots.
+- The paper uses a subset of the particles for the CDFs on CIFAR-10 and CelebA, but does not give its
+  size; ``transports.Interpolated(most=…)`` sets it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _NO_TAPER = Setting(0.0, "Algorithm 1: every step has the same size η; Sec. 6: 
 VECTORS = {
     "frame": Setting(
         frames.Random(N_DIRECTIONS),
-        "Algorithm 1: θ uniform on the sphere of R^(d+l), anew at every step; Sec. 6: H = 10,000",
+        "Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6: H = 10,000",
     ),
     "transport": _TRANSPORT,
     "amplifier": _AMPLIFIER,
     "entropy": Setting(0.0, "Sec. 3.4, footnote: the Laplacian term is ignored"),
-    "standardize": Setting(False, "Algorithm 1: the data as they are; the start is N(0, I)"),
+    "standardize": Setting(False, "Algorithm 1: unscaled data; the start is N(0, I)"),
     "taper": _NO_TAPER,
     "n_axis_steps": Setting(0, "Algorithm 1: random directions only"),
 }
@@ -88,31 +88,31 @@ def with_preset(
     defaults: dict[str, Any],
     settings: dict[str, Setting],
 ) -> dict[str, Any]:
-    """The parameters of an estimator, those left at their defaults taken from the preset.
+    """The parameters of an estimator; the preset replaces those left at their defaults.
 
     Parameters
     ----------
     preset : None or "paper"
-    parameters : as given; `options` among them, a dataclass
-    defaults : of the parameters
+    parameters : the user's parameters, including the dataclass `options`
+    defaults : the default parameters
     settings : `VECTORS` or `PICTURES`
     """
     need(preset in (None, "paper"), "preset", preset, "None or 'paper'")
     if preset is None:
         return parameters
     out, options = dict(parameters), parameters["options"]
-    usual = type(options)()
+    default_options = type(options)()
     for name, value in values(settings).items():
         if name in defaults:
             if parameters[name] is defaults[name] or parameters[name] == defaults[name]:
                 out[name] = value
-        elif getattr(options, name) == getattr(usual, name):
+        elif getattr(options, name) == getattr(default_options, name):
             options = replace(options, **{name: value})
     return out | {"options": options}
 
 
 def values(settings: dict[str, Setting]) -> dict[str, Any]:
-    """The values alone.
+    """The values, without their sources.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the plan of a fit is printed."""
+"""Formatting of plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["as_table", "in_bytes"]
 
 
 def as_table(rows: Sequence[tuple[str, object]]) -> str:
-    """Names and values, one pair a line; pairs whose value is "" are left out.
+    """Names and values, one pair per line; omits pairs whose value is "".
 
     Examples
     --------
@@ -22,7 +22,7 @@ def as_table(rows: Sequence[tuple[str, object]]) -> str:
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes in the unit that suits it.
+    """A number of bytes in KiB, MiB or GiB.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Schedules: the list of stages a flow goes through. Plain and printable; nothing runs here."""
+"""Schedules: the list of stages of a flow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Stage", "flat"]
 class Stage:
     """`n_steps` steps with one kind of frame.
 
-    The step size is 1, and falls linearly to 0 over the last share `taper` of the stage: each late step
-    solves its own directions at the others' cost, and smaller ones average that out. A stage may
-    insist on its own `transport`; None takes the flow's. `reach`, if it is known, is how far a value
-    can move at most: maps are then kept at their bends (`compact`).
+    The step size is 1 and falls linearly to 0 over the last fraction `taper` of the stage. A late step
+    of full size solves its directions at the expense of the others; smaller steps average this out.
+    A stage may have its own `transport`; None takes the flow's. `reach`, if known, bounds how far a
+    value can move: then maps keep their knots where they bend (`compact`).
     """
 
     name: str
@@ -52,7 +52,7 @@ def flat(
     """
     stages = [
         Stage("flow", frame, n_steps, step_size, taper),
-        # Sorted: bins would smear the values of discrete columns.
+        # Sorted, because bins would blur the values of discrete columns.
         Stage("axis", Axis(), n_axis_steps, transport=Sorted()),
     ]
     return [stage for stage in stages if stage.n_steps > 0]

@@ -1,8 +1,8 @@
-"""One-dimensional optimal transport, one monotone map per direction; no frames, no particles' loop.
+"""One-dimensional optimal transport: one monotone map per direction.
 
-A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N) and returns a
-*table*, the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displaces any z (h, n). Tables are
-plain tensors and know nothing of how they were fitted: a model is a sequence of them.
+A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N). It returns a
+*table*: the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h, n). Tables are plain
+tensors and do not depend on the transport. A model is a sequence of tables.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 
 RunPair = tuple[Runs, Runs] | None
 
-_AT_ONCE = 1 << 30  # values that are sorted at a time
-MOST = 1 << 17  # columns that a histogram counts in one step: fewer are faster and a little worse
+_AT_ONCE = 1 << 30  # values sorted at a time
+MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
 
 
 class Table(Protocol):
@@ -45,14 +45,14 @@ class Table(Protocol):
         ...
 
     def thin(self, n_knots: int) -> Table:
-        """The same maps with about `n_knots` knots each, smoothed: what a model keeps."""
+        """The same maps, smoothed, with about `n_knots` knots each, for the model."""
         ...
 
 
 class Fit(NamedTuple):
-    """What fitting gives: the table, and the mean of (T(z) − z)² over the particles of each direction.
+    """A fitted table, and the mean of (T(z) − z)² over the particles for each direction.
 
-    `dz` is the particles' own displacement, where the fit knows it better than the table does.
+    `dz` is the displacement of the particles, if the fit has it more exactly than the table.
     """
 
     table: Table
@@ -61,9 +61,9 @@ class Fit(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The values of every direction counted: counts (h, B) in equal bins of [lo, hi] (h,).
+    """Histograms: counts (h, B) in equal bins of [lo, hi] (h,), for each direction.
 
-    Of every direction and class, (C·h, B), where classes are held apart (`runs`).
+    If classes have separate maps, one for each class and direction: (C·h, B).
     """
 
     counts: Tensor
@@ -76,20 +76,21 @@ class Transport(Protocol):
 
     @property
     def most(self) -> int | None:
-        """How many particles and how many data a step looks at; None looks at all of them."""
+        """Maximum number of particles, and of data, per step; None uses all."""
         ...
 
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair = None) -> Fit:
-        """Fit to particles z_p (h, M) and data z_q (h, N); `weights` (N,) > 0 weighs the data.
+        """Fit to particles z_p (h, M) and data z_q (h, N) with weights (N,) > 0.
 
-        With `runs`, of the particles and of the data, every class by itself; not all transports can.
+        `runs`, the ranges of classes in particles and data, fits each class separately. Not all
+        transports support this.
         """
         ...
 
 
 @dataclass(frozen=True)
 class KnotTable:
-    """Maps through arbitrary knots: T(knots) = values, both (h, K) and ascending along each row."""
+    """Piecewise linear maps: T(knots) = values, both (h, K) and ascending along each row."""
 
     knots: Tensor
     values: Tensor
@@ -101,19 +102,19 @@ class KnotTable:
     def thin(self, n_knots: int, tails: bool = False) -> KnotTable:
         """Average over `n_knots` cells of equal mass.
 
-        Averages, because a map through every particle follows the particles' own sampling noise,
-        which fresh particles do not share: it would push them away from the data.
+        A map through every particle would follow their sampling noise, which fresh particles do not
+        share, and push fresh particles away from the data.
 
-        With `tails` the outer cells are cut again, into cells of 1, 1, 2, 4, 8, … particles from the
-        ends: what is kept of a heavy tail is then more than its mean. And the map is flat for some way
-        beyond the ends: nothing is moved out of the data's range.
+        With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends,
+        to resolve heavy tails. The map is also flat for some distance beyond the ends, so that nothing
+        leaves the range of the data.
         """
         if tails:
             return self._thin(n_knots, tails)._flat_beyond()
         return self._thin(n_knots, tails)
 
     def _flat_beyond(self) -> KnotTable:
-        """With one more knot far beyond each end, where T is what it is at the end."""
+        """The same with one more knot far beyond each end, where T has its value at the end."""
         k, v = self.knots, self.values
         far = 16 * (k[:, -1:] - k[:, :1]) + 1
         knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
@@ -125,8 +126,10 @@ class KnotTable:
             return self
         edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
         if tails:
-            few = [2**k for k in range(int(edge[1]).bit_length())]
-            edge = edge.new_tensor(sorted({*edge.tolist(), *few, *(size - k for k in few)}))
+            tail_sizes = [2**k for k in range(int(edge[1]).bit_length())]
+            edge = edge.new_tensor(
+                sorted({*edge.tolist(), *tail_sizes, *(size - k for k in tail_sizes)})
+            )
         first, count = edge[:-1, None], edge.diff()[:, None]
         member = torch.arange(int(count.max()), device=edge.device)
         index, valid = (first + member).clamp(max=size - 1), member < count
@@ -140,9 +143,9 @@ class KnotTable:
 
 @dataclass(frozen=True)
 class GridTable:
-    """Maps on a uniform grid: edge b of [lo, hi] (h,) goes to values[:, b], (h, B + 1).
+    """Maps on a uniform grid: T sends edge b of [lo, hi] (h,) to values[:, b], (h, B + 1).
 
-    `counts` (h, B), the particles of each bin, tell `thin` where the maps can be trusted.
+    `counts` (h, B) are the particles per bin, for `thin`: maps are noisy where there are few.
     """
 
     lo: Tensor
@@ -151,7 +154,7 @@ class GridTable:
     counts: Tensor | None = None
 
     def displace(self, z: Tensor, runs: Runs | None = None) -> Tensor:
-        """T(z) − z; of every run of columns by the maps of its class, if they are given."""
+        """T(z) − z; with `runs`, each class of columns uses its own maps."""
         kernel, table = kernels.for_tensor(z), (z, self.lo, self.hi, self.values)
         out: Tensor = (
             kernel.displace_grid(*table) if runs is None else kernel.displace_runs(*table, runs.starts)
@@ -159,15 +162,15 @@ class GridTable:
         return out
 
     def of_class(self, c: int, n_classes: int) -> GridTable:
-        """The maps of class c, where every class has maps of its own."""
+        """The maps of class c, if each class has its own."""
         h = len(self.lo) // n_classes
         rows = slice(c * h, (c + 1) * h)
         return GridTable(self.lo[rows], self.hi[rows], self.values[rows])
 
     def thin(self, n_knots: int) -> GridTable:
-        """Keep every k-th edge, k a divisor of the number of bins, and steady the tails.
+        """Keep every k-th edge, where k divides the number of bins, and smooth the tails.
 
-        Inside, histograms are smooth already.
+        Elsewhere histograms are smooth enough.
         """
         values, n_bins = self.values, self.values.shape[1] - 1
         stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
@@ -181,17 +184,16 @@ class GridTable:
 class Sorted:
     """Exact transport between the sorted samples, with linear interpolation.
 
-    Every sample stands at the middle of its mass, so that M particles and N data of any numbers match
-    without bias, and M = N, no ties, sends the k-th particle to the k-th datum exactly. Tied particles
-    move together; nothing is put into a gap of the data that is far wider than the gaps beside it.
-    `Interpolated` is the paper's own way.
-    Costs O(M log M + N log N) per direction.
+    Each sample sits at the middle of its mass, so that any M particles and N data match without bias.
+    If M = N, without ties, the k-th particle moves exactly to the k-th datum. Tied particles move
+    together. No particle moves into a gap of the data that is far wider than the adjacent gaps.
+    `Interpolated` is the paper's method. The cost is O(M log M + N log N) per direction.
 
     Parameters
     ----------
     most : int or None
-        Fit on this many particles and data, others each step (the paper does so on CIFAR-10 and
-        CelebA); None uses all.
+        Fit to this many particles and data, different ones in each step, as the paper does on CIFAR-10
+        and CelebA; None uses all.
 
     Examples
     --------
@@ -212,7 +214,7 @@ class Sorted:
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         if runs is not None:
             raise ValueError(
-                "amplifier=inf counts every class by itself, and transport='sorted' does not count; "
+                "amplifier=inf needs histograms, which transport='sorted' does not use; "
                 "use a finite amplifier, or transport='histogram'"
             )
         k = kernels.for_tensor(z_p)
@@ -237,21 +239,21 @@ class Interpolated:
         F(z) = (I + (z − z_I)/(z_{I+1} − z_I))/n,  z_I ≤ z ≤ z_{I+1},
         F⁻¹(a) = z_I + (a·n − I)·(z_{I+1} − z_I),  I = ⌊a·n⌋,
 
-    and T = F_q⁻¹ ∘ F_p. So F(z_k) = k/n, and F⁻¹(k/n) = z_k. The paper does not say what F⁻¹ is above
-    (n − 1)/n: here it stays at z_{n-1}. Nor what F is at a tie: I is the last of them, and no gap of 0
-    is divided by. Data that are weighted have their share of weight below z_k for k/n. The table is
-    exact for other particles too: it has a knot for every particle and every datum.
+    and T = F_q⁻¹ ∘ F_p. So F(z_k) = k/n, and F⁻¹(k/n) = z_k. The paper does not define F⁻¹ above
+    (n − 1)/n: here it stays at z_{n-1}. It does not define F at ties: here I is the last of them, so no
+    gap is 0. For weighted data, the fraction of the weight below z_k replaces k/n. The table is exact
+    for other particles too: it has a knot for every particle and every datum.
 
-    `Sorted` differs in three ways. Its samples stand at (k + ½)/n, not at k/n, which is the same for
-    as many particles as data, and else moves a particle by up to ½·|N/M − 1| data. With k/n the last
-    M/N particles share the last datum, or, if M < N, the last N/M data are not reached. It sends tied
-    particles to the middle of their data, and puts nothing into wide gaps of the data.
+    `Sorted` differs in three ways. Its samples sit at (k + ½)/n instead of k/n. If M = N this makes no
+    difference; else it moves a particle by up to ½·|N/M − 1| data. With k/n the last M/N particles
+    share the last datum or, if M < N, the last N/M data are not reached. `Sorted` sends tied particles
+    to the middle of their data, and no particle into wide gaps of the data.
 
     Parameters
     ----------
     most : int or None
-        Fit on this many particles and data, others each step. The paper does so for the particles on
-        CIFAR-10 and CelebA. None uses all.
+        Fit to this many particles and data, different ones in each step, as the paper does for the
+        particles on CIFAR-10 and CelebA; None uses all.
 
     Examples
     --------
@@ -268,12 +270,12 @@ class Interpolated:
     def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
         if runs is not None:
             raise ValueError(
-                "amplifier=inf counts every class by itself, and transport='interpolated' does not "
-                "count; use a finite amplifier, or transport='histogram'"
+                "amplifier=inf needs histograms, which transport='interpolated' does not use; "
+                "use a finite amplifier, or transport='histogram'"
             )
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
-        some = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
-        parts = [self._fit(z_p[part], z_q[part], weights) for part in some]
+        row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
+        parts = [self._fit(z_p[part], z_q[part], weights) for part in row_slices]
         if len(parts) == 1:
             return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
         knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
@@ -282,7 +284,7 @@ class Interpolated:
     def _fit(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Knots and values of the table, cost and displacements, of some directions."""
+        """Knots and values of the table, cost and displacements, for some directions."""
         k = kernels.for_tensor(z_p)
         p, order = k.argsort_rows(z_p)
         level_p = _ranks(p) / p.shape[1]
@@ -292,9 +294,9 @@ class Interpolated:
             q, order_q = k.argsort_rows(z_q)
             w = weights.double()[order_q]
             level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        moved = _of_the_last(p, _linear(level_p, level_q, q)).sub_(p)
+        moved = _last_of_ties(p, _linear(level_p, level_q, q)).sub_(p)
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
-        # F_p⁻¹ and F_q⁻¹ bend at these levels and nowhere else; above the last F_p has no value.
+        # F_p⁻¹ and F_q⁻¹ bend only at these levels; F_p has no values above the last one.
         levels = torch.cat(
             (level_p.expand(len(level_q), -1), level_q.clamp(max=float(level_p[0, -1]))), 1
         )
@@ -311,9 +313,9 @@ def _ranks(z: Tensor) -> Tensor:
 
 
 def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """y (h, n) where it is given at ascending x (h, n), read at other places (h, m): linear between.
+    """Linear interpolation of y (h, n), given at ascending x (h, n), at points (h, m).
 
-    Constant beyond the ends. One row of `at`, or of x, may stand for all.
+    Constant beyond the ends. `at` and x may have a single row for all directions.
     """
     rows, last = max(len(at), len(x)), x.shape[1] - 1
     at, x = (t.expand(rows, -1).contiguous() for t in (at, x))
@@ -328,8 +330,8 @@ def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.lerp(low, high, share)
 
 
-def _of_the_last(z: Tensor, values: Tensor) -> Tensor:
-    """Values (h, n) in place, where neighbours in z (h, n) are equal those of the last of them."""
+def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
+    """Set the values (h, n) of ties in z (h, n) to that of the last tie, in place."""
     tied = torch.nn.functional.pad(z[:, 1:] == z[:, :-1], (0, 1)).view(-1).nonzero()[:, 0]
     if len(tied):
         ends = torch.nn.functional.pad(tied.diff() > 1, (0, 1), value=True)
@@ -342,18 +344,17 @@ def _of_the_last(z: Tensor, values: Tensor) -> Tensor:
 class Histogram:
     """Transport between histograms: two passes over memory, no sorting, cost linear in M and N.
 
-    Counts are taken over each direction's own [min, max]; T is exact at the particles' bin edges (up
-    to the data's bins) and linear between them. Counts add up, over chunks and over machines.
+    Bins cover [min, max] of each direction. T is exact at the particles' bin edges (up to the data's
+    bins) and linear between them. Counts can be added up over chunks and machines.
 
     Parameters
     ----------
     n_bins : int
-        Bins for the particles and for the data. More are needed when conditions spread the
-        projections: each of C classes gets about n_bins/C of them.
-
+        Bins for the particles and for the data. Conditions that spread the projections need more: each
+        of C classes gets about n_bins/C of them.
     most : int or None
-        Count at most this many particles and data, others each step; None counts all. Fewer are
-        faster and a little worse, with class labels more than a little: benchmarks/RESULTS.md.
+        Count at most this many particles and data, different ones in each step; None counts all. Fewer
+        are faster and a little worse, with class labels clearly worse: see benchmarks/RESULTS.md.
 
     Examples
     --------
@@ -378,7 +379,7 @@ class Histogram:
         return self.between(p, q, z_p.dtype, {*of_p.empty, *of_q.empty}, len(of_p))
 
     def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
-        """The histogram of every direction of z (h, n), over its own range; or of every run's."""
+        """The histograms of z (h, n), for each direction; with `runs`, for each class and direction."""
         kernel = kernels.for_tensor(z)
         if runs is not None:
             return Counts(*kernel.histogram_of_runs(z, self.n_bins, runs.starts))
@@ -387,14 +388,13 @@ class Histogram:
     def between(
         self, p: Counts, q: Counts, dtype: torch.dtype, still: Collection[int] = (), n_classes: int = 1
     ) -> Fit:
-        """The maps from counted particles to counted data, their values of type `dtype`.
+        """The maps from counted particles to counted data, with values of `dtype`.
 
-        Classes that are `still`, of `n_classes`, have no particles or no data: nothing of them moves,
-        wherever it is.
+        Of the `n_classes`, those in `still` have no particles or no data. Their maps are the identity.
         """
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
         counts, lo, hi = (t.clone() for t in p) if still else p
-        for c in still:  # a range that is no point: beyond it is a shift, by nothing
+        for c in still:  # a range of positive width: beyond it, the shift is 0
             rows = slice(c * len(cost) // n_classes, (c + 1) * len(cost) // n_classes)
             counts[rows], lo[rows], hi[rows], cost[rows] = 1, -1.0, 1.0, 0.0
             place = torch.linspace(-1, 1, values.shape[1], dtype=torch.float64, device=values.device)
@@ -404,10 +404,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Auto:
-    """`Sorted` for clouds of up to `threshold` particles and data together, else `Histogram`.
+    """`Sorted` for up to `threshold` particles and data in total, else `Histogram`.
 
-    Small clouds gain from exactness; large ones fill their bins, and sorting them costs more than
-    everything else in the step.
+    Small clouds benefit from exactness. Large clouds fill their bins, and sorting them costs more than
+    the rest of the step.
     """
 
     threshold: int = 5_000
@@ -423,7 +423,7 @@ class Auto:
         return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
 
     def chosen(self, n: int) -> Sorted | Histogram:
-        """The transport for `n` particles and data together."""
+        """The transport for `n` particles and data in total."""
         return Sorted(self.most) if n <= self.threshold else Histogram(self.n_bins, self.most)
 
 

@@ -1,9 +1,9 @@
-"""Data that come and go: estimators that absorb rows by counting, and forget them again.
+"""Incremental fitting: add rows to an estimator by counting them, and remove them again.
 
-- `growing`: `partial_fit`, `forget` and `refresh`, each done whole or not at all;
-- `rows`: the users' rows on their way into the counts, what both estimators share of it;
-- `vectors`, `pictures`: what is each one's own;
-- `first`: what the first rows decide, and whether the rest of them would have decided the same;
-- `counts`: the data's projections in every step, counted; changes to the counts, made and undone;
-- `tally`: the histograms, added to and taken from in whole numbers.
+- `growing`: `partial_fit`, `forget` and `refresh`, each all or nothing;
+- `rows`: the user's rows and their counts, shared by both estimators (`vectors.online` and
+  `pictures.online` hold the rest);
+- `first`: decisions of the first rows, and whether the remaining ones would decide the same;
+- `counts`: counts of the projected data in every step; changes to them can be undone;
+- `tally`: histograms with integer counts, to which values are added and removed.
 """

@@ -1,17 +1,17 @@
-"""Data kept as counts: rows are added and taken away again, and a flow is fitted to what is left.
+"""Data as counts: add and remove rows, and fit a flow to the remaining ones.
 
-Of every step of a schedule, and of every class, the histogram of the data's projections is kept
-(`tally`). A row is one more in some bins; to forget it is one less. The counts are whole numbers and
-the projections too (below), so neither the order of the rows nor how they came in batches leaves any
-trace: whatever was added and taken away, the counts are those of the rows that remain.
+Each step of a schedule, and each class, has a histogram of the projected data (`tally`). Adding a row
+increments one bin per direction; removing it decrements them. Counts are integers, and projections are
+exact (below), so the order and batches of the rows leave no trace: the counts depend only on the rows
+that remain.
 
-The histograms are of Θx alone. What a class adds to its projections, ξ·θ_y, shifts its whole histogram
-and is put in when a flow asks for the step's data: so classes can come and go. With ξ = ∞ every class
-is asked for by itself.
+The histograms count Θx alone. The condition of a class adds ξ·θ_y to its projections. This shifts the
+histogram of the class and is applied when a flow uses it, so classes can be added and removed. With
+ξ = ∞ each class is used separately.
 
-Sums of products come out the same in any order if every number in them is a multiple of 2^-18: then all
-partial sums are whole multiples of 2^-36, and float64 holds them exactly while they stay below 2^17.
-Rows that are longer than that are rounded to coarser multiples.
+Sums of products do not depend on their order if every factor is a multiple of 2^-18: then all partial
+sums are multiples of 2^-36, and float64 represents them exactly below 2^17. Longer rows are rounded to
+coarser multiples.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import BUDGET, Flow
 from sliceflow.engine.frames import AnyFrame, Axis, Frame, FrameKind, Orthogonal
 from sliceflow.engine.transports import Counts, Fit, Histogram
-from sliceflow.online.tally import Tally, mixed, power
+from sliceflow.online.tally import Tally, mix, power
 
-__all__ = ["REACH", "Change", "Ledger", "Mixture", "Place", "whole"]
+__all__ = ["REACH", "Change", "CountedStage", "Ledger", "Mixture", "to_grid"]
 
-REACH = 8.0  # how far the first bins reach, in standard deviations of an even spread of directions
-_WHOLE = 2.0**18
-
-
-def whole(x: Tensor) -> Tensor:
-    """x to the nearest multiple of 2^-18, in float64."""
-    return (x.double() * _WHOLE).round_() / _WHOLE
+REACH = 8.0  # range of the first bins, in standard deviations of projections on random directions
+_PER_UNIT = 2.0**18
 
 
-def whole_rows(x: Tensor) -> Tensor:
-    """The same for columns x (d, n), those of length 2^16 and more to multiples of 2^-17, 2^-16, …
+def to_grid(x: Tensor) -> Tensor:
+    """x rounded to the nearest multiple of 2^-18, in float64."""
+    return (x.double() * _PER_UNIT).round_() / _PER_UNIT
 
-    What a column is rounded to depends on that column alone.
+
+def columns_to_grid(x: Tensor) -> Tensor:
+    """The same for columns x (d, n); columns of length ≥ 2^16 use multiples of 2^-17, 2^-16, …
+
+    The rounding of a column depends on that column alone.
     """
-    length = x.double().abs().amax(0) * math.sqrt(len(x))  # or less
+    length = x.double().abs().amax(0) * math.sqrt(len(x))  # an upper bound
     over = power((torch.frexp(length).exponent.long() - 16).clamp_(min=0))
-    return whole(x.double() / over) * over
+    return to_grid(x.double() / over) * over
 
 
 @dataclass(frozen=True)
-class Place:
-    """A stage whose data are counted: number `index` of `flow`. Pictures have places of their own."""
+class CountedStage:
+    """A stage whose data are counted: number `index` of `flow`. Pictures have a subclass."""
 
     flow: Flow
     index: int
@@ -70,38 +70,38 @@ class Place:
 
     @property
     def independent(self) -> bool:
-        """Whether the directions of x are the same with any condition."""
+        """Whether the directions of x do not depend on the condition."""
         return isinstance(self.kind, (Orthogonal, Axis))
 
     @property
     def most_directions(self) -> int:
-        """Of any of its steps, if the frame says; else 0."""
+        """The maximum number of directions per step, if the frame has one; else 0."""
         return getattr(self.kind, "n_directions", 0)
 
     def down(self, x: Tensor) -> Tensor:
-        """Data x (d, n) as the stage sees them: whole numbers, whatever comes with them."""
-        return whole_rows(x)
+        """Data x (d, n) in the space of the stage, rounded independently of other columns."""
+        return columns_to_grid(x)
 
     def frame(self, k: int, x: Tensor) -> AnyFrame:
-        """The frame of step k, its directions of x being those of any condition."""
+        """The frame of step k, without a condition."""
         return self.flow.frame(self.index, k, x)
 
     def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
-        """Θx of what `down` gave, (h, n): the same numbers on every occasion."""
+        """Θx for the output of `down`, (h, n): exactly reproducible."""
         assert isinstance(frame, Frame)
-        return x if frame.theta is None else torch.mm(whole(frame.theta), x)
+        return x if frame.theta is None else torch.mm(to_grid(frame.theta), x)
 
     def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
-        """How far the first bins reach on either side of 0, for x (d, n): (h,).
+        """The range of the first bins on either side of 0, for x (d, n): (h,).
 
-        Standardised rows are of length √d, so that a random direction of unit length sees them at
-        0 ± 1: bins to ±8 are hardly ever left.
+        Standardised rows have length √d, so their projections on random unit vectors have mean 0 and
+        standard deviation 1. Values beyond ±8 are rare.
         """
         h = frame.n_directions or x.shape[0]
         return torch.full((h,), REACH, dtype=torch.float64, device=x.device)
 
     def tally(self, frame: AnyFrame, x: Tensor, n_bins: int) -> Tally:
-        """Nothing counted yet, for x (d, n)."""
+        """An empty tally for x (d, n)."""
         half = self.reach(frame, x)
         counts = torch.zeros((len(half), n_bins), dtype=torch.int32, device=x.device)
         return Tally(counts, half * (2 / n_bins))
@@ -109,16 +109,16 @@ class Place:
 
 @dataclass
 class Change:
-    """Rows that are added to a ledger, or taken away.
+    """Rows to add to a ledger, or to remove.
 
     Parameters
     ----------
-    x : columns (d, n) of the data at place i: x(i, columns)
-    names : of the rows, in the order of the columns
-    groups : the labels, and the columns of each, one behind the other
-    sign : 1 adds, −1 takes away
-    times : so many columns stand for each row: its mirror images are in the same group
-    before : what each label had: its counts or None, its columns, how often it had these names
+    x : x(i, columns) gives columns (d, n) of the data at stage i
+    names : names (hashes) of the rows, in the order of the columns
+    groups : labels, each with its contiguous columns
+    sign : 1 adds, −1 removes
+    times : columns per row: mirror images are in the same group
+    before : state of each label before: tallies or None, number of columns, counts of these names
     """
 
     x: Callable[[int, slice], Tensor]
@@ -131,11 +131,11 @@ class Change:
     )
 
     def named(self, of: slice) -> Counter[int]:
-        """The names in some columns, and how often."""
+        """The names in some columns, and their counts."""
         return Counter(self.names[of.start // self.times : of.stop // self.times])
 
     def inside(self, part: slice) -> list[tuple[Hashable, slice, int]]:
-        """Labels that a part of the columns has, where it has them, and how many up to its end."""
+        """Labels in a part of the columns: their columns in it, and how many up to its end."""
         return [
             (
                 label,
@@ -149,19 +149,19 @@ class Change:
 
 @dataclass
 class Ledger:
-    """The data's counts: of every class, in every step of every place.
+    """The data's counts, for each class, stage and step.
 
     Parameters
     ----------
     places : the stages
     dimension : d of the data
-    n_bins : of every histogram, a multiple of 4
-    tallies : by label, place and step; None is the label of rows that have none
-    rows : how many times each row, known by its name, is in the counts of each label
-    change : the one that is being made; None when there is none
+    n_bins : bins per histogram, a multiple of 4
+    tallies : histograms by label, stage and step; rows without a label have the label None
+    rows : for each label, how often each row is counted, by its name
+    change : the change in progress, or None
     """
 
-    places: list[Place]
+    places: list[CountedStage]
     dimension: int
     n_bins: int
     tallies: dict[Hashable, list[list[Tally]]] = field(default_factory=dict)
@@ -169,17 +169,17 @@ class Ledger:
     change: Change | None = None
 
     def sizes(self) -> dict[Hashable, int]:
-        """How many rows each label has."""
+        """Number of rows of each label."""
         return {label: rows.total() for label, rows in self.rows.items()}
 
     @property
     def nbytes(self) -> int:
-        """Of the counts."""
+        """Memory of the counts."""
         steps = (t for stages in self.tallies.values() for stage in stages for t in stage)
         return sum(t.nbytes for t in steps)
 
     def apply(self, change: Change) -> None:
-        """Make a change, which can be undone while it is `change`, also where this fails."""
+        """Apply a change. If this fails, `undo` restores the state before."""
         for label, of in change.groups:
             rows, own = self.rows.get(label, Counter()), change.named(of)
             columns = rows.total() * change.times
@@ -191,12 +191,12 @@ class Ledger:
         for label, of in change.groups:
             rows = self.rows.setdefault(label, Counter())
             for name, n in change.named(of).items():
-                _set(rows, name, rows[name] + change.sign * n)
-            if not rows:  # nothing of the class is left
+                _set_count(rows, name, rows[name] + change.sign * n)
+            if not rows:  # the class is empty
                 del self.rows[label], self.tallies[label]
 
     def undo(self) -> None:
-        """Make as if the change had never begun, however far it came; this too may be interrupted."""
+        """Undo the change in progress, however far it got. Can be repeated after an interruption."""
         change = self.change
         if change is None:
             return
@@ -207,14 +207,14 @@ class Ledger:
                 continue
             self.tallies[label], rows = tallies, self.rows.setdefault(label, Counter())
             for name, n in names.items():
-                _set(rows, name, n)
-        # From the end: then those that are still counted are always the first.
+                _set_count(rows, name, n)
+        # In reverse order, so that the columns still counted are always the first ones.
         for part in reversed(self._parts(change)):
             self._count(change, part, undo=True)
         self.change = None
 
     def _parts(self, change: Change) -> list[slice]:
-        """Columns that are counted at a time."""
+        """Slices of columns to count at a time."""
         widest = max([self.dimension, *(place.most_directions for place in self.places)])
         budget = min((place.flow.budget for place in self.places), default=BUDGET) // 4
         n, chunk = change.groups[-1][1].stop, max(64, budget // (8 * widest))
@@ -226,42 +226,42 @@ class Ledger:
             for label, _, _ in inside:
                 self.tallies.setdefault(label, [[] for _ in self.places])
         for i, place in enumerate(self.places):
-            seen = None
+            stage_x = None
             for k in range(place.n_steps):
-                due = [
+                pending = [
                     (label, columns)
-                    for label, columns, upto in inside
-                    if not undo or self._counted(change, label, i, k) >= upto
+                    for label, columns, n_upto in inside
+                    if not undo or self._counted(change, label, i, k) >= n_upto
                 ]
-                if not due:
+                if not pending:
                     continue
-                seen = place.down(change.x(i, part)) if seen is None else seen
-                frame = place.frame(k, seen)
-                z = place.project(frame, seen)
-                for label, columns in due:
+                stage_x = place.down(change.x(i, part)) if stage_x is None else stage_x
+                frame = place.frame(k, stage_x)
+                z = place.project(frame, stage_x)
+                for label, columns in pending:
                     tallies = self.tallies[label][i]
                     if k == len(tallies):
-                        tallies.append(place.tally(frame, seen, self.n_bins))
+                        tallies.append(place.tally(frame, stage_x, self.n_bins))
                     tallies[k].add(z[:, columns], sign)
 
     def _counted(self, change: Change, label: Hashable, i: int, k: int) -> int:
-        """How many columns of the change a histogram has seen: it tells by its own total."""
+        """Number of columns of the change that a histogram has counted, from its total."""
         tallies, before, _ = change.before[label]
         return 0 if tallies is None else change.sign * (tallies[i][k].total - before)
 
     def missing(self, names: Sequence[int], groups: Sequence[tuple[Hashable, slice]]) -> int | None:
-        """The first of some rows that is not there to be taken away, or None."""
+        """The first of these rows that is not in the counts, or None."""
         for label, of in groups:
-            there, asked = self.rows.get(label, Counter()), Counter[int]()
+            available, requested = self.rows.get(label, Counter()), Counter[int]()
             for j in range(of.start, of.stop):
-                asked[names[j]] += 1
-                if asked[names[j]] > there[names[j]]:
+                requested[names[j]] += 1
+                if requested[names[j]] > available[names[j]]:
                     return j
         return None
 
 
-def _set(rows: Counter[int], name: int, n: int) -> None:
-    """So many times; a name that is there no more is not kept."""
+def _set_count(rows: Counter[int], name: int, n: int) -> None:
+    """Set the count of a name; a count of 0 deletes it."""
     if n:
         rows[name] = n
     else:
@@ -270,15 +270,15 @@ def _set(rows: Counter[int], name: int, n: int) -> None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A place of a ledger as the data that particles are moved onto.
+    """Counts of a ledger as the data of a flow.
 
     Parameters
     ----------
-    ledger : of the data
-    place : number of the place where the flow's stage 0 is
-    labels : in the order of the particles' class numbers
-    masses : particles of each class, or rows where the flow does not see classes
-    n_bins : of the particles' histograms, and of the data's where classes are mixed
+    ledger : the counts
+    place : number of the ledger's stage that is stage 0 of the flow
+    labels : labels in the order of the particles' class numbers
+    masses : particles per class, or rows per class if the flow ignores classes
+    n_bins : bins of the particles' histograms, and of mixed classes
     """
 
     ledger: Ledger
@@ -288,7 +288,7 @@ class Mixture:
     n_bins: int
 
     def counts(self, flow: Flow, frame: AnyFrame, i: int, k: int) -> Counts:
-        """What is known of the data in step k of stage i."""
+        """The data's histograms in step k of stage i."""
         tallies = [self.ledger.tallies[label][self.place + i][k] for label in self.labels]
         if flow.apart or (len(tallies) == 1 and frame.theta_y is None):
             even = [tally.even() for tally in tallies]
@@ -296,7 +296,7 @@ class Mixture:
             half = torch.cat([width for _, width in even]) * (counts.shape[1] / 2)
             return Counts(counts, -half, half)
         offsets = None if frame.theta_y is None else flow.amplifier * frame.theta_y
-        return mixed(tallies, self.masses, offsets, self.n_bins)
+        return mix(tallies, self.masses, offsets, self.n_bins)
 
     def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
         transport = Histogram(self.n_bins)

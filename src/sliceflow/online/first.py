@@ -1,8 +1,8 @@
-"""What the first rows decide for good: units of vectors, directions of pictures; as little as possible.
+"""Permanent decisions of the first rows: units of vectors, and the patch basis of pictures.
 
-Units are two whole numbers for each column: its scale is 2 to the one, and its shift is the other times
-the scale. Both are coarse, and hardly any row changes them. How the first rows that are still there are
-spread is kept as coarse counts, and so it is known whether they alone would have decided the same.
+The unit of a column is two integers: its scale is a power of 2, and its shift a multiple of the scale.
+Both are coarse, so few rows change them. Coarse counts record the distribution of the remaining first
+rows. They tell whether the remaining rows would decide the same.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from typing import Self
 
 import numpy as np
 
-__all__ = ["Column", "First", "FirstVectors"]
+__all__ = ["Column", "FirstRows", "FirstVectors"]
 
-_WINDOW = 8  # cells that must hold most of the rows; a unit is two cells
-_SHARES = ((3, 4), (31, 32), (1, 1))  # what most is: more where so many rows are equal
-_CONSTANT = 10  # bits of its value that the unit of a constant column shows
+_WINDOW = 8  # adjacent cells that must contain most of the rows; a unit is two cells
+_SHARES = (
+    (3, 4),
+    (31, 32),
+    (1, 1),
+)  # fractions that count as most: the next one if that many rows are equal
+_CONSTANT = 10  # bits of a constant column's value above its unit
 _SPAN = 2.0**900
 
 
 @dataclass(frozen=True)
 class Column:
-    """The unit of one column, and how the first rows that are still there are spread in it.
+    """The unit of one column, and the distribution of the remaining first rows.
 
-    A cell is 2^exponent wide. The exponent is the smallest at which 8 neighbouring cells hold three
-    quarters of the rows; if that many are equal, 31/32 of them, or all. The scale is two cells, and the
-    shift is the multiple of it that is nearest to the median.
+    A cell is 2^exponent wide. The exponent is the smallest for which 8 adjacent cells contain 3/4 of
+    the rows; if that many rows are equal, 31/32 of them, or all. The scale is two cells, and the shift
+    is the multiple of the scale nearest to the median.
 
     Parameters
     ----------
-    exponent : of a cell
-    middle : the shift, in scales
-    share : which share of the rows decided; None for a constant column
-    cells, counts : half-cells that hold rows, ascending, and how many
+    exponent : log₂ of the cell width
+    middle : the shift, as a multiple of the scale
+    share : index of the fraction of rows that decided; None for a constant column
+    cells, counts : the occupied half-cells, ascending, and their counts
 
     Examples
     --------
@@ -56,10 +60,10 @@ class Column:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Column:
-        """The unit of a column of values (n,); OverflowError where there is none."""
+        """The unit of a column of values (n,); raises an OverflowError if there is none."""
         x, n = np.sort(values), len(values)
         for share in range(len(_SHARES)):
-            m = _most(n, share)
+            m = _rows_needed(n, share)
             with np.errstate(over="ignore"):
                 span = float((x[m - 1 :] - x[: n - m + 1]).min())
             if span > _SPAN:
@@ -86,20 +90,20 @@ class Column:
         return self.middle * self.scale
 
     def without(self, values: np.ndarray) -> Column:
-        """The same unit, and the spread of the others."""
+        """The same unit, with the distribution of the other rows."""
         cells, counts = np.unique(_cells(values, self.exponent - 1), return_counts=True)
         left = self.counts.copy()
         left[np.searchsorted(self.cells, cells)] -= counts
         return replace(self, cells=self.cells[left > 0], counts=left[left > 0])
 
     def same(self) -> bool:
-        """Whether the rows that are still there have this very unit."""
+        """Whether the remaining rows would decide on the same unit."""
         n = int(self.counts.sum())
         if n == 0 or self.share is None:
             return n > 0
-        if any(int(self.counts.max()) < _most(n, share) for share in range(self.share)):
+        if any(int(self.counts.max()) < _rows_needed(n, share) for share in range(self.share)):
             return False
-        m = _most(n, self.share)
+        m = _rows_needed(n, self.share)
         return (
             _holds(self.cells >> 1, self.counts, m)
             and not _holds(self.cells, self.counts, m)
@@ -107,49 +111,49 @@ class Column:
         )
 
 
-def _most(n: int, share: int) -> int:
-    part, whole = _SHARES[share]
-    return -(-n * part // whole)
+def _rows_needed(n: int, share: int) -> int:
+    part, of = _SHARES[share]
+    return -(-n * part // of)
 
 
 def _cells(x: np.ndarray, exponent: int) -> np.ndarray:
-    """The cells that values lie in."""
+    """The cells of the values."""
     with np.errstate(over="ignore"):
         cells = np.floor(np.ldexp(x, -exponent))
     return np.asarray(cells.clip(-(2.0**62), 2.0**62)).astype(np.int64)
 
 
 def _holds(cells: np.ndarray, counts: np.ndarray, m: int) -> bool:
-    """Whether some 8 neighbours among ascending cells hold m rows."""
+    """Whether any 8 adjacent cells contain m rows."""
     upto = np.append(0, counts.cumsum())
     return int((upto[np.searchsorted(cells, cells + _WINDOW)] - upto[:-1]).max()) >= m
 
 
 def _middle(half_cells: np.ndarray, counts: np.ndarray) -> int:
-    """The multiple of a scale that is nearest to the (lower) median."""
+    """The multiple of the scale nearest to the (lower) median."""
     upto = counts.cumsum()
     at = int(half_cells[np.searchsorted(upto, (int(upto[-1]) + 1) // 2)])
     return ((at >> 1) + 1) >> 1
 
 
 @dataclass(frozen=True)
-class First(ABC):
+class FirstRows(ABC):
     """The first rows.
 
     Parameters
     ----------
-    names : how many times each label's rows, by their names, are still among the first
+    names : for each label, the names of the remaining first rows and their counts
     """
 
     names: dict[Hashable, Counter[int]]
 
     @abstractmethod
     def without(self, rows: np.ndarray) -> Self:
-        """What the others would decide."""
+        """The same without these rows."""
 
     @abstractmethod
     def trace(self) -> str:
-        """What was decided that the rows still there would not have decided; "" for nothing."""
+        """Decisions that the remaining rows would not make; "" if there are none."""
 
     def forgotten(
         self,
@@ -158,32 +162,32 @@ class First(ABC):
         groups: Sequence[tuple[Hashable, slice]],
         left: Mapping[Hashable, Counter[int]],
     ) -> Self:
-        """Without those of some rows that were among the first; `left` are the names that are left.
+        """The same without forgotten rows. `left` holds the names of all remaining rows.
 
-        Of equal rows those that came later go first.
+        Of equal rows, later ones are removed first.
         """
-        away, kept = [], dict(self.names)
+        removed, kept = [], dict(self.names)
         for label, of in groups:
             own, there = kept.get(label, Counter()).copy(), left.get(label, Counter())
             for i in range(of.start, of.stop):
                 if own[names[i]] > there[names[i]]:
                     own[names[i]] -= 1
-                    away.append(i)
+                    removed.append(i)
             kept[label] = +own
-        if not away:
+        if not removed:
             return self
-        return replace(self.without(rows[away]), names={k: v for k, v in kept.items() if v})
+        return replace(self.without(rows[removed]), names={k: v for k, v in kept.items() if v})
 
 
 @dataclass(frozen=True)
-class FirstVectors(First):
+class FirstVectors(FirstRows):
     """The first rows of vectors, column by column."""
 
     columns: tuple[Column, ...]
 
     def without(self, rows: np.ndarray) -> Self:
-        some = tuple(column.without(rows[:, j]) for j, column in enumerate(self.columns))
-        return replace(self, columns=some)
+        columns = tuple(column.without(rows[:, j]) for j, column in enumerate(self.columns))
+        return replace(self, columns=columns)
 
     def trace(self) -> str:
         other = [j for j, column in enumerate(self.columns) if not column.same()]

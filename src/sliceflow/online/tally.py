@@ -1,8 +1,8 @@
-"""Histograms that rows are added to and taken from, exactly; what the rows are is not known here.
+"""Histograms with exact addition and removal of values.
 
-Where a value is counted depends on that value alone, never on the others. So the counts are those of
-the values that are there, whatever else came and went: near 0 in narrow bins, further out in wider
-ones. A flow is given bins of one width, just wide enough for the outermost value that is there now.
+The bin of a value depends on that value alone: bins are narrow near 0 and wider further out. So the
+counts depend only on the values present, not on values that were added and removed. A flow gets bins
+of equal width, just wide enough for the outermost value.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.transports import Counts
 
-__all__ = ["Tally", "mixed", "power"]
+__all__ = ["Tally", "mix", "power"]
 
 
 def power(k: Tensor) -> Tensor:
-    """2^k, k from 0 to 62, in float64; exact on every device, which `ldexp` is not."""
+    """2^k for k from 0 to 62, in float64. Unlike `ldexp`, exact on every device."""
     return (torch.ones_like(k) << k).double()
 
 
-def _none() -> Tensor:
+def _empty() -> Tensor:
     return torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass
 class Tally:
-    """How many rows of one class fell where, in every direction of one step.
+    """Histograms of one class, for each direction of one step.
 
     Bin b of B counts values from (b − B/2)·width to (b + 1 − B/2)·width. A value outside is counted at
-    the first level k = 1, 2, … whose bins of 2ᵏ·width reach it. Only the outer half of such bins is
-    ever needed: B/2 of them, kept for the directions and levels that have counted something.
+    the first level k = 1, 2, … whose bins of 2ᵏ·width contain it. Each level needs only its outer B/2
+    bins, which are stored for the directions and levels in use.
 
     Parameters
     ----------
     counts : (h, B) int32
     width : (h,) float64
     keys : (r,) int64, ascending: level k of direction i is k·h + i
-    outer : (r, B/2) int32, the counts at these levels: B/4 bins on the left, and B/4 on the right
+    outer : (r, B/2) int32, counts at these levels: B/4 bins on the left and B/4 on the right
 
     Examples
     --------
@@ -59,8 +59,8 @@ class Tally:
 
     counts: Tensor
     width: Tensor
-    keys: Tensor = field(default_factory=_none)
-    outer: Tensor = field(default_factory=_none)
+    keys: Tensor = field(default_factory=_empty)
+    outer: Tensor = field(default_factory=_empty)
 
     @property
     def nbytes(self) -> int:
@@ -68,12 +68,12 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """How many values there are in each direction."""
+        """Number of values in each direction."""
         first = self.outer[self.keys % len(self.counts) == 0]
         return int(self.counts[0].sum()) + int(first.sum())
 
     def add(self, z: Tensor, sign: int = 1) -> None:
-        """Count the values z (h, n); sign −1 takes them away. All are counted, or none."""
+        """Count the values z (h, n); sign −1 removes them. All or nothing."""
         h, n_bins = self.counts.shape
         place = (z.double() / self.width[:, None]).floor_()
         far = torch.where(place < 0, -1 - place, place) / (n_bins // 2)
@@ -86,7 +86,7 @@ class Tally:
             self._add_far(place, torch.frexp(far).exponent.clamp_(min=0).long(), sign)
 
     def _add_far(self, place: Tensor, level: Tensor, sign: int) -> None:
-        """The same where values lie outside the narrow bins."""
+        """The same for values outside the narrow bins."""
         (h, n_bins), half = self.counts.shape, self.counts.shape[1] // 2
         row = torch.arange(h, device=place.device)[:, None].expand_as(place)
         one = torch.full((1,), sign, dtype=torch.int32, device=place.device)
@@ -105,17 +105,17 @@ class Tally:
         at = torch.searchsorted(keys, key).mul_(half).add_(b)
         outer.view(-1).scatter_add_(0, at, one.expand_as(at))
         used = outer.any(dim=1)
-        keys, outer = (keys[used], outer[used]) if bool(used.any()) else (_none(), _none())
-        # In one statement: nothing can come between that leaves half of it.
+        keys, outer = (keys[used], outer[used]) if bool(used.any()) else (_empty(), _empty())
+        # One statement, so that an interrupt cannot leave half of the change.
         self.counts, self.keys, self.outer = counts.view(h, n_bins), keys, outer
 
     def even(self) -> tuple[Tensor, Tensor]:
-        """Counts (h, B) in bins of one width, and that width of each direction (h,).
+        """Counts (h, B) in bins of equal width, and the width for each direction (h,).
 
-        Bins are merged two by two until they reach the outermost value that is there.
+        Pairs of bins are merged until the bins contain the outermost value.
         """
         h, n_bins = self.counts.shape
-        if len(self.keys) == 0:  # all is near
+        if len(self.keys) == 0:  # no value is outside the narrow bins
             return self.counts, self.width
         level, row = self.keys // h, self.keys % h
         top = torch.zeros(h, dtype=torch.int64, device=row.device)
@@ -131,22 +131,20 @@ class Tally:
         return counts, self.width * power(top)
 
 
-def mixed(
-    tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None, n_bins: int
-) -> Counts:
-    """The histogram of a mixture of classes, each with its mass and shifted by its offset.
+def mix(tallies: Sequence[Tally], masses: Sequence[int], offsets: Tensor | None, n_bins: int) -> Counts:
+    """The histogram of a mixture of classes with given masses, each shifted by its offset.
 
     Parameters
     ----------
-    tallies : of one step, one of each class
-    masses : whole numbers; a class weighs its own share of their sum, to the last unit
-    offsets : (h, C), or None where classes are not shifted
-    n_bins : of the result
+    tallies : the tallies of one step, one per class
+    masses : integer weights of the classes, applied exactly
+    offsets : (h, C), or None for no shift
+    n_bins : bins of the result
 
     Examples
     --------
     >>> tally = Tally(torch.tensor([[0, 3, 1, 0]]).int(), torch.ones(1, dtype=torch.float64))
-    >>> counts, lo, hi = mixed([tally, tally], [4, 4], torch.tensor([[0.0, 9.0]]), 11)
+    >>> counts, lo, hi = mix([tally, tally], [4, 4], torch.tensor([[0.0, 9.0]]), 11)
     >>> counts.long() * 8 // counts.sum()
     tensor([[3, 1, 0, 0, 0, 0, 0, 0, 0, 3, 1]])
     >>> lo, hi
@@ -163,18 +161,18 @@ def mixed(
     lo = torch.stack([low + by for (low, _), (_, _, by) in zip(reach, used, strict=True)]).amin(0)
     hi = torch.stack([high + by for (_, high), (_, _, by) in zip(reach, used, strict=True)]).amax(0)
     step = (hi - lo) / n_bins
-    unit = (1 << 30) // sum(mass for _, mass, _ in used)  # sums are exact in float64 and in int32
+    unit = (1 << 30) // sum(mass for _, mass, _ in used)  # keeps sums exact in float64 and int32
     total = torch.zeros((len(lo), n_bins + 1), dtype=torch.float64, device=lo.device)
     for (counts, width), mass, by in used:
-        n_rows = int(counts[0].sum())  # every direction has counted them all
+        n_rows = int(counts[0].sum())  # every direction has the same total
         kernels.for_tensor(total).add_below(total, counts, width, lo - by, step, mass * unit / n_rows)
-    # Rounded here and not bin by bin: where a class ends its whole mass must be below.
+    # Round the cumulative sums, not the bins: beyond the end of a class its full mass must count.
     return Counts(total.round_().diff(dim=1).int(), lo, hi)
 
 
 def _reach(counts: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
     """The outer edges of the occupied bins, (h,) and (h,)."""
     n_bins = counts.shape[1]
-    seen = (counts > 0).byte()
-    first, after = seen.argmax(1), n_bins - seen.flip(1).argmax(1)
+    occupied = (counts > 0).byte()
+    first, after = occupied.argmax(1), n_bins - occupied.flip(1).argmax(1)
     return (first - n_bins // 2) * width, (after - n_bins // 2) * width

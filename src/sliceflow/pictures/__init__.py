@@ -1,1 +1,1 @@
-"""Pictures: `ImageFlow`, and what a fit of pictures is made of."""
+"""Pictures: `ImageFlow` and the parts of its fit."""

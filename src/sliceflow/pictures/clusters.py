@@ -1,8 +1,8 @@
-"""Clusters of pictures without labels: classes that the pictures themselves suggest.
+"""Clusters of pictures without labels, used as classes.
 
-A flow that holds classes apart (`runs`) makes far better pictures than one that does not, also if
-nobody asks for a class. So pictures without labels are divided by k-means of their coarsest shapes,
-every cluster is moved by maps of its own, and samples come from all of them in their proportions.
+A flow with separate maps for each class makes far better pictures, even for samples of all classes.
+So k-means on coarse versions of the pictures divides unlabelled pictures into clusters. Each cluster
+gets its own maps, and samples are drawn from all clusters in proportion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROUNDS = 30
 def centres(x: Tensor, k: int, seed: Seed) -> Tensor:
     """The means (f, k) of k clusters of the columns of x (f, n), by Lloyd's algorithm.
 
-    In float64 and by products alone, so that the same seed gives the same bits.
+    It uses float64 and matrix products only, so that the same seed gives the same bits.
 
     Examples
     --------
@@ -38,5 +38,5 @@ def centres(x: Tensor, k: int, seed: Seed) -> Tensor:
 
 
 def nearest(x: Tensor, means: Tensor) -> Tensor:
-    """The number of the mean (f, k) that is nearest to each column of x (f, n): (n,)."""
+    """For each column of x (f, n), the index of the nearest mean (f, k): (n,)."""
     return (means.square().sum(0)[:, None] - 2 * means.T @ x.double()).argmin(0)

@@ -1,10 +1,10 @@
-"""Rotations for photographs: a tile's directions are sums of a few cosines, not of all its pixels.
+"""Rotations for photographs: each direction of a tile combines a few cosines, not all pixels.
 
-A random direction over all pixels of a tile sees a photograph's coarse light and shade, which have most
-of the variance, and little else: its projections look normal, and normal ones are soon in place. A
-cosine sees one frequency of light, or of colour, whose projections are mostly small and sometimes
-large. So Θ = R·P: the rows of P are the cosines of the tile, and R turns random groups of them, of 2 to
-32. ΘΘᵀ = I as with any rotation.
+A random direction over all pixels of a tile mostly measures coarse light and shade, which carry most
+of the variance. Its projections look normal, and a few steps suffice to match them. A cosine measures
+one frequency of brightness or colour; its projections are mostly small and sometimes large. So
+Θ = R·P: the rows of P are the cosines of the tile, and R rotates random groups of 2 to 32 of them.
+ΘΘᵀ = I, as for any rotation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.frames import filled, rotation, uniform_rotations
+from sliceflow.engine.frames import rotation, uniform_rotations, zero_padded
 from sliceflow.engine.random import Seed
 
 __all__ = ["cosine_basis", "cosine_rotation"]
 
-_GROUPS = (2, 4, 8, 16, 32)  # cosines in a group, in turns
-_POOL = 256  # rotations of each size
-_KEPT = 1 << 26  # bytes of each kind that are kept
-_FEW = 8  # values of a tile: below, groups would be all of it
+_GROUPS = (2, 4, 8, 16, 32)  # cosines in a group; steps cycle through these sizes
+_POOL = 256  # rotations of each group size
+_CACHE_BYTES = 1 << 26  # bytes cached, of each kind
+_MIN_VALUES = 8  # smaller tiles use a plain rotation: a group would be the whole tile
 
 
 def _cosines(n: int) -> Tensor:
@@ -34,9 +34,9 @@ def _cosines(n: int) -> Tensor:
     return rows
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
-    """P (k, k), k = C·s·t: products of cosines down, across and, for colours, over the channels.
+    """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels.
 
     Examples
     --------
@@ -48,14 +48,14 @@ def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cp
     return basis.to(device)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
-    """The rotations of groups that all of a seed's tree shares."""
+    """The rotations of groups, shared by all seeds with the same entropy."""
     normal = Seed(entropy).child("groups", size).normal(_POOL * size, size)
     return uniform_rotations(normal.view(_POOL, size, size)).to(device)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def _block(
     seed: Seed,
     first: int,
@@ -73,14 +73,14 @@ def _block(
     rows = cosine_basis(*tile, device)[order]
     for turn, size in enumerate(_GROUPS):
         at = slice((turn - first) % len(_GROUPS), None, len(_GROUPS))
-        n = k // size  # what is left over stays as it is
-        some, pool = rows[at], _pool(seed.entropy, size, device)
-        if n == 0 or len(some) == 0:
+        n = k // size  # leftover cosines are not rotated
+        selected, pool = rows[at], _pool(seed.entropy, size, device)
+        if n == 0 or len(selected) == 0:
             continue
-        groups = some[:, : n * size].reshape(-1, size, k)
+        groups = selected[:, : n * size].reshape(-1, size, k)
         turned = torch.bmm(pool[chosen[at, :n].reshape(-1)], groups)
-        some[:, : n * size] = turned.view(len(some), n * size, k)
-    return filled(rows.to(dtype), side)
+        selected[:, : n * size] = turned.view(len(selected), n * size, k)
+    return zero_padded(rows.to(dtype), side)
 
 
 def cosine_rotation(
@@ -91,7 +91,7 @@ def cosine_rotation(
     dtype: torch.dtype = torch.float64,
     side: int | None = None,
 ) -> Tensor:
-    """The rotation of a step for tiles of (C, s, t), (k, k), or filled up with zeros to (side, side).
+    """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side).
 
     Examples
     --------
@@ -100,8 +100,8 @@ def cosine_rotation(
     True
     """
     k = math.prod(tile)
-    if k < _FEW:
+    if k < _MIN_VALUES:
         return rotation(seed, step, k, device, dtype, side)
-    steps = max(1, min(32, (1 << 22) // (k * k)))  # some 30 MB at a time
+    steps = max(1, min(32, (1 << 22) // (k * k)))  # about 30 MB at a time
     first = step // steps * steps
     return _block(seed, first, steps, tile, side or k, device, dtype)[step - first]

@@ -1,4 +1,4 @@
-"""The data of a fit of pictures: what was given, read and checked, and what a stage sees of it."""
+"""The data of a fit of pictures, checked, and the cloud that each stage uses."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from sliceflow.storage.checkpoints import digest
 
 __all__ = ["PictureData"]
 
-_SOME = 20_000  # pictures that clusters are found among
-_COARSE = 14  # pixels across
+_CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
+_COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 
 
 @dataclass(frozen=True)
 class PictureData:
-    """Pictures and their labels. The pictures are this rank's own, the labels those of all ranks.
+    """This rank's pictures, and the labels of all ranks.
 
     Parameters
     ----------
-    layout : of the pictures
+    layout : the pictures' layout
     raw : (d, n) raw values, on the device
-    device : of the fit
-    place : of the pictures that were given, among those of all ranks
-    condition : what the labels are; None without
-    codes : of the labels, on the CPU; those of mirror images come after all others
-    names : the labels themselves
+    device : device of the fit
+    place : position of this rank's pictures among those of all ranks, without mirror images
+    condition : the classes; None without labels
+    codes : encoded labels, on the CPU; mirror images come after all pictures
+    names : the labels
     own_codes : codes of the columns of `raw`, on the device
-    mirrored : whether the mirror images are there
-    order : of the columns that a stage sees; None is theirs
+    mirrored : whether mirror images are included
+    order : order of the columns in `cloud`; None keeps that of `raw`
     """
 
     layout: Layout
@@ -66,7 +66,7 @@ class PictureData:
         device: str | torch.device,
         ranks: Ranks,
     ) -> Self:
-        """What a user gave; a ValueError names what is wrong with it."""
+        """The user's pictures and labels; raises a ValueError if they are not valid."""
         layout = Layout.of(images, n_pixel_values)
         device = resolve_device(device)
         raw = layout.read(images, device)
@@ -75,11 +75,11 @@ class PictureData:
         if labels is None:
             return data
         if observed is not None:
-            raise ValueError("labels and observed pixels cannot both condition a flow; choose one")
+            raise ValueError("a flow can use labels or observed pixels, not both; choose one")
         names = np.atleast_1d(conditions.as_array(labels, "labels"))
         if len(names) != place.count:
             raise ValueError(
-                f"there are {place.count} pictures but {len(names)} labels; pass one for each"
+                f"there are {place.count} pictures but {len(names)} labels; pass one label per picture"
             )
         if names.ndim != 1:
             raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
@@ -91,29 +91,29 @@ class PictureData:
 
     @property
     def n(self) -> int:
-        """N, of all ranks and with mirror images."""
+        """N: pictures of all ranks, including mirror images."""
         return self.place.total * (2 if self.mirrored else 1)
 
     @property
     def runs(self) -> list[slice]:
-        """The numbers among all N of the pictures that are here, as runs of neighbours."""
+        """The numbers of this rank's pictures among all N, as slices."""
         first, total = self.place.slice, self.place.total
         second = slice(total + first.start, total + first.stop)
         return [first, second] if self.mirrored else [first]
 
     @property
-    def here(self) -> Tensor:
-        """The numbers of `runs`."""
+    def own_numbers(self) -> Tensor:
+        """The numbers of this rank's pictures among all N."""
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
     def digests(self, ranks: Ranks) -> dict[str, str]:
-        """What was given, for `checkpoints.identity`."""
+        """Digests of the input, for `checkpoints.identity`."""
         images = digest(self.raw.T.cpu().numpy(), ranks, self.place)
         return {"X": images, "y": digest(self.names)}
 
     def with_mirror_images(self) -> Self:
-        """The pictures followed by their mirror images, which have the same labels."""
+        """The pictures followed by their mirror images, with the same labels."""
         return replace(
             self,
             raw=self.layout.mirrored(self.raw),
@@ -124,26 +124,29 @@ class PictureData:
         )
 
     def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
-        """The pictures with k clusters as their labels, which nobody is told of."""
+        """The pictures with k clusters as hidden labels."""
         c, height, width = self.layout.shape
         side = max(height, width)
-        h, w = (max(1, min(of, round(of * _COARSE / side))) for of in (height, width))
+        h, w = (max(1, min(of, round(of * _COARSE_SIDE / side))) for of in (height, width))
         coarse = Subspace(c, height, width, h, w, upsampling)
 
-        def seen(raw: Tensor) -> Tensor:
+        def coarse_values(raw: Tensor) -> Tensor:
             return coarse.down(self.layout.encode(raw, seed, dequantize=False))
 
-        numbers = torch.arange(0, self.n, max(1, self.n // _SOME), device=self.device)
-        means = centres(seen(self.picked(numbers, ranks)), k, seed.child("clusters"))
-        parts = (self.raw[:, first : first + _SOME] for first in range(0, self.raw.shape[1], _SOME))
-        own = torch.cat([nearest(seen(part), means) for part in parts])
+        numbers = torch.arange(0, self.n, max(1, self.n // _CLUSTER_SAMPLE), device=self.device)
+        means = centres(coarse_values(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        parts = (
+            self.raw[:, first : first + _CLUSTER_SAMPLE]
+            for first in range(0, self.raw.shape[1], _CLUSTER_SAMPLE)
+        )
+        own = torch.cat([nearest(coarse_values(part), means) for part in parts])
         halves = own.cpu().chunk(2 if self.mirrored else 1)
         codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
         condition = conditions.Labels(np.arange(k), hidden=True)
         return replace(self, condition=condition, codes=codes, own_codes=own)
 
     def picked(self, numbers: Tensor, ranks: Ranks) -> Tensor:
-        """Columns by their numbers among those of all ranks."""
+        """Columns with these numbers among all N."""
         if not self.mirrored or ranks.size == 1:
             return ranks.pick(self.raw, numbers)
         n = self.place.total
@@ -153,7 +156,7 @@ class PictureData:
     def cloud(self, seed: Seed, dequantize: bool, apart: int = 0) -> Cloud:
         """Values and codes; `seed` draws the dequantisation noise.
 
-        In the order of their classes, of which there are `apart`, if that is not 0.
+        If `apart`, the number of classes with separate maps, is not 0, `order` sorts by class.
         """
         x, y = (
             self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs),

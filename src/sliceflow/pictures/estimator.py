@@ -35,56 +35,56 @@ from sliceflow.storage.schema import restore_parameters
 
 __all__ = ["ImageFlow"]
 
-_SCORED = 2_000  # fresh samples that `score` draws at least
+_MIN_SCORED = 2_000  # `score` draws at least this many samples
 
 
 class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     """Generative model for pictures: local directions, from coarse to fine.
 
-    Pictures can also be added and forgotten, by the `partial_fit` and `forget` of `sliceflow.online`.
+    `partial_fit` adds pictures and `forget` removes them.
 
     Parameters
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
-        ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedule`
-    n_particles : how many particles are kept; None takes the smallest multiple of the number of
-        pictures, mirror images among them, that is at least 10,000. A fit may have more, for the sake
-        of a model: at least 2,000, and 200 of every class, 1,000 of one with maps of its own
+        ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`
+    n_particles : number of particles to keep; None takes the smallest multiple of the number of
+        pictures, including mirror images, that is at least 10,000. The fit may move more to improve
+        the model: at least 2,000, and per class 200, or 1,000 if classes have separate maps
     quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
-    amplifier : ξ, how far apart classes are held; 0 ignores the labels, ∞ gives every class maps of its
-        own. "auto" is ∞ for classes of a thousand pictures or more on average, if they are counted and
-        not sorted, else 10
-    n_pixel_values : integer pixels are 0..n_pixel_values-1, or as many of these as their type holds;
-        booleans are two
+    amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
+        for each class. "auto" is ∞ if classes have at least 1,000 pictures on average and the
+        transport uses histograms, else 10
+    n_pixel_values : integer pixels are 0..n_pixel_values-1; a type with fewer values, such as bool,
+        uses its own number
     mirror : also fit the pictures' mirror images
-    device : "auto" takes a GPU where there is one
+    device : "auto" uses a GPU if there is one
     random_state : int, RandomState, Generator or None
-    observed : None, or what is known of every picture: an (h, w) mask of booleans, or one of "top",
-        "bottom", "left", "right", "border" (the centre is missing), "center". Makes `inpaint` possible
-    transport : "auto" (histograms of 128 bins, 1024 where classes share them; sorted for small clouds),
-        or any of `sliceflow.transports`
-    patch_basis : what a tile's directions are made of: "pixels", all of them; "cosines", a few at a
-        time; "random": no tiles but the paper's random patches; or "auto": cosines, unless the pictures
-        are drawings, of whose pixels less than a fifth are neither dark nor light
-    n_clusters : pictures without labels are divided into so many clusters, each with maps of its own
-        (`pictures.clusters`); 1 does not divide them. "auto" is 30, or 10 of coloured ones, and fewer
-        where each would have less than a thousand pictures, or 470,000·√steps values together: they
-        would be copied. Pictures that are sorted, or observed, are not divided
-    preset : None, or "paper": the flow of Du et al. (2023) as it is printed. Parameters that are left
-        at their defaults take the paper's values (`sliceflow.engine.paper`): slow, for comparison
-    options : PictureOptions or None; settings that are rarely changed, None is all their defaults
+    observed : None, or the pixels known in every picture, for `inpaint`: an (h, w) mask of booleans, or
+        one of "top", "bottom", "left", "right", "border" (the centre is missing), "center"
+    transport : "auto" (histograms of 128 bins, or 1024 if classes share maps; sorted for small
+        clouds), or any of `sliceflow.transports`
+    patch_basis : the basis of a tile's directions: "pixels" combines all pixels; "cosines" combines a
+        few cosines; "random" replaces tiles by the paper's random patches. "auto" takes pixels for
+        drawings, where less than a fifth of the pixels are neither dark nor light, else cosines
+    n_clusters : divides pictures without labels into this many clusters, each with its own maps
+        (`sliceflow.pictures.clusters`); 1 turns clustering off. "auto" is 30, or 10 for colour
+        pictures. It is lower if clusters would have fewer than 1,000 pictures or 470,000·√steps
+        values, because small clusters are copied. Clustering is off with sorted transport or a mask
+    preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
+        defaults take the paper's values (`sliceflow.engine.paper`): slow, for comparison
+    options : PictureOptions or None; rarely changed settings, None takes the defaults
     verbose : 1 shows a progress bar
 
     Attributes
     ----------
     particles_ : batched samples as pictures
     particle_conditions_ : their labels, or None
-    classes_ : the class labels, if there were any
-    schedule_ : the stages that were run
-    layout_ : what the fitted pictures look like, a `sliceflow.pictures.layout.Layout`
+    classes_ : the class labels, if there are any
+    schedule_ : the stages of the fit
+    layout_ : shape and dtype of the pictures, a `sliceflow.pictures.layout.Layout`
     observed_ : (h, w) booleans, True where a pixel is known; None without `observed`
-    plan_ : a `PicturePlan`, what the fit did with every "auto" resolved; print it
-    history_ : dict of lists: stage, step, sliced distance, seconds
+    plan_ : a `PicturePlan`: what the fit did, with every "auto" resolved; print it
+    history_ : dict of lists: stage, step, sliced distance, seconds elapsed
     n_iter_ : steps done, of all stages
 
     Examples
@@ -151,39 +151,39 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         X : pictures (n, h, w) or (n, h, w, c), integers 0..n_pixel_values-1 or floats in [0, 1]
         y : None, or class labels (n,) of any hashable kind
         listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
-            them; one that returns True ends the stage
-        checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
-            when it is called again with the same data, parameters and folder, and ends with the same
-            bits as one that was not
-        checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters.
-            Pictures and labels are then this rank's own, and `particles_` and `particle_conditions_`
-            this rank's share: ``ranks.gather(flow.particles_)`` are all
+            them; returning True ends the stage
+        checkpoint_dir : a folder for the state of the fit, or None. To resume an interrupted fit, call
+            it again with the same data, parameters and folder. The result has the same bits as an
+            uninterrupted fit
+        checkpoint_every : seconds between checkpoints
+        ranks : from `sliceflow.ranks.joined`. All ranks call this with the same parameters and their
+            own pictures and labels. `particles_` and `particle_conditions_` are this rank's share;
+            ``ranks.gather(flow.particles_)`` gives all
         """
         parameters, listening = self._parameters(), events.listening(listeners)
-        together, name = ranks or Ranks(), type(self).__name__
-        same_on_all(together, name, parameters, resolve_device(self.device), checkpoint_dir)
-        data = self._read(X, y, together)
-        seed = together.broadcast(Seed.of(self.random_state))
-        job, keeper = prepare(parameters, data, seed, ranks), None
+        all_ranks, name = ranks or Ranks(), type(self).__name__
+        same_on_all(all_ranks, name, parameters, resolve_device(self.device), checkpoint_dir)
+        data = self._read(X, y, all_ranks)
+        seed = all_ranks.broadcast(Seed.of(self.random_state))
+        job, writer = prepare(parameters, data, seed, ranks), None
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
-            given = data.digests(together) | {"observed": _digest_of(job.mask)}
-            of = identity(name, job.plan.settings(), data.device, fixed, **given)
-            keeper = CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together)
-            if keeper.seed != seed:
-                job = prepare(parameters, data, keeper.seed, ranks)
-        history, heard = events.History(), [*together.agreeing(listening)]
-        if self.verbose and together.first:
-            heard.append(events.Progress())
-        with events.closing(heard):
-            done = run(job, history, heard, keeper, ranks)
-        # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
-        self._keep(job.plan, *done, history.as_columns())
+            digests = data.digests(all_ranks) | {"observed": _digest_of(job.mask)}
+            fit_identity = identity(name, job.plan.settings(), data.device, fixed, **digests)
+            writer = CheckpointWriter(checkpoint_dir, checkpoint_every, fit_identity, seed, all_ranks)
+            if writer.seed != seed:
+                job = prepare(parameters, data, writer.seed, ranks)
+        history, all_listeners = events.History(), [*all_ranks.agreeing(listening)]
+        if self.verbose and all_ranks.first:
+            all_listeners.append(events.Progress())
+        with events.closing(all_listeners):
+            result = run(job, history, all_listeners, writer, ranks)
+        # Set attributes last: a fit that fails or is interrupted leaves the old model unchanged.
+        self._keep(job.plan, *result, history.as_columns())
         return self
 
     def plan(self, X: Any, y: Any = None) -> PicturePlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; nothing is fitted."""
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing."""
         seed = Seed.of(self.random_state)
         return prepare(self._parameters(), self._read(X, y, Ranks()), seed, None).plan
 
@@ -205,10 +205,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         y: np.ndarray | None,
         history: dict[str, list[Any]],
     ) -> None:
-        """What was learned replaces what was there."""
+        """Replace the fitted attributes."""
         self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer the model of a file
-        self.schedule_ = list(fitted.walk.stages)
+        self.__dict__.pop("_file", None)  # no longer a loaded model
+        self.schedule_ = list(fitted.levels.stages)
         self.particles_, self.particle_conditions_ = particles, y
         self.__dict__.pop("classes_", None)
         if fitted.condition is not None and not fitted.condition.hidden:
@@ -226,19 +226,20 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         n_samples : int
         y : one label for all, one per sample, an (n_samples, C) array of class weights, or None
             for labels in the data's proportions
-        random_state : int, RandomState, Generator or None (anew on every call)
-        return_y : also return the labels of the samples, or None if there are none
+        random_state : int, RandomState, Generator or None (new samples on every call)
+        return_y : also return the labels of the samples
 
         Returns
         -------
-        pictures like those fitted; with `return_y` a pair of these and their labels
+        pictures of the shape and type of X; with `return_y`, a pair: the pictures and their labels
+        (None if there are none)
         """
         fitted = self._with_maps()
-        if fitted.walk.known is not None:
-            raise ValueError("this model completes pictures (observed=…); call inpaint(pictures)")
+        if fitted.levels.known is not None:
+            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         n, seed = int(n_samples), Seed.of(random_state)
-        fitted.check_memory(n)  # before so many codes are made
+        fitted.check_memory(n)  # before codes are allocated
         codes = fitted.codes_for(n, y, seed)
         pictures = fitted.samples(n, codes, seed)
         if not return_y:
@@ -248,24 +249,28 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return pictures, condition.decode(codes) if condition and codes is not None and named else None
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sliced Wasserstein distance between fresh samples and pictures: more is better.
+        """Minus the sliced Wasserstein distance between fresh samples and pictures: higher is better.
 
-        −SW₂ over 100 random directions of the pixels in [−1, 1]. With y, samples take the pictures' own
-        labels, and pictures of a class are compared with samples of that class. Give held-out pictures:
-        of those that were fitted the best copy would win. It is a rough judge of pictures;
-        `sliceflow.metrics` has finer ones. `GridSearchCV` and `cross_val_score` use it.
+        −SW₂ over 100 random directions of the pixels in [−1, 1]. With y, samples take the pictures'
+        labels, and pictures of a class are compared with samples of that class. Pass held-out pictures:
+        on the fitted ones the model that copies best would win. The score is rough for pictures;
+        `sliceflow.metrics` has better ones. `GridSearchCV` and `cross_val_score` use it.
         """
         fitted = self._with_maps()
-        if fitted.walk.known is not None:
-            raise ValueError("this model completes pictures (observed=…), which score does not judge")
+        if fitted.levels.known is not None:
+            raise ValueError(
+                "this model completes pictures (observed=…); score cannot rate completions"
+            )
         layout, seed = fitted.layout, Seed.of(self.random_state).child("score")
         raw, codes = layout.read(X), None
         n = raw.shape[1]
         if fitted.condition is not None and not fitted.condition.hidden and y is not None:
             codes = fitted.condition.encode(conditions.as_array(y))
             if len(codes) != n:
-                raise ValueError(f"X has {n} pictures but y has {len(codes)}; pass one label a picture")
-        times = -(-_SCORED // n)
+                raise ValueError(
+                    f"X has {n} pictures but y has {len(codes)}; pass one label per picture"
+                )
+        times = -(-_MIN_SCORED // n)
         codes_of = codes.repeat(times) if codes is not None else fitted.codes_for(times * n, None, seed)
         drawn = layout.read(fitted.samples(times * n, codes_of, seed))
         rows, fresh = (layout.encode(t, Seed(0), dequantize=False) for t in (raw, drawn))
@@ -273,21 +278,23 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return -rule.distance(fresh)
 
     def inpaint(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Any:
-        """Complete pictures of which only the `observed` pixels are known.
+        """Complete pictures from their `observed` pixels.
 
         Parameters
         ----------
-        X : pictures as fitted; their unobserved pixels are ignored, and may be masked (`numpy.ma`)
-        n_samples : completions of each
+        X : pictures as in `fit`; unobserved pixels are ignored and may be masked (`numpy.ma`)
+        n_samples : completions per picture
 
         Returns
         -------
-        (n, n_samples, h, w[, c]); observed pixels are the given ones, bit for bit
+        (n, n_samples, h, w[, c]); observed pixels equal those of X, bit for bit
         """
         fitted = self._with_maps()
         where = fitted.observed
         if where is None:
-            raise ValueError("the model was fitted without observed=; nothing tells what to complete")
+            raise ValueError(
+                "the model was fitted without observed=, so inpaint has no mask; fit with observed="
+            )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         if isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == where.shape:
             hidden = np.ma.getmaskarray(X)
@@ -296,7 +303,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return fitted.completions(X, where, n_samples, Seed.of(random_state))
 
     def stages(self, height: int, width: int) -> list[schedules.PictureStage]:
-        """The stages that pictures of this size go through; nothing needs to be fitted."""
+        """The stages for pictures of this size; can be called before `fit`."""
         layout = Layout(height, width, None, "uint8", 256)
         return stages_of(self._resolved(), layout)
 
@@ -309,7 +316,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return self._fitted.observed
 
     def _with_maps(self) -> FittedPictures:
-        """The fitted state, if there are maps in it."""
+        """The fitted state; raises an error if it has no maps."""
         check_is_fitted(self, "history_")
         self._fitted.check_model()
         return self._fitted
@@ -332,7 +339,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         flow = cls(**parameters)
         precision = flow._parameters()["options"].precision
         flow._fitted = fitted = saved.unpacked(header, tensors, device, allowed, precision)
-        layout, flow.schedule_ = fitted.layout, list(fitted.walk.stages)
+        layout, flow.schedule_ = fitted.layout, list(fitted.levels.stages)
         shape = (layout.height, layout.width) + ((layout.channels,) if layout.channels else ())
         restore_rest(flow, header, tensors, shape, layout.dtype)
         if layout.tensor and "particles_" in vars(flow):
@@ -340,13 +347,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return flow
 
     def use_precision(self, precision: str) -> Self:
-        """Sample in another precision than the model was fitted with."""
+        """Change the precision for sampling."""
         options = replace(self.options or PictureOptions(), precision=precision)
         options.check()
         self.set_params(options=options)
         operands = choose_operands(precision, self._fitted.device)
-        walk = replace(self._fitted.walk, precision=operands)
-        self._fitted = replace(self._fitted, walk=walk)
+        levels = replace(self._fitted.levels, precision=operands)
+        self._fitted = replace(self._fitted, levels=levels)
         return self
 
     def _parameters(self) -> dict[str, Any]:
@@ -354,11 +361,11 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return self._resolved()
 
     def _resolved(self) -> dict[str, Any]:
-        """The parameters, those of the preset among them."""
-        given: dict[str, Any] = self.get_params(deep=False)
+        """The parameters, including those of the preset."""
+        parameters: dict[str, Any] = self.get_params(deep=False)
         defaults = type(self)().get_params(deep=False)
         options = {"options": self.options or PictureOptions()}
-        return with_preset(self.preset, given | options, defaults, PICTURES)
+        return with_preset(self.preset, parameters | options, defaults, PICTURES)
 
 
 def _digest_of(mask: Tensor | None) -> str:

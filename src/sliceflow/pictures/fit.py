@@ -1,4 +1,4 @@
-"""A fit of pictures, from the pictures to a fitted flow: prepare, move the particles level by level."""
+"""The fit of pictures: prepare, then move the particles level by level."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import mask_of
 from sliceflow.pictures.plan import PicturePlan, choose_clusters, choose_patch_basis, make_plan
-from sliceflow.pictures.start import Asked, begin, particle_labels
+from sliceflow.pictures.start import ParticleLabels, begin, choose_labels
 from sliceflow.ranks import Ranks
 from sliceflow.storage.checkpoints import CheckpointWriter
 
@@ -26,25 +26,25 @@ __all__ = ["Job", "prepare", "run"]
 
 @dataclass(frozen=True)
 class Job:
-    """Pictures that are to be fitted, and the plan for it. Nothing has moved yet.
+    """The pictures to fit, and the plan of the fit. No particle has moved yet.
 
     Parameters
     ----------
-    plan : of the fit
-    data : the pictures, with their mirror images and clusters if these are wanted
-    asked : the particles' classes
-    mask : (d, 1) observed pixels; None without
-    seed : of all that is random
+    plan : the plan of the fit
+    data : the pictures, with mirror images and clusters if enabled
+    assigned : the particles' classes
+    mask : (d, 1) observed pixels, or None
+    seed : the seed of all random numbers
     """
 
     plan: PicturePlan
     data: PictureData
-    asked: Asked
+    assigned: ParticleLabels
     mask: Tensor | None
     seed: Seed
 
 
-class Done(NamedTuple):
+class FitResult(NamedTuple):
     """A fitted flow, the batched samples, and their labels."""
 
     fitted: FittedPictures
@@ -53,19 +53,19 @@ class Done(NamedTuple):
 
 
 def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks: Ranks | None) -> Job:
-    """The job of fitting the pictures; an error names what forbids it."""
-    together, options = ranks or Ranks(), parameters["options"]
+    """The job of fitting the pictures; raises an error if that is impossible."""
+    all_ranks, options = ranks or Ranks(), parameters["options"]
     if parameters["mirror"]:
         data = data.with_mirror_images()
     if data.condition is None and parameters["observed"] is None:
         k = choose_clusters(parameters, data.n, data.layout.shape)
         if k > 1:
-            data = data.clustered(k, seed.child("data"), options.upsampling, together)
+            data = data.clustered(k, seed.child("data"), options.upsampling, all_ranks)
     mask = None if parameters["observed"] is None else mask_of(parameters["observed"], data.layout)
     basis = choose_patch_basis(
-        parameters["patch_basis"], data.layout, data.raw, data.here, data.n, together
+        parameters["patch_basis"], data.layout, data.raw, data.own_numbers, data.n, all_ranks
     )
-    about: dict[str, Any] = dict(
+    common: dict[str, Any] = dict(
         layout=data.layout,
         n=data.n,
         condition=data.condition,
@@ -74,37 +74,45 @@ def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks:
         ranks=ranks,
     )
     n_here = data.raw.shape[1]
-    plan = make_plan(parameters, n_moved=None, here=None, **about) if ranks is None else None
+    plan = make_plan(parameters, n_moved=None, local_counts=None, **common) if ranks is None else None
     if plan is None:
         m = parameters["n_particles"] or 1
-        plan = make_plan(parameters, n_moved=None, here=(n_here, together.share(m).count), **about)
+        plan = make_plan(
+            parameters, n_moved=None, local_counts=(n_here, all_ranks.share(m).count), **common
+        )
     m, model = plan.n_particles, plan.n_knots > 0
-    need(m >= together.size, "n_particles", m, f"at least {together.size}, one per rank")
-    asked = particle_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
-    n_moved = asked.n_moved(m, model)
-    here = (n_here, together.share(n_moved).count)
-    return Job(make_plan(parameters, n_moved=n_moved, here=here, **about), data, asked, mask, seed)
+    need(m >= all_ranks.size, "n_particles", m, f"at least {all_ranks.size}, one per rank")
+    assigned = choose_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
+    n_moved = assigned.n_moved(m, model)
+    local_counts = (n_here, all_ranks.share(n_moved).count)
+    return Job(
+        make_plan(parameters, n_moved=n_moved, local_counts=local_counts, **common),
+        data,
+        assigned,
+        mask,
+        seed,
+    )
 
 
 def run(
     job: Job,
     history: events.History,
     listeners: Sequence[events.Listener],
-    keeper: CheckpointWriter | None,
+    writer: CheckpointWriter | None,
     ranks: Ranks | None,
-) -> Done:
-    """Do it."""
-    plan, seed, together = job.plan, job.seed, ranks or Ranks()
-    start = begin(plan, job.data, job.asked, job.mask, seed, ranks)
+) -> FitResult:
+    """Move the particles onto the pictures, level by level."""
+    plan, seed, all_ranks = job.plan, job.seed, ranks or Ranks()
+    start = begin(plan, job.data, job.assigned, job.mask, seed, ranks)
     data = replace(job.data, order=start.batches.order)
-    run, kept_up = Run(), nullcontext() if keeper is None else None
-    if keeper is not None:
-        kept_up = keeper.running(run, start.particles, history, None, start.share.first)  # type: ignore[assignment]
-    assert kept_up is not None
-    with kept_up:
-        model = start.walk.simulate(
+    run = Run()
+    checkpointing: Any = nullcontext()
+    if writer is not None:
+        checkpointing = writer.running(run, start.particles, history, None, start.share.first)
+    with checkpointing:
+        model = start.levels.simulate(
             start.particles,
-            _seen(data, plan, seed),
+            _data_of_stages(data, plan, seed),
             start.transport,
             start.noise,
             plan.n_knots,
@@ -113,16 +121,18 @@ def run(
             run,
         )
     fitted = FittedPictures(
-        start.walk, model, data.condition, data.codes, data.place.total, data.device, job.mask
+        start.levels, model, data.condition, data.codes, data.place.total, data.device, job.mask
     )
-    y, rows = None, job.asked.rows
+    y, rows = None, job.assigned.rows
     if data.names is not None and rows is not None:
         y = data.names[rows[start.kept.slice].cpu().numpy()]
-    return Done(fitted, data.layout.write(start.given_back(together)), y)
+    return FitResult(fitted, data.layout.write(start.kept_pixels(all_ranks)), y)
 
 
-def _seen(data: PictureData, plan: PicturePlan, seed: Seed) -> Callable[[int], Cloud | Redrawn]:
-    """The data of every stage; dequantisation noise is drawn for the stage, or for each step."""
+def _data_of_stages(
+    data: PictureData, plan: PicturePlan, seed: Seed
+) -> Callable[[int], Cloud | Redrawn]:
+    """The data of each stage. Dequantisation noise is drawn per stage or per step."""
 
     def at(*place: int) -> Cloud:
         return data.cloud(seed.child("data", *place), plan.dequantize, plan.apart)

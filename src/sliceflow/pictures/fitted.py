@@ -1,4 +1,4 @@
-"""A fitted flow of pictures: what is learned, and how samples and completions are drawn from it."""
+"""A fitted flow of pictures, and how to draw samples and completions from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout, as_array
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 
 __all__ = ["FittedPictures"]
 
@@ -26,20 +26,20 @@ _CHUNK = 1 << 13  # offline samples per pass
 
 @dataclass(frozen=True)
 class FittedPictures:
-    """All that a fit has learned.
+    """The state of a fitted estimator.
 
     Parameters
     ----------
-    walk : the stages
+    levels : the flow through the levels of the pyramid
     model : the steps of each stage
-    condition : classes, or clusters; None without
-    codes : of the data
-    n_rows : pictures that were given; None where a file does not say
-    device : where samples are drawn
-    mask : (d, 1) observed pixels; None without
+    condition : classes or clusters; None without
+    codes : the data's classes
+    n_rows : number of pictures given to `fit`; None if a model file does not store it
+    device : device that draws the samples
+    mask : (d, 1) observed pixels, or None
     """
 
-    walk: Walk
+    levels: LevelFlow
     model: list[list[Step]]
     condition: conditions.Labels | None
     codes: Tensor | None
@@ -49,11 +49,11 @@ class FittedPictures:
 
     @property
     def layout(self) -> Layout:
-        return self.walk.layout
+        return self.levels.layout
 
     @property
     def observed(self) -> np.ndarray | None:
-        """(h, w) booleans, True where a pixel is known: known in one channel, known in all."""
+        """(h, w) booleans, True where a pixel is known, in all channels."""
         return None if self.mask is None else self.mask.view(*self.layout.shape)[0].numpy()
 
     @property
@@ -63,48 +63,50 @@ class FittedPictures:
 
     @property
     def rows_of_a_map(self) -> int | None:
-        """How many pictures the maps were fitted to; of the smallest class, if these have their own."""
-        if self.codes is None or not self.walk.apart:
+        """Number of pictures per map; with separate maps, that of the smallest class."""
+        if self.codes is None or not self.levels.apart:
             return self.n_rows
         counts = torch.bincount(self.codes)
         return int(counts[counts > 0].min())
 
     def check_model(self) -> None:
-        """Refuse a model without maps."""
+        """Raise a ValueError if the model has no maps."""
         if not self.model[0]:
-            raise ValueError("the model was fitted with n_knots=0, which keeps no maps; fit it again")
+            raise ValueError(
+                "the model was fitted with n_knots=0, which keeps no maps; fit again with n_knots > 0"
+            )
 
     def codes_for(self, n: int, y: Any, seed: Seed) -> Tensor | None:
-        """The classes of n samples: the user's y, or the data's proportions for None."""
+        """The encoded classes of n samples; None takes the data's proportions."""
         condition, codes = self.condition, self.codes
         if (condition is None or condition.hidden) and y is not None:
-            raise ValueError("y was given but the model was fitted without labels; leave y out")
+            raise ValueError("y was given but the model was fitted without labels; omit y")
         if condition is None or codes is None:
             return None
         if y is None:
             return codes[conditions.proportional(codes, n, seed.child("conditions"))]
-        wanted = condition.encode(conditions.repeated(condition, y, n))
-        if len(wanted) != n:
+        requested = condition.encode(conditions.repeated(condition, y, n))
+        if len(requested) != n:
             raise ValueError(
-                f"y has {len(wanted)} labels but n_samples={n}; pass one label, or one per sample"
+                f"y has {len(requested)} labels but n_samples={n}; pass one label, or one per sample"
             )
-        return wanted
+        return requested
 
     @releasing()
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n pictures with these codes."""
         self.check_memory(n)
-        out, chunk, write = [], self._chunk(), self.walk.layout.write
+        out, chunk, write = [], self._chunk(), self.levels.layout.write
         for first in range(0, n, chunk):
             count = min(chunk, n - first)
             y = None if codes is None else codes[first : first + count].to(self.device)
             out.append(write(self.moved(seed, first, count, y)))
-        return _joined(out)
+        return _concatenated(out)
 
     @releasing()
     def completions(self, pictures: Any, where: np.ndarray, n_samples: int, seed: Seed) -> Any:
-        """`n_samples` of each picture, of which the pixels `where` (h, w) are kept."""
-        layout = self.walk.layout
+        """`n_samples` completions per picture; keeps the pixels `where` (h, w)."""
+        layout = self.levels.layout
         raw = layout.read(pictures, self.device)
         n, out, chunk = raw.shape[1] * n_samples, [], self._chunk()
         self.check_memory(n)
@@ -114,42 +116,42 @@ class FittedPictures:
             values = layout.encode(
                 raw[:, columns],
                 seed.child("observed", 0),
-                dequantize=self.walk.dequantize,
+                dequantize=self.levels.dequantize,
                 total=n,
                 runs=[part],
             )
             out.append(layout.write(self.moved(seed, first, len(columns), None, values)))
-        done = np.asarray(_joined(out))
-        # The values came back through rounding; the given ones are exact.
-        done[:, where] = as_array(pictures).astype(layout.dtype)[:, where].repeat(n_samples, 0)
-        done = done.reshape(raw.shape[1], n_samples, *done.shape[1:])
-        return torch.from_numpy(done) if layout.tensor else done
+        completed = np.asarray(_concatenated(out))
+        # Encoding rounds the values; copy the exact ones.
+        completed[:, where] = as_array(pictures).astype(layout.dtype)[:, where].repeat(n_samples, 0)
+        completed = completed.reshape(raw.shape[1], n_samples, *completed.shape[1:])
+        return torch.from_numpy(completed) if layout.tensor else completed
 
     def moved(
         self, seed: Seed, first: int, count: int, y: Tensor | None = None, values: Tensor | None = None
     ) -> Tensor:
-        """`count` particles from number `first` on, moved by the model: (d, count).
+        """Particles `first` to first + count, moved by the model: (d, count).
 
         Parameters
         ----------
         y : their codes
-        values : (d, count), of which they take the observed pixels
+        values : (d, count), the source of their observed pixels
         """
         noise = Noise(seed.child("particles"), first)
-        x = torch.empty(self.walk.layout.dimension, count, dtype=torch.float32, device=self.device)
-        noise.child("start").fill(x).mul_(self.walk.start_noise)
-        if values is not None and self.walk.known is not None:
-            x = torch.where(self.walk.known, values, x)
+        x = torch.empty(self.levels.layout.dimension, count, dtype=torch.float32, device=self.device)
+        noise.child("start").fill(x).mul_(self.levels.start_noise)
+        if values is not None and self.levels.known is not None:
+            x = torch.where(self.levels.known, values, x)
         cloud, place = Cloud(x, y), None
-        if self.walk.apart and y is not None and y.dim() == 1:
-            y, order, place, runs = sort_by_class(y, self.walk.apart)
+        if self.levels.apart and y is not None and y.dim() == 1:
+            y, order, place, runs = sort_by_class(y, self.levels.apart)
             cloud = Cloud(x[:, order], y, runs)
-        self.walk.replay(cloud, self.model, noise)
+        self.levels.replay(cloud, self.model, noise)
         return cloud.x if place is None else cloud.x[:, place]
 
     def check_memory(self, n: int) -> None:
-        """Refuse more pictures than can be had: n of them twice, as they are joined, and codes."""
-        layout, moved = self.walk.layout, min(n, self._chunk())
+        """Check memory for n pictures, twice because chunks are concatenated, and their codes."""
+        layout, moved = self.levels.layout, min(n, self._chunk())
         need_memory(
             n * (2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64)
             + 4 * 4 * moved * layout.dimension,
@@ -159,14 +161,14 @@ class FittedPictures:
         )
 
     def _chunk(self) -> int:
-        """Samples per pass: more on a GPU, which takes as long for a step of few as of many."""
+        """Samples per pass: more on a GPU, where a small step takes as long as a large one."""
         if self.device.type == "cpu":
             return _CHUNK
-        return max(_CHUNK, min(1 << 16, (1 << 26) // self.walk.layout.dimension))
+        return max(_CHUNK, min(1 << 16, (1 << 26) // self.levels.layout.dimension))
 
 
-def _joined(chunks: list[Any]) -> Any:
-    """Pictures of all chunks, arrays or tensors as they are."""
+def _concatenated(chunks: list[Any]) -> Any:
+    """Pictures of all chunks, as an array or tensor like the chunks."""
     if len(chunks) == 1:
         return chunks[0]
     return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)

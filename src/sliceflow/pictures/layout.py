@@ -1,4 +1,4 @@
-"""Pictures as the engine wants them, and back: layout, values, mirror images, masks. No flow here.
+"""Conversion between the user's pictures and the engine's: layout, values, mirror images, masks.
 
 Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 0..n_pixel_values-1 are
 *dequantised*, (v + u)·2/n_pixel_values − 1 with u uniform in (0, 1); floats in [0, 1] become 2v − 1.
@@ -22,7 +22,7 @@ __all__ = ["MASKS", "Layout", "as_array", "mask_of"]
 
 @dataclass(frozen=True)
 class Layout:
-    """What the user's pictures look like: enough to read more of them and to write samples."""
+    """Shape and dtype of the user's pictures: enough to read others and to write samples."""
 
     height: int
     width: int
@@ -33,14 +33,16 @@ class Layout:
 
     @classmethod
     def of(cls, images: Any, n_pixel_values: int) -> Layout:
-        """The layout of `images`; a ValueError names what is wrong with them."""
+        """The layout of `images`; raises a ValueError if they are not valid."""
         array = as_array(images)
         if array.ndim not in (3, 4):
             raise ValueError(
                 f"pictures have shape {array.shape}; pass (n, h, w) or (n, h, w, c), all of one size"
             )
         if 0 in array.shape:
-            raise ValueError(f"pictures have shape {array.shape}: there is nothing to fit")
+            raise ValueError(
+                f"pictures have shape {array.shape}, which is empty; pass at least one picture"
+            )
         if array.ndim == 4 and array.shape[3] > 4 and array.shape[1] <= 4:
             raise ValueError(
                 f"pictures have shape {array.shape}, which looks like (n, c, h, w); "
@@ -50,7 +52,7 @@ class Layout:
         if array.dtype.kind not in "fiub":
             raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
         kind = None
-        if array.dtype.kind != "f":  # a sample beyond its type would wrap around
+        if array.dtype.kind != "f":  # a value above the type's maximum would wrap around
             kind = min(n_pixel_values, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
         layout = cls(
             array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
@@ -69,10 +71,10 @@ class Layout:
         return c * h * w
 
     def check(self, array: np.ndarray) -> None:
-        """Refuse pictures of another shape or with values out of range."""
-        wanted = (self.height, self.width) + ((self.channels,) if self.channels else ())
-        if array.shape[1:] != wanted:
-            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {wanted}")
+        """Raise a ValueError for pictures of another shape or with values out of range."""
+        expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
+        if array.shape[1:] != expected:
+            raise ValueError(f"pictures are {array.shape[1:]} but the model was fitted on {expected}")
         if len(array) == 0:
             raise ValueError("there are no pictures; pass at least one")
         if (array.dtype.kind == "f") != (self.n_pixel_values is None):
@@ -86,21 +88,23 @@ class Layout:
         if self.n_pixel_values is None:
             if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
                 raise ValueError(
-                    f"float pictures must lie in [0, 1] but reach from {low:.6g} to {high:.6g}; "
+                    f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}; "
                     "divide by the largest value, or pass integers with n_pixel_values="
                 )
         elif low < 0 or high >= self.n_pixel_values:
             raise ValueError(
-                f"integer pictures must lie in 0..{self.n_pixel_values - 1} but reach from {low} to "
+                f"integer pictures must be in 0..{self.n_pixel_values - 1} but range from {low} to "
                 f"{high}; "
                 "set n_pixel_values= to one more than the largest possible value"
             )
 
     def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
-        """The pictures as stored: columns (C·H·W, n) of raw values, on `device`."""
+        """The raw values as columns (C·H·W, n), on `device`."""
         array = as_array(images)
         self.check(array)
-        tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch warns of others
+        tensor = torch.from_numpy(
+            np.require(array, requirements=["C", "W"])
+        )  # torch warns about other layouts
         if self.n_pixel_values is not None and tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.uint8 if self.n_pixel_values <= 256 else torch.int32)
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
@@ -118,51 +122,51 @@ class Layout:
     ) -> Tensor:
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
-        A picture's noise depends on its place among the columns, or on its name (n,) if it has one.
-        Where the columns are `runs` of neighbours out of `total`, places are those among all of these.
+        A picture's noise depends on its column number, or on its entry in `names` (n,). If the columns
+        are only the slices `runs` of `total` columns, numbers count all of these.
         """
         x = raw.to(torch.float32)
         if self.n_pixel_values is None:
             return 2 * x - 1
         if dequantize:
             if names is None:
-                # One row of numbers per pixel: their layout is the pictures' own, no transposition.
+                # One row of numbers per pixel, as the pictures are stored: no transposition.
                 d, n = len(raw), raw.shape[1] if total is None else total
                 kind: Any = dict(dtype=torch.float32, device=raw.device)
                 parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
                 u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             else:
                 u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
-            x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # or v + u would round up to v + 1
+            x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # else v + u could round up to v + 1
         else:
             x += 0.5
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
     def write(self, x: Tensor) -> Any:
-        """Columns of values to pictures in the user's own dtype and layout."""
+        """Columns of values to pictures in the user's dtype and layout."""
         c, h, w = self.shape
         n = x.shape[1]
-        need_finite(x, "take amplifier and start_noise nearer to their defaults")
+        need_finite(x, "use an amplifier and start_noise closer to the defaults")
         if self.n_pixel_values is None:
             x = ((x + 1) / 2).clamp(0, 1)
         else:
             x = ((x + 1) * (self.n_pixel_values / 2)).floor_().clamp_(0, self.n_pixel_values - 1)
             x = x.to(
                 torch.uint8 if self.n_pixel_values <= 256 else torch.int32
-            )  # a quarter of the way to go
+            )  # less to transpose and copy
         array = x.view(c, h, w, n).permute(3, 1, 2, 0).contiguous().cpu().numpy()
         array = array.astype(self.dtype, copy=False)
         array = array if self.channels else array[..., 0]
         return torch.from_numpy(array) if self.tensor else array
 
     def mirrored(self, raw: Tensor) -> Tensor:
-        """The pictures followed by their mirror images, left for right."""
+        """The pictures followed by their mirror images, flipped left to right."""
         flipped = raw.view(*self.shape, -1).flip(2).reshape(raw.shape)
         return torch.cat((raw, flipped), dim=1)
 
 
 def _merged(runs: Sequence[slice]) -> list[slice]:
-    """The same columns, in as few runs as possible."""
+    """The same columns, with adjacent slices merged."""
     out = [runs[0]]
     for run in runs[1:]:
         if run.start == out[-1].stop:
@@ -173,14 +177,14 @@ def _merged(runs: Sequence[slice]) -> list[slice]:
 
 
 def as_array(images: Any) -> np.ndarray:
-    """Pictures of any kind as an array, in the machine's own order of bytes."""
+    """Pictures of any type as an array, in native byte order."""
     images = unmasked(from_tensor(images), "the pictures")
     try:
         array: np.ndarray = np.asarray(images)
-        own = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
-        return array.astype(own, copy=False)
+        native = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        return array.astype(native, copy=False)
     except ValueError as error:
-        raise ValueError("pictures are of mixed sizes; bring them to one size first") from error
+        raise ValueError("pictures have different sizes; resize them to one size first") from error
 
 
 def _half(h: int, w: int, side: str) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""The walk of the particles through the levels of a pyramid: the engine, stage by stage.
+"""The flow of pictures through the levels of a pyramid, stage by stage.
 
-Each stage runs `flow` with local frames (`local`) in its level's subspace (`pyramid`).
+Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its level (`pyramid`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "Painted", "Walk"]
+__all__ = ["PATCH_BASES", "LevelFlow", "Painted"]
 
-PATCH_BASES = ("pixels", "cosines", "random")  # the last: no tiles but the paper's random patches
+PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 
 
 @dataclass(frozen=True)
-class Walk:
-    """The way of the particles through the levels of a pyramid, shared by fitting and sampling.
+class LevelFlow:
+    """A flow through the levels of a pyramid, for fitting and sampling.
 
-    A level runs on its coefficients alone and is painted back once, when its stage is done. Where
-    pixels are observed that cannot be: every step is painted, and the observed pixels masked.
+    A stage moves the coefficients of its level; at its end the change is upsampled and added to the
+    pixels. With observed pixels, every step is upsampled instead, and the observed pixels are masked.
 
-    With ``patch_basis="random"`` every step has H = `n_directions` of the paper's random patches, in
-    the particles' own precision, and η = min(d, H), d being the dimension of the level. The paper has
-    H > d on MNIST and CIFAR-10. With fewer directions η = d diverges: near the data the errors of a
-    step grow by d/H in mean square. The authors' script has the same bound.
+    With ``patch_basis="random"`` each step has H = `n_directions` of the paper's random patches, in the
+    particles' precision, and η = min(d, H), where d is the dimension of the level. The paper has H > d
+    on MNIST and CIFAR-10. With fewer directions η = d diverges: near the data the mean squared errors
+    grow by d/H in each step. The authors' script has the same bound.
     """
 
     layout: Layout
@@ -62,11 +62,11 @@ class Walk:
 
     @property
     def apart(self) -> int:
-        """How many classes have maps of their own; 0 where all share them."""
+        """The number of classes with separate maps; 0 if all classes share maps."""
         return self.n_conditions if math.isinf(self.amplifier) else 0
 
     def directions(self, i: int) -> Tiles | RandomPatches:
-        """The kind of frame that the steps of stage i have, on the coefficients of its level."""
+        """The frames of stage i, on the coefficients of its level."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         if self.patch_basis == "random":
             place = (h, w), self.upsampling
@@ -74,7 +74,7 @@ class Walk:
         return Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines")
 
     def _step_size(self, i: int) -> float:
-        """In units of the frame's own: 1 for tiles, min(1, H/d) for random patches."""
+        """The step size of stage i: 1 for tiles, min(1, H/d) for random patches."""
         if self.patch_basis != "random":
             return 1.0
         return min(
@@ -82,12 +82,12 @@ class Walk:
         )
 
     def engine(self, i: int) -> tuple[Flow, Subspace]:
-        """The flow of stage i, and the subspace it runs in."""
+        """The flow of stage i, and its subspace."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
         directions = self.directions(i)
         last = i == len(self.stages) - 1
-        # Pixels are in [−1, 1], and a tile has its share of them; a little more, for Lanczos' sake.
+        # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
         stage = schedule.Stage(
             level.name,
@@ -108,17 +108,17 @@ class Walk:
         return flow, subspace
 
     def _levels(self, particles: Cloud, first: int = 0) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
-        """Each stage with the cloud that it moves; painted back, and clipped, when it is done."""
+        """Each stage with the cloud to move. After a stage, adds the change to the pixels and clips."""
         for i in range(first, len(self.stages)):
             flow, subspace = self.engine(i)
-            if self.known is not None or subspace.whole:
+            if self.known is not None or subspace.is_full_resolution:
                 yield i, flow, subspace, particles
             else:
                 before = subspace.down(particles.x)
                 cloud = replace(particles, x=before.clone())
                 yield i, flow, subspace, cloud
                 particles.x += subspace.up(cloud.x - before)
-            if self.clip and subspace.whole:
+            if self.clip and subspace.is_full_resolution:
                 particles.x.clamp_(-1, 1)
 
     def simulate(
@@ -132,11 +132,9 @@ class Walk:
         batches: MiniBatches,
         run: Run | None = None,
     ) -> list[list[Step]]:
-        """Move particles onto the data, `data(i)` being what is known of it at stage i.
+        """Move particles onto the data, and return the model of each stage.
 
-        Gives the model per stage.
-
-        `run` is where to go on, with particles that stand there.
+        `data(i)` is the data of stage i. `run` resumes a fit; `particles` must be at its position.
         """
         run = run or Run()
         run.model += [[] for _ in self.stages[len(run.model) :]]
@@ -144,7 +142,7 @@ class Walk:
         began = events.now() - run.seconds
         for i, flow, subspace, cloud in self._levels(particles, run.stage):
             target = data(i)
-            if self.known is None and not subspace.whole:
+            if self.known is None and not subspace.is_full_resolution:
                 target = _lowered(target, subspace)
             if run.level is not None:
                 cloud.x.copy_(run.level)
@@ -152,14 +150,14 @@ class Walk:
             before, spared = run.done - run.step, run.spared
 
             def relay(event: events.Event, i: int = i) -> bool:
-                whole = replace(
+                overall = replace(
                     event,
                     stage_index=i,
                     steps_done=run.done + 1,
                     steps_total=total - run.spared,
                     seconds=events.now() - began,
                 )
-                return events.tell(listeners, whole)
+                return events.tell(listeners, overall)
 
             def after(
                 i: int = i, inside: Run = inside, cloud: Cloud = cloud, spared: int = spared
@@ -181,18 +179,18 @@ class Walk:
                 batches=batches.after(before),
                 run=inside,
             )
-            inside.after = Run().after  # its own holds the level's particles, and itself: never freed
+            inside.after = Run().after  # break the reference cycle, or the cloud is never freed
             run.stage, run.step, run.level = i + 1, 0, None
         return run.model
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
-        """Move fresh particles by a model."""
+        """Move fresh particles with a model."""
         for i, flow, _, cloud in self._levels(particles):
             replay(flow, model[i], cloud, noise)
 
 
 def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Redrawn | Counted:
-    """The data's coefficients; counts are of coefficients already."""
+    """The coefficients of the data; counts are of coefficients already."""
     if isinstance(data, Cloud):
         return replace(data, x=subspace.down(data.x))
     if isinstance(data, Redrawn):
@@ -203,7 +201,7 @@ def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Red
 
 @dataclass(frozen=True)
 class Painted:
-    """Frames of a pyramid level, seen from the pixels, of which those `known` (d, 1) never move."""
+    """Frames of a pyramid level that act on pixels. The `known` pixels (d, 1) never move."""
 
     subspace: Subspace
     directions: Tiles | RandomPatches
@@ -224,7 +222,7 @@ class Painted:
 
 @dataclass(frozen=True)
 class PaintedFrame:
-    """One step's frame of `Painted`: project through `down`, lift through `up`."""
+    """The frame of one step of `Painted`: projects through `down`, lifts through `up`."""
 
     subspace: Subspace
     inner: AnyFrame

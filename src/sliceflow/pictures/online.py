@@ -1,4 +1,4 @@
-"""The pictures of an `ImageFlow` that grows; the noise of a pixel depends on what the picture shows."""
+"""`partial_fit` and `forget` for pictures. A picture's content determines its dequantisation noise."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
-from sliceflow.online.counts import REACH, Ledger, Place, whole
-from sliceflow.online.first import First
-from sliceflow.online.growing import check_classes, resumed
-from sliceflow.online.rows import Before, Given, Online, Refreshed, fixed, histogram_bins
+from sliceflow.online.counts import REACH, CountedStage, Ledger, to_grid
+from sliceflow.online.first import FirstRows
+from sliceflow.online.growing import check_classes, resume_run
+from sliceflow.online.rows import Online, PreviousRefresh, Refreshed, RowBatch, fixed, histogram_bins
 from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import PicturePlan, make_plan, patch_basis_for, pixels_between, stages_of
 from sliceflow.pictures.pyramid import Subspace, basis
@@ -34,7 +34,7 @@ from sliceflow.pictures.tiles import TileFrame, Tiles
 
 __all__ = ["PicturesOnline"]
 
-_NARROW = 2.0**7  # by which the first bins of cosines are narrower
+_NARROW = 2.0**7  # for cosines, the first bins are narrower by this factor
 
 _FIXED = (
     "schedule", "quality", "n_pixel_values", "mirror", "device", "random_state", "observed",
@@ -44,8 +44,8 @@ _FIXED = (
 
 
 @dataclass(frozen=True)
-class LevelPlace(Place):
-    """A stage whose pictures are counted, in its subspace."""
+class CountedLevel(CountedStage):
+    """A stage whose pictures are counted, in the subspace of its level."""
 
     subspace: Subspace
 
@@ -64,50 +64,50 @@ class LevelPlace(Place):
         return kind
 
     def down(self, x: Tensor) -> Tensor:
-        space, x, n = self.subspace, whole(x), x.shape[1]
-        if space.whole:
+        space, x, n = self.subspace, to_grid(x), x.shape[1]
+        if space.is_full_resolution:
             return x
-        rows = whole(basis(space.height, space.h, space.upsampling)).to(x.device)
-        columns = whole(basis(space.width, space.w, space.upsampling)).to(x.device)
+        rows = to_grid(basis(space.height, space.h, space.upsampling)).to(x.device)
+        columns = to_grid(basis(space.width, space.w, space.upsampling)).to(x.device)
         image = x.reshape(space.channels, space.height, space.width * n)
-        image = whole(torch.matmul(rows.T, image)).view(-1, space.width, n)
-        return whole(torch.matmul(columns.T, image)).view(-1, n)
+        image = to_grid(torch.matmul(rows.T, image)).view(-1, space.width, n)
+        return to_grid(torch.matmul(columns.T, image)).view(-1, n)
 
     def project(self, frame: AnyFrame, x: Tensor) -> Tensor:
         assert isinstance(frame, TileFrame)
-        z: Tensor = kernels.for_tensor(x).project_tiles(x, whole(frame.theta), frame.geometry)
+        z: Tensor = kernels.for_tensor(x).project_tiles(x, to_grid(frame.theta), frame.geometry)
         return z  # exact: x is float64
 
     def reach(self, frame: AnyFrame, x: Tensor) -> Tensor:
-        """How far the first bins reach on either side of 0, for x (d, n): (h,).
+        """The range of the first bins on either side of 0, for x (d, n): (h,).
 
-        Pixels in [−1, 1] are of length √d at most, as standardised rows are. They cannot be further out
-        than the sum of a direction's coefficients. Cosines see some frequencies far out and others
-        hardly at all: their bins begin narrow and become as wide as they have to.
+        Pixels in [−1, 1] have length √d at most, like standardised rows. A projection is at most the
+        sum of its direction's absolute coefficients. Projections on cosines have very different
+        scales, so their bins start narrow and widen as needed.
         """
         assert isinstance(frame, TileFrame)
         space, k, h = self.subspace, frame.geometry.side, frame.n_directions
         half = torch.full((h,), REACH, dtype=torch.float64, device=x.device)
-        sums = whole(frame.theta[:k, :k]).abs().sum(1).repeat(h // k)
+        sums = to_grid(frame.theta[:k, :k]).abs().sum(1).repeat(h // k)
         largest = math.prod(
             float(basis(full, small, space.upsampling).abs().sum(0).max())
             for full, small in ((space.height, space.h), (space.width, space.w))
         )
         if self._tiles.cosines:
             half = half / _NARROW
-        # A little more: the largest pixel must not lie on the last edge.
+        # 1 % more, so that the largest pixel does not fall on the last edge.
         return torch.minimum(half * space.scale(), sums * (largest * 1.01))
 
 
 @dataclass(frozen=True)
-class FirstPictures(First):
-    """The first pictures, where they choose the directions.
+class FirstPictures(FirstRows):
+    """The first pictures, if they choose the patch basis.
 
     Parameters
     ----------
-    layout : of the pictures
-    between, pixels : how many of their pixels are neither dark nor bright, and how many they have
-    patch_basis : that were chosen
+    layout : the pictures' layout
+    between, pixels : number of pixels that are neither dark nor bright, and of all pixels
+    patch_basis : the chosen basis
     """
 
     layout: Layout
@@ -127,35 +127,34 @@ class FirstPictures(First):
 
 @dataclass
 class PicturesOnline(Online):
-    """What an `ImageFlow` keeps.
+    """The counts of an `ImageFlow`.
 
     Parameters
     ----------
-    layout : of the pictures
-    walk : the stages, without conditions; its directions are "auto" while they are not decided
+    layout : the pictures' layout
+    levels : the stages, without conditions; `patch_basis` is "auto" until the first pictures decide it
     """
 
     layout: Layout = field(kw_only=True)
-    walk: Walk = field(kw_only=True)
+    levels: LevelFlow = field(kw_only=True)
 
     @classmethod
     def begin(cls, parameters: Mapping[str, Any], X: Any) -> PicturesOnline:
-        """Nothing counted yet; the pictures show their layout."""
+        """Empty counts for pictures like X."""
         if parameters["observed"] is not None:
             raise ValueError(
-                "observed pixels are taken from the pictures themselves, which partial_fit does not "
-                "keep; use fit, or observed=None"
+                "observed pixels come from the pictures, but partial_fit keeps only counts; "
+                "use fit, or observed=None"
             )
         if parameters["patch_basis"] == "random":
             raise ValueError(
-                "patch_basis='random' cannot be counted; partial_fit takes 'auto', 'pixels' or "
-                "'cosines'"
+                "partial_fit does not support patch_basis='random'; use 'auto', 'pixels' or 'cosines'"
             )
         n_bins = histogram_bins(parameters["transport"], 256)
         layout = Layout.of(X, parameters["n_pixel_values"])
         device, seed = resolve_device(parameters["device"]), Seed.of(parameters["random_state"])
         options: PictureOptions = parameters["options"]
-        walk = Walk(
+        levels = LevelFlow(
             layout,
             stages_of(parameters, layout),
             seed.child("flow"),
@@ -169,29 +168,29 @@ class PicturesOnline(Online):
             start_noise=float(options.start_noise),
             taper=options.taper,
             budget=projection_budget(device),
-            precision=None,  # whatever it is for the particles
+            precision=None,  # counting does not use it
         )
         return cls(
-            Ledger(_places(walk), layout.dimension, n_bins),
+            Ledger(_counted_levels(levels), layout.dimension, n_bins),
             seed,
             device,
             fixed(parameters, _FIXED),
             2 if parameters["mirror"] else 1,
             waiting={} if parameters["patch_basis"] == "auto" else None,
             layout=layout,
-            walk=walk,
+            levels=levels,
         )
 
     def read(self, X: Any) -> np.ndarray:
         return self.layout.read(X).T.contiguous().numpy()
 
-    def decided(self, given: Given) -> Self:
-        names = {label: Counter(given.names[of]) for label, of in given.groups}
-        between, pixels = pixels_between(self.layout, torch.from_numpy(given.rows)), given.rows.size
+    def decided(self, batch: RowBatch) -> Self:
+        names = {label: Counter(batch.names[of]) for label, of in batch.groups}
+        between, pixels = pixels_between(self.layout, torch.from_numpy(batch.rows)), batch.rows.size
         first = FirstPictures(names, self.layout, between, pixels, patch_basis_for(between, pixels))
-        walk = replace(self.walk, patch_basis=first.patch_basis)
-        ledger = replace(self.ledger, places=_places(walk), tallies={}, rows={})
-        return replace(self, waiting=None, first=first, walk=walk, ledger=ledger)
+        levels = replace(self.levels, patch_basis=first.patch_basis)
+        ledger = replace(self.ledger, places=_counted_levels(levels), tallies={}, rows={})
+        return replace(self, waiting=None, first=first, levels=levels, ledger=ledger)
 
     def columns(self, rows: np.ndarray) -> Tensor:
         raw = torch.from_numpy(rows).to(self.device).T.contiguous()
@@ -199,7 +198,7 @@ class PicturesOnline(Online):
 
     def values(self, columns: Tensor, names: Tensor, place: int) -> Tensor:
         return self.layout.encode(
-            columns, self.seed.child("data", place), dequantize=self.walk.dequantize, names=names
+            columns, self.seed.child("data", place), dequantize=self.levels.dequantize, names=names
         )
 
     def check_memory(self, parameters: Mapping[str, Any], m: int) -> None:
@@ -214,7 +213,7 @@ class PicturesOnline(Online):
             n=n,
             n_moved=None,
             condition=condition,
-            patch_basis=self.walk.patch_basis,
+            patch_basis=self.levels.patch_basis,
             device=self.device,
             transport=transports.Histogram(self.ledger.n_bins, most=None),
         )
@@ -222,84 +221,84 @@ class PicturesOnline(Online):
     def refresh(
         self,
         parameters: Mapping[str, Any],
-        before: Before | None,
-        heard: list[events.Listener],
+        previous: PreviousRefresh | None,
+        listeners: list[events.Listener],
         history: events.History,
     ) -> Refreshed:
         condition, labels, codes = self.condition()
         plan = self._plan(parameters, self.times * len(codes), condition)
         m = plan.n_particles
-        walk = replace(
-            self.walk,
+        levels = replace(
+            self.levels,
             n_conditions=plan.n_conditions,
             amplifier=plan.amplifier,
             start_noise=plan.start_noise,
             clip=plan.clip,
             precision=plan.precision,
         )
-        d, own = self.layout.dimension, None if condition is None else codes
+        d, data_codes = self.layout.dimension, None if condition is None else codes
         particles, noise = self.particles(
-            d, torch.float32, m, own, plan.amplifier, walk.start_noise, model=plan.n_knots > 0
+            d, torch.float32, m, data_codes, plan.amplifier, levels.start_noise, model=plan.n_knots > 0
         )
         place = None
-        if walk.apart and particles.y is not None:
-            y, _, place, runs = sort_by_class(particles.y, walk.apart)
+        if levels.apart and particles.y is not None:
+            y, _, place, runs = sort_by_class(particles.y, levels.apart)
             particles = Cloud(particles.x, y, runs)
         run = Run()
-        if before is not None:
-            run = _resumed(walk, before, condition, particles, noise, history)
+        if previous is not None:
+            run = _resume(levels, previous, condition, particles, noise, history)
         data = [
-            self.mixture(i, labels, codes, particles, walk.engine(i)[0])
-            for i in range(len(walk.stages))
+            self.mixture(i, labels, codes, particles, levels.engine(i)[0])
+            for i in range(len(levels.stages))
         ]
-        model = walk.simulate(
+        model = levels.simulate(
             particles,
             data.__getitem__,
             transports.Histogram(data[0].n_bins),
             noise,
             plan.n_knots,
-            heard,
+            listeners,
             MiniBatches(),
             run,
         )
-        fitted = FittedPictures(walk, model, condition, own, len(codes), self.device)
+        fitted = FittedPictures(levels, model, condition, data_codes, len(codes), self.device)
         n_moved = particles.x.shape[1]
         particles = particles.part(slice(m) if place is None else place[:m])
-        kept = None
+        y_kept = None
         if condition is not None and particles.y is not None:
-            kept = condition.decode(particles.y)
-        return Refreshed(replace(plan, n_moved=n_moved), fitted, self.layout.write(particles.x), kept)
+            y_kept = condition.decode(particles.y)
+        return Refreshed(replace(plan, n_moved=n_moved), fitted, self.layout.write(particles.x), y_kept)
 
 
-def _resumed(
-    walk: Walk,
-    before: Before,
+def _resume(
+    levels: LevelFlow,
+    previous: PreviousRefresh,
     condition: conditions.Labels | None,
     particles: Cloud,
     noise: Noise,
     history: events.History,
 ) -> Run:
-    """The run behind all but the last stages, which have at least `before.last` steps together."""
-    was: FittedPictures = before.fitted
-    check_classes(was.condition, condition)
-    was.check_model()
-    if was.walk.apart != walk.apart:
+    """The run before the last stages, which have at least `previous.last` steps in total."""
+    earlier: FittedPictures = previous.fitted
+    check_classes(earlier.condition, condition)
+    earlier.check_model()
+    if earlier.levels.apart != levels.apart:
         raise ValueError(
-            f"classes {'had' if was.walk.apart else 'had no'} maps of their own at the last refresh, "
-            f"and amplifier={walk.amplifier} changes that; all steps must be done again: leave last out"
+            f"classes {'had' if earlier.levels.apart else 'did not have'} their own maps at the last "
+            f"refresh, and amplifier={levels.amplifier} changes that; refresh all steps: leave last out"
         )
-    first, left = len(walk.stages), before.last
+    first, left = len(levels.stages), previous.last
     while first > 0 and left > 0:
         first -= 1
-        left -= walk.stages[first].n_steps
-    replace(walk, stages=walk.stages[:first]).replay(particles, was.model, noise)
-    run = resumed([step for stage in was.model[:first] for step in stage], before, history)
-    # Every level of a walk is a flow of a single stage.
-    run.stage, run.step, run.model = first, 0, was.model[:first]
+        left -= levels.stages[first].n_steps
+    replace(levels, stages=levels.stages[:first]).replay(particles, earlier.model, noise)
+    run = resume_run([step for stage in earlier.model[:first] for step in stage], previous, history)
+    # Each level is a flow with a single stage.
+    run.stage, run.step, run.model = first, 0, earlier.model[:first]
     return run
 
 
-def _places(walk: Walk) -> list[Place]:
-    """Where the pictures of a walk are counted; every level is a flow of a single stage."""
-    engines = (walk.engine(i) for i in range(len(walk.stages)))
-    return [LevelPlace(flow, 0, subspace) for flow, subspace in engines]
+def _counted_levels(levels: LevelFlow) -> list[CountedStage]:
+    """The counted stages; each level is a flow with a single stage."""
+    engines = (levels.engine(i) for i in range(len(levels.stages)))
+    return [CountedLevel(flow, 0, subspace) for flow, subspace in engines]

@@ -1,4 +1,4 @@
-"""Settings of an `ImageFlow` that are rarely changed."""
+"""Rarely changed settings of an `ImageFlow`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """Settings of an `ImageFlow` that are rarely changed.
+    """Rarely changed settings of an `ImageFlow`.
 
     Parameters
     ----------
-    start_noise : standard deviation of the particles' starting pixels
-    clip : keep particles in the range of pixels at the full resolution
-    dequantize : spread integer pixels over their step
-    dequantize_every : "stage" or "step": how often this noise is drawn anew
-    n_directions : of a step, with ``patch_basis="random"`` alone
-    upsampling : of the pyramid: "lanczos", "bilinear" or "nearest"
-    taper : the step size falls from 1 to 0 over this last share of the last stage
-    n_knots : knots kept of each map for offline samples, where it bends; eight times as many where
-        classes share maps, and of sorted particles, whose knots have equal shares of these. "auto" is
-        16, and more where a map has more than 12,000 particles: one for every 750, at most 64. 0 keeps
-        no model, and then only the batched samples `particles_` are there
-    precision : operands of the products on a GPU, "float16" (the default there), "bfloat16" or
-        "float32", which is slower. With 16 bits displacements are read from tables in half precision;
-        sums and particles are always float32. A CPU always uses float32 throughout
+    start_noise : standard deviation of the starting pixels
+    clip : clip particles to the range of pixels after each stage at full resolution
+    dequantize : add uniform noise to integer pixels
+    dequantize_every : "stage" or "step": how often this noise is redrawn
+    n_directions : directions per step, only with ``patch_basis="random"``
+    upsampling : kernel of the pyramid: "lanczos", "bilinear" or "nearest"
+    taper : the step size falls from 1 to 0 over this last fraction of the last stage
+    n_knots : knots kept per map for offline samples, placed where the map bends. Shared maps of classes
+        and sorted maps keep eight times as many; those of sorted maps hold equal numbers of particles.
+        "auto" is one per 750 particles, between 16 and 64. 0 keeps no model: then only the batched
+        samples `particles_` exist
+    precision : operands of matrix products on a GPU: "float16" (the default), "bfloat16" or "float32",
+        which is slower. With 16 bits, tables of displacements have half precision; sums and particles
+        are always float32. A CPU always uses float32
 
     Examples
     --------
@@ -50,7 +50,7 @@ class PictureOptions:
     precision: str = "auto"
 
     def check(self) -> None:
-        """Raise a `sliceflow.errors.ParameterError` for the first setting that cannot be used."""
+        """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
         knots = self.n_knots
         need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
         need(self.precision in PRECISIONS, "precision", self.precision, f"one of {list(PRECISIONS)}")

@@ -1,4 +1,4 @@
-"""The plan of a fit of pictures: every parameter as it will be used, nothing left "auto"."""
+"""The plan of a fit of pictures: all parameters, with every "auto" resolved."""
 
 from __future__ import annotations
 
@@ -44,42 +44,44 @@ __all__ = [
 ]
 
 QUALITY = {"draft": 15, "standard": 50, "best": 200}
-_ENOUGH = 1000  # pictures of a class that is held apart from all others
-_CLUSTER_VALUES = 470_000  # of all pictures of a cluster, times √steps; fewer would be copied
-_MOST_CLUSTERS = {"grey": 30, "colour": 10}  # more of colour photographs gain nothing
-_MOST_COLUMNS = 1 << 20  # columns that a step looks at: batches of fewer are slower here, and worse
-_FEW_KNOTS, _MANY_KNOTS = 16, 64  # kept of each map, at least and at most,
-_PER_KNOT = 750  # and particles for each
+_MIN_PER_CLASS = 1000  # pictures that a class with separate maps needs
+_CLUSTER_VALUES = (
+    470_000  # times √steps: pixel values that a cluster needs; smaller clusters would be copied
+)
+_MAX_CLUSTERS = {"grey": 30, "colour": 10}  # more clusters do not help colour photographs
+_MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower here, and worse
+_MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
+_PARTICLES_PER_KNOT = 750
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_BINS = 48  # bytes per bin: both counts, values, and what finding their bends takes
+_BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 
 
 @dataclass(frozen=True)
 class PicturePlan:
-    """What a fit of pictures does. Printed, it is a table.
+    """What a fit of pictures does. It prints as a table.
 
     Parameters
     ----------
-    n_pictures : that are fitted, mirror images among them, of all ranks
-    layout : of the pictures
-    mirror : whether mirror images are fitted, too
-    n_particles : that are kept
-    n_moved : that the fit moves: more than are kept where a model needs more
+    n_pictures : pictures fitted, including mirror images, of all ranks
+    layout : the pictures' layout
+    mirror : whether mirror images are included
+    n_particles : particles kept
+    n_moved : particles moved; may be more than are kept, to improve the model
     condition : "none", "labels", "clusters" or "observed"
-    n_conditions : classes, or clusters
-    amplifier : ξ; 0 where the flow sees no condition, ∞ where every class has maps of its own
-    stages : resolutions and patches, with the steps of each
-    patch_basis : of the directions
-    n_directions : random patches of a step; None for tiles, whose directions are as many as pixels
-    transport : of the steps
-    n_looked_at : particles, and pictures, that a step looks at at most; None is all
-    n_knots : kept of each map; 0 keeps no model
-    precision : of the products on a GPU; None is the particles' own
-    start_noise, clip, dequantize, dequantize_every, upsampling, taper : as the options of these names
-    n_ranks : processes that fit together
-    device : where
-    nbytes : memory that the fit takes on each device
+    n_conditions : number of classes or clusters
+    amplifier : ξ; 0 if the flow ignores conditions, ∞ if each class has its own maps
+    stages : resolution, patch size and number of steps of each stage
+    patch_basis : basis of the directions
+    n_directions : random patches per step; None for tiles, which have one direction per value
+    transport : how to solve the directions
+    n_looked_at : maximum number of particles, and of pictures, per step; None uses all
+    n_knots : knots kept per map; 0 keeps no model
+    precision : operands of matrix products on a GPU; None takes the particles' dtype
+    start_noise, clip, dequantize, dequantize_every, upsampling, taper : the options of these names
+    n_ranks : number of processes
+    device : device of the fit
+    nbytes : memory of the fit on each device
 
     Examples
     --------
@@ -124,12 +126,12 @@ class PicturePlan:
 
     @property
     def apart(self) -> int:
-        """How many classes have maps of their own; 0 where all share them."""
+        """The number of classes with separate maps; 0 if all classes share maps."""
         return self.n_conditions if math.isinf(self.amplifier) else 0
 
     @property
     def method(self) -> str:
-        """The method's name: SWF, CSWF with its ξ, per class, clusters or completion."""
+        """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
         if self.condition == "observed":
             return "completion"
         if self.condition == "clusters":
@@ -144,11 +146,11 @@ class PicturePlan:
         return sum(stage.n_steps for stage in self.stages)
 
     def directions_of(self, stage: PictureStage) -> int:
-        """The most directions of a step of this stage."""
+        """The maximum number of directions in a step of this stage."""
         return _most_directions(self.layout, stage, self.n_directions)
 
     def settings(self) -> dict[str, Any]:
-        """All that the result depends on, by name: a checkpoint is of a fit with the same."""
+        """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("nbytes", "n_ranks", "device"):
             del values[name]
@@ -168,7 +170,9 @@ class PicturePlan:
         directions = f"tiles of {self.patch_basis}"
         if self.n_directions is not None:
             directions = f"{self.n_directions} random patches"
-        looked = "" if self.n_looked_at is None else f"at most {self.n_looked_at} at a time"
+        looked = (
+            "" if self.n_looked_at is None else f"at most {self.n_looked_at} particles and pictures"
+        )
         return as_table(
             [
                 ("method", self.method),
@@ -179,8 +183,8 @@ class PicturePlan:
                 ("steps", self.n_steps),
                 ("directions", directions),
                 ("transport", repr(self.transport)),
-                ("a step sees", looked),
-                ("model", f"{self.n_knots} knots a map" if self.n_knots else "none is kept"),
+                ("a step uses", looked),
+                ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
                 ("memory", f"about {in_bytes(self.nbytes)}"),
             ]
@@ -196,22 +200,22 @@ def make_plan(
     condition: Labels | None,
     patch_basis: str,
     device: torch.device,
-    here: tuple[int, int] | None = None,
+    local_counts: tuple[int, int] | None = None,
     ranks: Ranks | None = None,
     transport: Transport | None = None,
 ) -> PicturePlan:
-    """The plan for n pictures of a layout; a `NotEnoughMemoryError` if it cannot fit into memory.
+    """The plan for n pictures of a layout; raises a `NotEnoughMemoryError` if memory cannot hold it.
 
     Parameters
     ----------
-    parameters : of the estimator, checked; `options` among them, never None
-    n : of all ranks, mirror images among them
-    n_moved : particles that are moved; None as many as are asked for
-    condition : labels, or clusters that were found
-    patch_basis : "pixels" or "cosines", chosen by what the pictures show
-    here : pictures and particles of this rank; None is all of them
-    ranks : that fit together; each step then looks at everything
-    transport : in place of the parameter: data that are counted (`online`) cannot be sorted
+    parameters : the estimator's checked parameters, including `options`, which is not None
+    n : pictures of all ranks, including mirror images
+    n_moved : particles moved; None moves only those kept
+    condition : labels or clusters
+    patch_basis : "pixels", "cosines" or "random"; not "auto"
+    local_counts : pictures and particles of this rank; None means all
+    ranks : with ranks, each step uses all particles and pictures
+    transport : replaces the parameter: counted data (`online`) cannot be sorted
     """
     options: PictureOptions = parameters["options"]
     m = choose_particles(parameters["n_particles"], n, condition)
@@ -230,21 +234,21 @@ def make_plan(
     if ranks is None and not counted:
         looked_at = columns_looked_at(chosen.most, max(directions), device)
     n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
-    exact = chosen
+    resolved = chosen
     if isinstance(chosen, transports.Auto):
-        exact = chosen.chosen((m if apart else moved) + n)
+        resolved = chosen.chosen((m if apart else moved) + n)
     n_knots = choose_knots(options.n_knots, m, amplifier, width)
     shared = 0 < amplifier < math.inf
-    one = map_bytes(n_knots, getattr(exact, "n_bins", None), shared) * (apart or 1)
-    n_here, m_here = here or (n, moved)
-    bins = (apart or 1) * getattr(exact, "n_bins", 0)
-    seen = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
+    bytes_per_map = map_bytes(n_knots, getattr(resolved, "n_bins", None), shared) * (apart or 1)
+    n_here, m_here = local_counts or (n, moved)
+    bins = (apart or 1) * getattr(resolved, "n_bins", 0)
+    n_columns = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
-    work = max(directions) * (4 * seen + _BINS * bins) + rotation_bytes(max(tiles), 4)
+    work = max(directions) * (4 * n_columns + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
-    nbytes = clouds + work + n_maps * one
+    nbytes = clouds + work + n_maps * bytes_per_map
     if counted:
         what = f"n_particles={m_here} of {d} values and {bins // (apart or 1)} bins need"
         advice = "lower n_particles"
@@ -266,7 +270,7 @@ def make_plan(
         stages=tuple(stages),
         patch_basis=patch_basis,
         n_directions=n_random,
-        transport=exact,
+        transport=resolved,
         n_looked_at=looked_at,
         n_knots=n_knots,
         precision=choose_operands(options.precision, device),
@@ -297,7 +301,7 @@ def _kind(condition: Labels | None, observed: Any) -> str:
 
 
 def stages_of(parameters: Mapping[str, Any], layout: Layout) -> list[PictureStage]:
-    """The stages that pictures of this layout go through."""
+    """The stages for pictures of this layout."""
     text, (_, height, width) = parameters["schedule"], layout.shape
     if text in ("auto", "paper"):
         text = (schedules.auto if text == "auto" else schedules.paper)(height, width)
@@ -306,12 +310,12 @@ def stages_of(parameters: Mapping[str, Any], layout: Layout) -> list[PictureStag
 
 
 def _steps_per_stage(quality: str | int) -> int:
-    """Draft, standard and best as numbers of steps."""
+    """The number of steps for draft, standard and best."""
     return QUALITY[quality] if isinstance(quality, str) else int(quality)
 
 
 def choose_particles(n_particles: int | None, n: int, condition: Labels | None) -> int:
-    """M for n pictures; every class needs a particle."""
+    """M for n pictures; each class needs a particle."""
     m = n_particles or default_particles(n)
     if condition is not None and m < condition.width:
         raise ValueError(
@@ -324,47 +328,47 @@ def choose_particles(n_particles: int | None, n: int, condition: Labels | None) 
 def choose_amplifier(
     amplifier: str | float, transport: str | Transport, m: int, n: int, n_classes: int
 ) -> float:
-    """ξ for m particles and n pictures of so many classes.
+    """ξ for m particles and n pictures of `n_classes` classes.
 
-    "auto" is ∞ where they are counted and a class has a thousand pictures or more; fewer would be
-    copied, if they had nothing to do with the other classes.
+    "auto" is ∞ if the transport uses histograms and classes have at least 1,000 pictures on average.
+    Smaller classes would be copied if they had separate maps.
     """
-    counts = _counts(transport, m, n)
+    histograms = _uses_histograms(transport, m, n)
     if amplifier == "auto":
-        return math.inf if counts and n >= _ENOUGH * n_classes else 10.0
-    if math.isinf(float(amplifier)) and not counts:
+        return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
+    if math.isinf(float(amplifier)) and not histograms:
         raise ParameterError(
             "amplifier",
             math.inf,
-            f"counts classes one by one, but {m} particles and {n} pictures are sorted, being so few",
+            f"needs histograms, but this transport sorts {m} particles and {n} pictures",
             "use a finite amplifier such as 10, or transport='histogram'",
         )
     return float(amplifier)
 
 
 def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int, int]) -> int:
-    """How many clusters n pictures of shape (c, h, w) without labels are divided into; 1 is none."""
-    m, wanted = choose_particles(parameters["n_particles"], n, None), parameters["n_clusters"]
-    counts = _counts(parameters["transport"], m, n)
-    if wanted == "auto":
+    """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
+    m, requested = choose_particles(parameters["n_particles"], n, None), parameters["n_clusters"]
+    histograms = _uses_histograms(parameters["transport"], m, n)
+    if requested == "auto":
         size = _CLUSTER_VALUES * math.sqrt(_steps_per_stage(parameters["quality"])) / math.prod(shape)
-        enough = max(_ENOUGH, math.ceil(size))
-        most = min(_MOST_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
-        return max(1, most) if counts else 1
-    k, most = int(wanted), min(m, n)
-    need(k <= most, "n_clusters", k, f"at most {most}: each needs a particle and a picture")
-    if k > 1 and not counts:
+        enough = max(_MIN_PER_CLASS, math.ceil(size))
+        most = min(_MAX_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
+        return max(1, most) if histograms else 1
+    k, most = int(requested), min(m, n)
+    need(k <= most, "n_clusters", k, f"at most {most}: each cluster needs a particle and a picture")
+    if k > 1 and not histograms:
         raise ParameterError(
             "n_clusters",
             k,
-            f"are counted one by one, but {m} particles and {n} pictures are sorted, being so few",
+            f"needs histograms, but this transport sorts {m} particles and {n} pictures",
             "use n_clusters=1, or transport='histogram'",
         )
     return k
 
 
-def _counts(transport: str | Transport, m: int, n: int) -> bool:
-    """Whether m particles and n pictures are counted, as classes with maps of their own must be."""
+def _uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
+    """Whether the transport uses histograms, which classes with separate maps need."""
     if isinstance(transport, str):
         transport = choose_transport(transport, math.inf)
     if isinstance(transport, transports.Auto):
@@ -373,64 +377,64 @@ def _counts(transport: str | Transport, m: int, n: int) -> bool:
 
 
 def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
-    """The transport by its name; `amplifier` is that of the labels, 0 without any."""
+    """The transport of that name. `amplifier` is 0 without labels."""
     if not isinstance(transport, str):
         return transport
-    n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram want more
+    n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
     kinds: dict[str, Transport] = {
-        "auto": transports.Auto(n_bins=n_bins, most=_MOST_COLUMNS),
+        "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
         "sorted": transports.Sorted(),
-        "histogram": transports.Histogram(n_bins, most=_MOST_COLUMNS),
+        "histogram": transports.Histogram(n_bins, most=_MAX_COLUMNS),
         "interpolated": transports.Interpolated(),
     }
     return kinds[transport]
 
 
 def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
-    """How many knots are kept of each map of m particles.
+    """Knots to keep per map for m particles.
 
-    More knots follow the map more closely, and its noise, which is the smaller the more particles there
-    are: benchmarks/RESULTS.md. Maps that classes share keep eight times as many anyway.
+    More knots follow the map more closely, and also its noise. The noise falls with the number of
+    particles: see benchmarks/RESULTS.md. Maps shared by classes keep eight times as many in any case.
     """
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
-        return _FEW_KNOTS
+        return _MIN_KNOTS
     each = m / n_classes if amplifier == math.inf else m
-    return min(_MANY_KNOTS, max(_FEW_KNOTS, round(each / _PER_KNOT)))
+    return min(_MAX_KNOTS, max(_MIN_KNOTS, round(each / _PARTICLES_PER_KNOT)))
 
 
 def choose_patch_basis(
-    patch_basis: str, layout: Layout, raw: Tensor, here: Tensor, n: int, ranks: Ranks
+    patch_basis: str, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
 ) -> str:
-    """What the directions are made of for pictures, those of a rank being numbers `here` out of n."""
+    """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n."""
     if patch_basis != "auto":
         return patch_basis
-    some = raw[:, here % max(1, n // 10_000) == 0]
-    between = pixels_between(layout, some)
-    return patch_basis_for(*ranks.sum(torch.tensor([between, some.numel()])).tolist())
+    subset = raw[:, own_numbers % max(1, n // 10_000) == 0]
+    between = pixels_between(layout, subset)
+    return patch_basis_for(*ranks.sum(torch.tensor([between, subset.numel()])).tolist())
 
 
 def pixels_between(layout: Layout, raw: Tensor) -> int:
-    """How many pixels are neither dark nor bright."""
+    """The number of pixels that are neither dark nor bright."""
     value = raw.float() / (1 if layout.n_pixel_values is None else layout.n_pixel_values - 1)
     return int(((value > 0.1) & (value < 0.9)).sum())
 
 
 def patch_basis_for(between: int, pixels: int) -> str:
-    """The basis for pictures of so many pixels, some of which are neither dark nor bright."""
+    """The basis for pictures where `between` of the pixels are neither dark nor bright."""
     return "pixels" if between / pixels < 0.2 else "cosines"
 
 
 def choose_operands(precision: str, device: torch.device) -> torch.dtype | None:
-    """The type of the products' operands; None on a CPU, which takes the particles' own."""
+    """The dtype of operands of matrix products; None on a CPU: the particles' dtype."""
     if device.type == "cpu":
         return None
     return _PRECISIONS["float16" if precision == "auto" else precision]
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Refuse what no pictures could be fitted with; an `errors.ParameterError` names it."""
+    """Raise an `errors.ParameterError` for the first invalid parameter."""
     m, q, text, options = (
         parameters[name] for name in ("n_particles", "quality", "schedule", "options")
     )
@@ -447,9 +451,14 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     need(basis in ways, "patch_basis", basis, f"one of {ways}")
     xi = parameters["amplifier"]
     ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    need(ok, "amplifier", xi, "'auto', or a number of at least 0; math.inf is one")
+    need(ok, "amplifier", xi, "'auto', or a number of at least 0, which may be math.inf")
     k = parameters["n_clusters"]
-    need(k == "auto" or is_int(k, 1), "n_clusters", k, "'auto' or an int of at least 1, which is none")
+    need(
+        k == "auto" or is_int(k, 1),
+        "n_clusters",
+        k,
+        "'auto' or an int of at least 1; 1 turns clustering off",
+    )
     transport = parameters["transport"]
     known = isinstance(transport, str) and transport in _TRANSPORTS
     need(

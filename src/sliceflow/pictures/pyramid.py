@@ -1,9 +1,9 @@
-"""Pyramid subspaces: pictures that are r×r coefficients, upsampled. Linear algebra only, no flow.
+"""Pyramid subspaces: pictures that are upsampled from r×r coefficients.
 
 Level r of a pyramid is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one axis with
-its columns made orthonormal. ``down`` reads a picture's coefficients, ``up`` paints coefficients; since
-U is orthonormal, moving coefficients and painting the difference leaves everything orthogonal to the
-level untouched.
+orthonormalised columns. ``down`` computes the coefficients of a picture, ``up`` the picture of
+coefficients. U is orthonormal, so adding ``up`` of a change in the coefficients changes nothing
+orthogonal to the level.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sliceflow.caches import cached
 
 __all__ = ["UPSAMPLINGS", "Subspace", "basis", "upsampled"]
 
-_KEPT = 1 << 25  # bytes of bases that are kept
-_CHUNK = 1 << 28  # numbers of pictures that are brought to another resolution at a time
+_CACHE_BYTES = 1 << 25  # bytes of cached bases
+_CHUNK = 1 << 28  # values that are resampled at a time
 
 
 def _lanczos(t: Tensor, a: int = 5) -> Tensor:
@@ -44,11 +44,11 @@ def _weights(full: int, small: int, upsampling: str) -> Tensor:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def upsampled(full: int, small: int, upsampling: str, device: torch.device | str = "cpu") -> Tensor:
-    """UᵀW, (small, small), float64: the coefficients in `basis` U of pixels that W upsamples.
+    """UᵀW, (small, small), float64: coefficients in `basis` U of the columns of W.
 
-    U and W span the same space, so W = U·(UᵀW): nothing is lost.
+    U and W span the same space, so W = U·(UᵀW) exactly.
 
     Examples
     --------
@@ -62,13 +62,13 @@ def upsampled(full: int, small: int, upsampling: str, device: torch.device | str
     return torch.mm(u.T, w).to(device)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
 
-    The kernel is sampled at pixel centres, rows sum to 1 (a constant stays constant, borders
-    included), then Löwdin's symmetric orthonormalisation U(UᵀU)^-½ gives the orthonormal columns that
-    are closest to the kernel's own and therefore as local.
+    W samples the kernel at pixel centres. Its rows sum to 1, so that a constant stays constant, also
+    at the borders. Löwdin's symmetric orthonormalisation W(WᵀW)^-½ then gives the orthonormal columns
+    closest to those of W, which are therefore local too.
 
     Examples
     --------
@@ -90,19 +90,19 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
 
-@cached(_KEPT)
+@cached(_CACHE_BYTES)
 def _basis_as(
     full: int, small: int, upsampling: str, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """`basis` on a device: masked steps ask for it every time."""
+    """`basis` on a device, cached because masked steps use it every time."""
     return basis(full, small, upsampling).to(device=device, dtype=dtype)
 
 
 def _product(a: Tensor, image: Tensor) -> Tensor:
-    """a @ image, every column rounded as if it stood alone.
+    """a @ image, where the rounding of a column does not depend on the other columns.
 
-    A product with a single row is other code, whose rounding depends on how many columns there are: the
-    same picture would be another one on another rank.
+    A product with a single row runs other code, whose rounding depends on the number of columns. The
+    same picture would then differ between ranks.
     """
     if len(a) > 1:
         return torch.matmul(a, image)
@@ -121,8 +121,8 @@ class Subspace:
     upsampling: str = "lanczos"
 
     @property
-    def whole(self) -> bool:
-        """Whether the level is the full resolution: nothing to do."""
+    def is_full_resolution(self) -> bool:
+        """Whether the level has the full resolution."""
         return (self.h, self.w) == (self.height, self.width)
 
     @property
@@ -130,7 +130,7 @@ class Subspace:
         return self.channels * self.h * self.w
 
     def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """U of the rows and U of the columns, where and as x is."""
+        """U of rows and U of columns, on the device and in the dtype of x."""
         return (
             _basis_as(self.height, self.h, self.upsampling, x.device, x.dtype),
             _basis_as(self.width, self.w, self.upsampling, x.device, x.dtype),
@@ -139,30 +139,30 @@ class Subspace:
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         d, n = self.channels * len(rows) * len(columns), x.shape[1]
         chunk = max(256, _CHUNK // max(d, len(x)))
-        if n > chunk:  # what lies between the two products must not be as large as the pictures
+        if n > chunk:  # bounds the memory between the two products
             out = x.new_empty(d, n)
             for part in (slice(first, first + chunk) for first in range(0, n, chunk)):
                 out[:, part] = self._apply(x[:, part], rows, columns)
             return out
-        # A copy where x is a run of columns out of more.
+        # This copies x if it is a slice of columns.
         image = x.reshape(self.channels, rows.shape[1], columns.shape[1] * n)
         image = _product(rows, image).view(self.channels * len(rows), columns.shape[1], n)
         return _product(columns, image).view(d, n)
 
     def down(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
-        if self.whole:
+        if self.is_full_resolution:
             return x
         rows, columns = self._bases(x)
         return self._apply(x, rows.T, columns.T)
 
     def up(self, coefficients: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
-        if self.whole:
+        if self.is_full_resolution:
             return coefficients
         rows, columns = self._bases(coefficients)
         return self._apply(coefficients, rows, columns)
 
     def scale(self) -> float:
-        """How much larger a coefficient is than the pixels it stands for: √(H·W / h·w)."""
+        """The ratio of a coefficient to the pixels it represents: √(H·W / h·w)."""
         return math.sqrt(self.height * self.width / (self.h * self.w))

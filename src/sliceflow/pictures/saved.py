@@ -1,4 +1,4 @@
-"""The model file of an `ImageFlow`: its fitted state as JSON and tensors, and back."""
+"""Convert the fitted state of an `ImageFlow` to JSON and tensors, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import PATCH_BASES, Walk
+from sliceflow.pictures.levels import PATCH_BASES, LevelFlow
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
@@ -35,38 +35,38 @@ from sliceflow.storage.tables import pack_tables, unpack_tables
 
 __all__ = ["packed", "unpacked", "with_mask"]
 
-_MOST = 1 << 28  # values of a picture
+_MAX_VALUES = 1 << 28  # maximum number of values of a picture
 
 
 def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The fitted model as JSON, its arrays in `tensors`."""
-    walk = fitted.walk
+    """The fitted model as JSON; adds its arrays to `tensors`."""
+    levels = fitted.levels
     tables = pack_tables(fitted.model, tensors)
-    _check(fitted)  # what cannot be read must not be written
+    _check(fitted)  # never write a model that cannot be read
     if fitted.observed is not None:
         tensors["observed"] = torch.from_numpy(fitted.observed)
     return {
-        "pictures": asdict(walk.layout),
-        "seed": asdict(walk.seed),
-        "amplifier": None if walk.apart else walk.amplifier,  # JSON has no infinity
-        "upsampling": walk.upsampling,
-        "patch_basis": walk.patch_basis,
-        "n_directions": walk.n_directions if walk.patch_basis == "random" else None,
-        "clip": walk.clip,
-        "dequantize": walk.dequantize,
-        "start_noise": walk.start_noise,
-        "taper": walk.taper,
-        "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(walk.stages)],
+        "pictures": asdict(levels.layout),
+        "seed": asdict(levels.seed),
+        "amplifier": None if levels.apart else levels.amplifier,  # JSON has no infinity
+        "upsampling": levels.upsampling,
+        "patch_basis": levels.patch_basis,
+        "n_directions": levels.n_directions if levels.patch_basis == "random" else None,
+        "clip": levels.clip,
+        "dequantize": levels.dequantize,
+        "start_noise": levels.start_noise,
+        "taper": levels.taper,
+        "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(levels.stages)],
     }
 
 
 def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The estimator's parameters, with the mask of observed pixels if it is an array."""
-    seen = tensors.get("observed")
-    if seen is None and parameters.get("observed") is not None:
+    """The estimator's parameters; a mask given as an array comes from `tensors`."""
+    mask_tensor = tensors.get("observed")
+    if mask_tensor is None and parameters.get("observed") is not None:
         raise ValueError("the tensor observed is missing")
-    if seen is not None and parameters.get("observed") == {"kind": "mask"}:
-        return parameters | {"observed": seen.numpy()}
+    if mask_tensor is not None and parameters.get("observed") == {"kind": "mask"}:
+        return parameters | {"observed": mask_tensor.numpy()}
     return parameters
 
 
@@ -77,17 +77,17 @@ def unpacked(
     allowed: Allowance,
     precision: str,
 ) -> FittedPictures:
-    """The model that `packed` described, checked: a ValueError names what is wrong with it."""
+    """The model that `packed` wrote; raises a ValueError if it is not valid."""
     size_of_maps, layout = model_bytes(header, allowed), _layout(header.inner("pictures"))
     c, h, w = layout.shape
     allowed.check(size_of_maps + layout.dimension)
     mask = None
     if "observed" in tensors:
-        seen = check_tensor(tensors, "observed", torch.bool, (h, w))
-        mask = seen.reshape(1, h * w).repeat(c, 1).view(-1, 1)
+        mask_tensor = check_tensor(tensors, "observed", torch.bool, (h, w))
+        mask = mask_tensor.reshape(1, h * w).repeat(c, 1).view(-1, 1)
     condition, codes = unpack_condition(header, tensors)
     if isinstance(condition, conditions.Columns):
-        raise ValueError("condition.kind is 'columns'; pictures have labels or none")
+        raise ValueError("condition.kind is 'columns'; pictures have labels or no condition")
     seed, upsampling = restore_seed(header.inner("seed")), header.text("upsampling")
     if upsampling not in UPSAMPLINGS:
         raise ValueError(f"upsampling is {upsampling!r}, not one of {sorted(UPSAMPLINGS)}")
@@ -105,7 +105,7 @@ def unpacked(
     width = 0 if condition is None else condition.width
     apart = header.raw("amplifier") is None
     allowed.check(size_of_maps, _tile_bytes(layout, stages, 0 if apart else width, rows, n_random))
-    walk = Walk(
+    levels = LevelFlow(
         layout,
         stages,
         seed,
@@ -124,18 +124,18 @@ def unpacked(
     )
     model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
-        kind, place = walk.directions(i), seed.child("level", i, "frame", 0)
+        kind, place = levels.directions(i), seed.child("level", i, "frame", 0)
 
         def n_maps(k: int, kind: Tiles | RandomPatches = kind, place: Seed = place) -> int:
             h = kind.geometry(place, k).n_directions if isinstance(kind, Tiles) else kind.n_directions
-            return h * max(1, walk.apart)
+            return h * max(1, levels.apart)
 
-        # Every level of a walk is a flow of a single stage.
+        # Each level is a flow with a single stage.
         model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
     if not model or not model[0]:
         raise ValueError("there are no tables; the model is empty")
     n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
-    fitted = FittedPictures(walk, model, condition, codes, n_rows, device, mask)
+    fitted = FittedPictures(levels, model, condition, codes, n_rows, device, mask)
     _check(fitted)
     return fitted
 
@@ -152,15 +152,13 @@ def _layout(row: Fields) -> Layout:
         values,
         row.flag("tensor"),
     )
-    if layout.dimension > _MOST:
-        raise ValueError(f"pictures has {layout.dimension} values; at most {_MOST} are possible")
+    if layout.dimension > _MAX_VALUES:
+        raise ValueError(f"pictures has {layout.dimension} values; the maximum is {_MAX_VALUES}")
     kind = re.fullmatch(
         r"float(16|32|64)" if values is None else r"bool|u?int(8|16|32|64)", layout.dtype
     )
     if kind is None:
-        raise ValueError(
-            f"pictures.dtype is {layout.dtype!r}, which does not go with its n_pixel_values"
-        )
+        raise ValueError(f"pictures.dtype is {layout.dtype!r}, which does not match n_pixel_values")
     return layout
 
 
@@ -171,9 +169,10 @@ def _tile_bytes(
     rows: Sequence[Fields],
     n_random: int | None,
 ) -> int:
-    """What drawing one picture takes, `width` being that of a condition that shifts projections.
+    """Memory to draw one picture.
 
-    `n_random` is the number of random patches; None for tiles.
+    `width` is the width of the condition, if it shifts projections. `n_random` is the number of random
+    patches; None for tiles.
     """
     (c, height, width_of_all), most, sides = layout.shape, 0, set()
     for stage, row in zip(stages, rows, strict=True):
@@ -181,17 +180,17 @@ def _tile_bytes(
             continue
         tiles = Tiles(c, stage.h, stage.w, stage.patch)
         side = c * min(stage.patch, stage.h) * min(stage.patch, stage.w)
-        painted = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
+        basis_bytes = 24 * (stage.h * (height + stage.h) + stage.w * (width_of_all + stage.w))
         tables = tiles.most_directions * (24 * width + 32)
         if n_random is not None:
             tables = n_random * (24 * width + 32 + 32 * c * stage.h * stage.w)
-        most = max(most, painted + tables + grid_bytes(row))
+        most = max(most, basis_bytes + tables + grid_bytes(row))
         sides.add(side)
     return most + sum(map(rotation_bytes, sides)) + 64 * layout.dimension
 
 
 def _check(fitted: FittedPictures) -> None:
-    """Refuse a model whose samples may not be finite."""
-    walk, stages = fitted.walk, [(1.0, steps) for steps in fitted.model]
-    offset = offset_of(walk.amplifier, fitted.codes)
-    check_reach(stages, walk.layout.dimension, torch.float32, start=walk.start_noise, offset=offset)
+    """Raise a ValueError if samples may not be finite."""
+    levels, stages = fitted.levels, [(1.0, steps) for steps in fitted.model]
+    offset = offset_of(levels.amplifier, fitted.codes)
+    check_reach(stages, levels.layout.dimension, torch.float32, start=levels.start_noise, offset=offset)

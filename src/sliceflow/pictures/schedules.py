@@ -21,7 +21,7 @@ class PictureStage:
 
     @property
     def name(self) -> str:
-        """What events call it, such as "8×8[5]"."""
+        """Its name in events, such as "8×8[5]"."""
         return f"{self.h}×{self.w}[{self.patch}]"
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
 
     Parameters
     ----------
-    text : resolutions, each with its patch sizes in brackets; a resolution is the longer side. ``*3``
-        after a bracket gives its stages three times the steps, ``*0.5`` half of them
-    steps : steps per stage, or a rule (h, w, patch) -> steps
+    text : resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a bracket
+        triples the steps of its stages, ``*0.5`` halves them
+    steps : steps per stage, or a function (h, w, patch) -> steps
 
     Examples
     --------
@@ -65,37 +65,37 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
         match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?))?", word)
         if match is None:
             raise ValueError(
-                f"schedule word {word!r} is not of the form resolution[patch,patch,…], "
+                f"schedule entry {word!r} is not of the form resolution[patch,patch,…], "
                 "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
             )
         resolution, patches = int(match[1]), [int(p) for p in match[2].split(",")]
         if not 1 <= resolution <= longer:
             raise ValueError(
-                f"schedule asks for resolution {resolution} but the pictures are {height}×{width}; "
+                f"schedule has resolution {resolution} but the pictures are {height}×{width}; "
                 f"use 1 to {longer}, or schedule='auto'"
             )
         h, w = (max(1, round(resolution * side / longer)) for side in (height, width))
         for patch in patches:
             if patch < 1:
                 raise ValueError(
-                    f"schedule word {word!r} has a patch of {patch} pixels; use at least 1"
+                    f"schedule entry {word!r} has a patch of {patch} pixels; use at least 1"
                 )
             n_steps = steps(h, w, patch) if callable(steps) else steps
             n_steps = max(1, round(n_steps * float(match[3] or 1)))
             levels.append(PictureStage(h, w, patch, n_steps))
     if not levels:
-        raise ValueError("the schedule is empty; give at least one resolution[patch]")
+        raise ValueError("the schedule is empty; pass at least one resolution[patch]")
     return levels
 
 
 def auto(height: int, width: int) -> str:
     """A schedule for pictures of any size, in the paper's notation.
 
-    In the paper's manner: resolutions 1 to 7, then about 1.4 times as many pixels at a time; patches
-    from 15 (or the whole picture) down to 3, odd sizes after the first. Then, as measured: coarse
-    levels, which cost little and decide what the picture shows, have three times the steps; the small
-    patches of the last level come once more, with twice the steps; and pairs and single pixels end it,
-    which makes every pixel's own distribution right: backgrounds that are always black become black.
+    Like the paper's: resolutions 1 to 7, then each about 1.4 times the previous one; patches from 15
+    (or the full picture) down to 3, with odd sizes after the first. Measurements led to three changes.
+    Coarse levels have three times the steps: they are cheap and determine the content. The small
+    patches of the last level are repeated with twice the steps. Patches of 2 and 1 pixels come last and
+    fix the distribution of each pixel, so that a background that is always black is black.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def auto(height: int, width: int) -> str:
     resolutions = [longer]
     while resolutions[-1] > 7:
         resolutions.append(max(7, round(resolutions[-1] / math.sqrt(2))))
-    if len(resolutions) > 1 and resolutions[-2] <= 8:  # 7 and 8 are one too many
+    if len(resolutions) > 1 and resolutions[-2] <= 8:  # 7 and 8 are too close
         resolutions.pop()
     levels = [*range(1, min(resolutions[-1], 7)), *reversed(resolutions)]
     words = []
@@ -127,10 +127,10 @@ def auto(height: int, width: int) -> str:
 
 
 def paper(height: int, width: int) -> str:
-    """The schedule of the paper's Table 2 for pictures of this size: nothing is repeated at the end.
+    """The schedule of the paper's Table 2 for pictures of this size.
 
-    The table has pictures of 28, 32 and 64 pixels. For other sizes these are the table's resolutions
-    below theirs, of CelebA's column, and then their own, with patches from 15 down to 3.
+    The table has pictures of 28, 32 and 64 pixels. Other sizes take the lower resolutions of CelebA's
+    column, then their own resolution with patches from 15 down to 3.
 
     Examples
     --------

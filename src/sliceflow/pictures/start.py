@@ -1,4 +1,4 @@
-"""What a fit of pictures starts from: particles, batches, transport, and the stages ahead of them."""
+"""The start of a fit of pictures: particles, batches, transport and stages."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.data import PictureData
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
 from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 
-__all__ = ["Asked", "PictureStart", "begin", "particle_labels"]
+__all__ = ["ParticleLabels", "PictureStart", "begin", "choose_labels"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParticleLabels:
     """The classes of the particles of all ranks.
 
     Parameters
     ----------
-    rows : rows of the data, whose labels the particles asked for have; None without labels
-    codes : of all that are moved
-    place : where all stand, the ones asked for first; None where they stand in that order
+    rows : pictures whose labels the kept particles take; None without labels
+    codes : classes of all moved particles
+    place : position of each particle, the kept ones first; None if they are not shuffled
     """
 
     rows: Tensor | None = None
@@ -37,38 +37,40 @@ class Asked:
     place: Tensor | None = None
 
     def n_moved(self, m: int, model: bool) -> int:
-        """How many particles are moved where m are asked for; more only for the sake of a model."""
+        """Number of particles to move in order to keep m; a `model` may need more than m."""
         if self.codes is not None:
             return len(self.codes)
         return max(m, conditions.ENOUGH) if model else m
 
 
-def particle_labels(codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed) -> Asked:
-    """The classes of m particles, in the proportions of the data's codes, each at least once."""
+def choose_labels(
+    codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed
+) -> ParticleLabels:
+    """The classes of m particles, in the data's proportions, each at least once."""
     if codes is None:
-        return Asked()
+        return ParticleLabels()
     rows = conditions.proportional(codes, m, seed, least=1)
     moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
     if amplifier == 0 or len(moved) == m:
-        return Asked(rows, moved)
-    order = seed.child("mixed").permutation(len(moved))  # further ones stand among the others
-    return Asked(rows, moved[order], torch.argsort(order))
+        return ParticleLabels(rows, moved)
+    order = seed.child("mixed").permutation(len(moved))  # mix the additional particles with the others
+    return ParticleLabels(rows, moved[order], torch.argsort(order))
 
 
 @dataclass(frozen=True)
 class PictureStart:
-    """Everything that is there before the first step.
+    """The start of a fit.
 
     Parameters
     ----------
-    share : which of all particles are this rank's
-    kept : which of those that the user asked for this rank gives back: the fit may have more
-    particles : those of this rank
-    noise : where they come from
-    place : where all particles stand, the ones asked for first; None where they stand in that order
-    batches : which particles and data a step looks at
-    transport : between the clouds of all ranks
-    walk : the stages
+    share : this rank's part of all moved particles
+    kept : this rank's part of the kept particles
+    particles : this rank's particles
+    noise : the particles' random numbers
+    place : position of each particle, the kept ones first; None if they are in that order
+    batches : the particles and data that each step uses
+    transport : combines the clouds of all ranks
+    levels : the flow through the levels of the pyramid
     """
 
     share: Place
@@ -78,10 +80,10 @@ class PictureStart:
     place: Tensor | None
     batches: MiniBatches
     transport: transports.Transport
-    walk: Walk
+    levels: LevelFlow
 
-    def given_back(self, ranks: Ranks) -> Tensor:
-        """x (d, n) of this rank's share of the particles that are kept, as the user has them."""
+    def kept_pixels(self, ranks: Ranks) -> Tensor:
+        """x (d, n) of this rank's kept particles, in the user's order."""
         x, place = self.particles.x, self.place
         if place is None and self.kept == self.share:
             return x
@@ -93,25 +95,25 @@ class PictureStart:
 def begin(
     plan: PicturePlan,
     data: PictureData,
-    asked: Asked,
+    assigned: ParticleLabels,
     mask: Tensor | None,
     seed: Seed,
     ranks: Ranks | None,
 ) -> PictureStart:
-    """Where a fit of the data starts; `mask` (d, 1) are the observed pixels."""
-    together, device, apart = ranks or Ranks(), data.device, plan.apart
-    kept, share = together.share(plan.n_particles), together.share(plan.n_moved)
-    # Nothing observed: the unconditional flow.
+    """The start of a fit of the data; `mask` (d, 1) marks the observed pixels."""
+    all_ranks, device, apart = ranks or Ranks(), data.device, plan.apart
+    kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
+    # A mask without pixels is the unconditional flow.
     known = None if mask is None or not bool(mask.any()) else mask.to(device)
     codes = None if data.codes is None else data.codes.to(device)
-    codes_p, place = asked.codes, asked.place
+    codes_p, place = assigned.codes, assigned.place
     codes_p = None if codes_p is None else codes_p.to(device)
     place = None if place is None else place.to(device)
     runs = None
     if apart and codes_p is not None:
-        codes_p, _, stand, whole = sort_by_class(codes_p, apart)
-        place = stand if place is None else stand[place]
-        runs = whole.part(share.slice)
+        codes_p, _, positions, all_runs = sort_by_class(codes_p, apart)
+        place = positions if place is None else positions[place]
+        runs = all_runs.part(share.slice)
     batches, n_seen = _batches(plan, data, codes, codes_p, seed.child("batches"), ranks)
     transport = plan.transport
     if ranks is not None:  # all ranks have the same maps
@@ -120,9 +122,9 @@ def begin(
     x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
     noise.child("start").fill(x).mul_(plan.start_noise)
     if known is not None:
-        x = torch.where(known, _observed(data, share, kept, seed, plan.dequantize, together), x)
+        x = torch.where(known, _observed(data, share, kept, seed, plan.dequantize, all_ranks), x)
     particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
-    walk = Walk(
+    levels = LevelFlow(
         plan.layout,
         list(plan.stages),
         seed.child("flow"),
@@ -139,7 +141,7 @@ def begin(
         precision=plan.precision,
         n_directions=plan.n_directions or 1,
     )
-    return PictureStart(share, kept, particles, noise, place, batches, transport, walk)
+    return PictureStart(share, kept, particles, noise, place, batches, transport, levels)
 
 
 def _batches(
@@ -150,7 +152,7 @@ def _batches(
     seed: Seed,
     ranks: Ranks | None,
 ) -> tuple[MiniBatches, int]:
-    """What the steps look at, and how many columns that are; of several ranks, everything."""
+    """The columns that each step uses, and their number. With ranks, a step uses all columns."""
     apart, most, n_seen = plan.apart, plan.n_looked_at, plan.n_moved + data.n
     if plan.amplifier == 0:
         codes_p = None
@@ -160,14 +162,14 @@ def _batches(
         return MiniBatches(order=torch.argsort(data.own_codes, stable=True)), n_seen
     if ranks is None:
         return divide(plan.n_moved, data.n, most, codes_p, codes, seed, data.device), n_seen
-    batches, left_out = weighted_batches(codes, codes_p, data.here, data.device)
+    batches, left_out = weighted_batches(codes, codes_p, data.own_numbers, data.device)
     return batches, n_seen - left_out
 
 
 def _observed(
     data: PictureData, share: Place, kept: Place, seed: Seed, dequantize: bool, ranks: Ranks
 ) -> Tensor:
-    """The particles' observed pixels: the pictures' own, each used equally often, also by the kept."""
+    """The particles' observed pixels. Kept and other particles use each picture equally often."""
     seeds = seed.child("conditions"), seed.child("conditions", "further")
     counts = kept.total, share.total - kept.total
     numbers = torch.cat([conditions.even_rows(data.n, *of) for of in zip(counts, seeds, strict=True)])

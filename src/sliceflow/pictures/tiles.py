@@ -1,9 +1,9 @@
-"""Local frames for pictures: directions that see one small patch. Same interface as `frames`.
+"""Local frames for pictures: each direction covers one small patch. Same interface as `engine.frames`.
 
-`Tiles` cuts the (h, w) picture into S×S tiles at a random offset and turns all tiles by one random
-rotation. The tiles partition the pixels, so the frame is Parseval with c = 1. Tiles that hang over the
-border are filled up with zeros: a rotation restricted to the real pixels still has orthonormal columns.
-`RandomPatches` are the paper's own directions: independent patches at random places.
+`Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random rotation to all
+tiles. The tiles partition the pixels, so the frame is Parseval with c = 1. Tiles beyond the border are
+padded with zeros: a rotation restricted to the real pixels still has orthonormal columns.
+`RandomPatches` are the paper's directions: independent patches at random positions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
 
-_NUMBERS = 1 << 22  # of random patches that are placed at a time
+_NUMBERS = 1 << 22  # values of random patches that are placed at a time
 
 
 @dataclass(frozen=True)
 class TileFrame:
-    """One step's tiles: pictures cut as `geometry` says, all tiles turned by `theta` (C·S², C·S²)."""
+    """The tiles of one step: `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates each tile."""
 
     theta: Tensor
     theta_y: Tensor | None  # (directions, l)
@@ -64,7 +64,7 @@ class TileFrame:
     def move(
         self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
     ) -> None:
-        """x += s·Θᵀ(T(z) − z) in place; on a GPU nothing but x is written."""
+        """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
         if isinstance(table, GridTable) and (offset is None or offset.by_class):
             shift = (None, None) if offset is None else (offset.theta, offset.codes)
             step = (self.theta, self.geometry, table.lo, table.hi, table.values, size, *shift)
@@ -76,13 +76,13 @@ class TileFrame:
 
 @dataclass(frozen=True)
 class Tiles:
-    """S×S tiles at a random offset, one shared random rotation: the default for pictures.
+    """S×S tiles at a random offset, with one shared random rotation: the default for pictures.
 
     Parameters
     ----------
     channels, height, width : shape of the pictures (or of a pyramid level's coefficients)
-    patch : S; tiles are cut down to the picture where S is larger
-    cosines : turn a few of a tile's cosines at a time, for photographs; else all of its pixels
+    patch : S; at most the size of the picture
+    cosines : rotate small groups of a tile's cosines, for photographs; else rotate all pixels
     """
 
     channels: int
@@ -93,21 +93,21 @@ class Tiles:
 
     @property
     def most_directions(self) -> int:
-        """Of the frames that can be drawn, the most directions."""
+        """The maximum number of directions over all offsets."""
         s, t = min(self.patch, self.height), min(self.patch, self.width)
         offset = (s - 1 if s < self.height else 0, t - 1 if t < self.width else 0)
         return Geometry((self.channels, self.height, self.width), (s, t), offset).n_directions
 
     def geometry(self, seed: Seed, step: int) -> Geometry:
-        """How `step` cuts the pictures."""
+        """The tiles of `step`."""
         s, t = min(self.patch, self.height), min(self.patch, self.width)
-        # A tile as large as the picture has nowhere to go: offset 0 along that axis.
+        # A tile as large as the picture has offset 0 along that axis.
         down, right = step_uniform(seed.child("offset"), step, 2)
         offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
         return Geometry((self.channels, self.height, self.width), (s, t), offset)
 
     def count(self, seed: Seed, step: int) -> int:
-        """How many directions the frame of `step` has."""
+        """The number of directions in the frame of `step`."""
         return self.geometry(seed, step).n_directions
 
     def draw(
@@ -134,31 +134,31 @@ class Tiles:
 
 @dataclass(frozen=True)
 class RandomPatches:
-    """The paper's locally-connected directions: H random patches, drawn anew at every step.
+    """The paper's locally-connected directions: H random patches, redrawn at every step.
 
-    A patch is uniform on the sphere of R^(C·S²). It is put into a picture of zeros with its centre at
+    A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros with its centre at
     a random pixel (r, c):
 
-        θ[k, i, j] = patch[k, i − r + ⌊S/2⌋, j − c + ⌊S/2⌋]  where the patch reaches, else 0.
+        θ[k, i, j] = patch[k, i − r + ⌊S/2⌋, j − c + ⌊S/2⌋]  inside the patch, else 0.
 
-    What hangs over the border is cut off, and the rest is normalised. At a level of a pyramid the
-    picture of the patch is upsampled first, to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the plain
-    kernel W. Directions are given as coefficients, Uᵀθ_x, which have the same length (`pyramid`).
+    Parts beyond the border are cut off, and the rest is normalised. At a level of a pyramid the picture
+    of the patch is first upsampled to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the plain kernel W.
+    Directions are returned as coefficients Uᵀθ_x, which have the same length (`pyramid`).
 
-    With a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) are normalised together:
-    both have the length 1/√2.
+    With a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) are normalised together: both
+    have length 1/√2.
 
-    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level: the
-    mean of θθᵀ is I/d there, so that each direction's own step is 1 on average, the reason the paper
-    gives for η = d. The d of the whole picture would overshoot on lower levels, by 784 at the first
-    level of MNIST. Near the borders the mean of θθᵀ is a little less.
+    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level. The
+    mean of θθᵀ is I/d there, so each direction's step is 1 on average, which is the paper's reason for
+    η = d. The d of the full picture would overshoot on lower levels: by a factor of 784 at the first
+    level of MNIST. Near the borders the mean of θθᵀ is a little smaller.
 
     Parameters
     ----------
     channels, height, width : shape of the pictures, or of a pyramid level's coefficients
     patch : S
     n_directions : H; the paper uses 10,000
-    full : height and width of the picture that a level belongs to; None if it is the picture itself
+    full : height and width of the picture; None if the level has the full resolution
     upsampling : from the level to the picture, a name of `pyramid.UPSAMPLINGS`
 
     Examples
@@ -181,7 +181,7 @@ class RandomPatches:
 
     @property
     def most_directions(self) -> int:
-        """H, as every frame has."""
+        """H."""
         return self.n_directions
 
     def count(self, seed: Seed, step: int) -> int:
@@ -220,9 +220,9 @@ class RandomPatches:
 
 
 def _columns_around(matrix: Tensor, centre: Tensor, s: int) -> Tensor:
-    """For each of n centres the s columns of a matrix (h, h) around it, (n, h, s); 0 beyond the ends.
+    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s); 0 beyond the ends.
 
-    Of the identity they are the rows of a picture that a patch covers.
+    For the identity matrix they select the rows of a picture that a patch covers.
     """
     beyond = torch.nn.functional.pad(matrix, (s, s))
     first = centre - s // 2 + s

@@ -1,1 +1,1 @@
-"""Vectors: `SlicedWassersteinFlow`, and what a fit of rows is made of."""
+"""Vectors: `SlicedWassersteinFlow` and the parts of its fit."""

@@ -1,7 +1,7 @@
-"""What a fit is given: X and y, checked, and of them the rows that it fits or holds out.
+"""The input of a fit: X and y, checked, split into rows to fit and rows to hold out.
 
-Of X every rank has its own rows. y and its codes are those of all ranks, everywhere: particles take
-their conditions from any row.
+Each rank has its own rows of X. Every rank has the y of all ranks, because particles take their
+conditions from any row.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sliceflow.ranks import Place, Ranks
 from sliceflow.storage.checkpoints import digest
 from sliceflow.vectors.units import Units
 
-__all__ = ["Given", "HeldRows", "Rows", "checked", "hold_out", "read"]
+__all__ = ["FitInput", "HeldRows", "Rows", "check_rows", "hold_out", "read_input"]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the user gives to a fit, checked.
+class FitInput:
+    """The user's X and y, checked. Without conditions, y, condition and codes are None.
 
     Parameters
     ----------
     X : (n, d), this rank's rows
-    place : of these among the rows of all ranks
-    device : where the user's tensor is; None for arrays
-    form : of the user's DataFrame; None for others
-    y : of all ranks' rows, as the user wrote it; None without conditions, as the next two
-    condition : what y is
+    place : position of these rows among the rows of all ranks
+    device : the device of the user's tensor; None for arrays
+    form : columns of the user's DataFrame; None for other types
+    y : conditions of all ranks' rows, as the user wrote them
+    condition : the kind of y
     codes : y, encoded
     """
 
@@ -50,24 +50,24 @@ class Given:
     codes: Tensor | None = None
 
     def digests(self, particle_conditions: np.ndarray | None, ranks: Ranks) -> dict[str, str]:
-        """What the `identity` of the fit says of its data."""
-        of = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
-        return of | {"particle_conditions": digest(particle_conditions)}
+        """Digests of the data, for the `identity` of the fit."""
+        digests = dict(X=digest(self.X, ranks, self.place), y=digest(self.y))
+        return digests | {"particle_conditions": digest(particle_conditions)}
 
-    def of_class(self, code: int) -> Given:
+    def of_class(self, code: int) -> FitInput:
         """The rows of one class, as if there were no others."""
         assert self.codes is not None
         X = self.X[(self.codes == code).numpy()]
-        return Given(X, Place(0, len(X), len(X)), self.device, self.form)
+        return FitInput(X, Place(0, len(X), len(X)), self.device, self.form)
 
     def rows(self, units: Units) -> Rows:
-        """All rows, in the units of the engine."""
+        """All rows, in the engine's units."""
         return Rows(units.encode(self.X), self.place, self.y, self.condition, self.codes)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that a fit looks at: x (n, d) in the units of the engine, else as in `Given`."""
+    """The rows of a fit: x (n, d) in the engine's units; the other fields as in `FitInput`."""
 
     x: Tensor
     place: Place
@@ -77,38 +77,40 @@ class Rows:
 
 
 class HeldRows(NamedTuple):
-    """The x (n, d) of rows that are held out, of all ranks, and their codes."""
+    """The held-out rows of all ranks, x (n, d), and their codes."""
 
     x: Tensor
     codes: Tensor | None
 
 
-def read(X: np.ndarray, y: Any, device: torch.device | None, form: Form | None, ranks: Ranks) -> Given:
-    """X, which is checked already, with y; a ValueError names what is wrong with it.
+def read_input(
+    X: np.ndarray, y: Any, device: torch.device | None, form: Form | None, ranks: Ranks
+) -> FitInput:
+    """The input of a fit; X is checked already. Raises a ValueError if y is not valid.
 
     Parameters
     ----------
-    device, form : as of `Given`
+    device, form : as in `FitInput`
     """
     y = None if y is None else conditions.as_array(y)
-    place = ranks.place(len(X), _kind(X, y))
+    place = ranks.place(len(X), _describe(X, y))
     if y is None:
-        return Given(X, place, device, form)
-    conditions.infer(y, len(X))  # what is wrong with a rank's own is said before all are asked
+        return FitInput(X, place, device, form)
+    conditions.infer(y, len(X))  # report errors in a rank's own y before ranks communicate
     y = ranks.gather(y)
     condition = conditions.infer(y, place.total)
-    return Given(X, place, device, form, y, condition, condition.encode(y))
+    return FitInput(X, place, device, form, y, condition, condition.encode(y))
 
 
-def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
+def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
-    `validate` is scikit-learn's check of the number of columns and their names.
+    `validate` is scikit-learn's check of the number and names of columns.
     """
     X = unmasked(from_tensor(X), "X")
     check_columns(X)
     form = Form.of(X)
-    X = validate(X if form is not None else _numbers(X))
+    X = validate(X if form is not None else _as_numeric(X))
     finite = np.isfinite(X)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
@@ -116,14 +118,14 @@ def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
         name = column if form is None else repr(form.names[column])
         raise ValueError(
             f"Input X contains {what} in row {row}, column {name}. Missing values and infinities are "
-            "not handled: drop or fill them first"
+            "not supported: drop or fill them first"
         )
     return np.asarray(X)
 
 
 def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, HeldRows]:
-    """The rows to fit, and those held out, of all ranks."""
-    kept, held = _divided(rows.place.total, fraction, seed)
+    """This rank's rows to fit, and the held-out rows of all ranks."""
+    kept, held = _split(rows.place.total, fraction, seed)
     place = rows.place
     kept_here, held_here = (
         numbers[(numbers >= place.first) & (numbers < place.first + place.count)] - place.first
@@ -137,8 +139,8 @@ def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Row
     return fitted, HeldRows(all_held, held_codes)
 
 
-def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
-    """Row numbers to fit and row numbers held out."""
+def _split(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
+    """Row numbers to fit, and row numbers to hold out."""
     n_held = math.ceil(fraction * n)
     if n_held >= n:
         raise ValueError(
@@ -149,18 +151,18 @@ def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
     return order[n_held:].sort().values, order[:n_held].sort().values
 
 
-def _kind(X: np.ndarray, y: np.ndarray | None) -> str:
-    """What ranks must agree on."""
+def _describe(X: np.ndarray, y: np.ndarray | None) -> str:
+    """A description of the input on which all ranks must agree."""
     of_y = "no y" if y is None else f"y of kind {y.dtype.kind} and shape (n, {y.shape[1:]})"
     return f"X of {X.dtype} with {X.shape[1]} columns and {of_y}"
 
 
-def _numbers(X: Any) -> Any:
-    """X, a list as an array; what numpy would turn into numbers in silence is refused."""
+def _as_numeric(X: Any) -> Any:
+    """X, with lists as arrays. Refuses types that numpy would silently turn into numbers."""
     if isinstance(X, list | tuple):
         try:
             X = np.asarray(X)
-        except ValueError:  # rows of mixed lengths, of which scikit-learn will tell
+        except ValueError:  # rows of mixed lengths; scikit-learn reports them
             return X
     dtype = getattr(X, "dtype", None)
     kind = getattr(dtype, "kind", "f")
@@ -172,16 +174,16 @@ def _numbers(X: Any) -> Any:
         for place, value in np.ndenumerate(X):
             if isinstance(value, str | bytes):
                 raise ValueError(
-                    f"X holds the text {value!r} at {list(place)}; turn text that says numbers into "
-                    "numbers with X.astype(float), and encode any other text first"
+                    f"X contains the text {value!r} at {list(place)}; convert numbers written as text "
+                    "with X.astype(float), and encode any other text first"
                 )
     if kind in "UST":
         raise ValueError(
-            f"X holds text, of dtype {dtype}; turn text that says numbers into numbers with "
+            f"X contains text (dtype {dtype}); convert numbers written as text with "
             "X.astype(float), and encode any other text first"
         )
     if kind in "mM":
         raise ValueError(
-            f"X has dtype {dtype}; turn dates into numbers, such as the days since the first of them"
+            f"X has dtype {dtype}; convert dates to numbers, such as days since the first date"
         )
     return X

@@ -1,4 +1,4 @@
-"""`SlicedWassersteinFlow`: generative models of vectors, by scikit-learn's conventions."""
+"""`SlicedWassersteinFlow`: generative models of vectors, following scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
 from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
-from sliceflow.vectors.data import Given, checked, read
+from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
@@ -40,7 +40,7 @@ from sliceflow.vectors.units import Units
 
 __all__ = ["SlicedWassersteinFlow"]
 
-_SCORED = 2_000  # fresh samples that `score` draws at least
+_MIN_SCORED = 2_000  # `score` draws at least this many samples
 
 
 class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
@@ -49,65 +49,65 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
     x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact. There is no
-    network and no training: the model is the maps. Rows can also be added and forgotten, by the
-    `partial_fit` and `forget` of `sliceflow.online`.
+    network and no training: the model is the maps. `partial_fit` adds rows and `forget` removes them.
 
     Parameters
     ----------
     n_particles : int or None
-        How many particles are kept. None takes the smallest multiple of the number of rows that is at
-        least 10,000. A fit may have more: at least 2,000, and 200 of every class, because offline
-        samples are poor where maps were fitted to few.
+        Number of particles to keep. None takes the smallest multiple of the number of rows that is at
+        least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps fitted to
+        few particles give poor offline samples.
     n_steps : int
-        Steps of the flow, before the axis steps. More come closer to the data, and on small data in
-        the end copy it: look at `sliceflow.metrics.nn_ratio`.
+        Steps of the flow, before the axis steps. More steps fit the data more closely. On small data
+        they end up copying it: check `sliceflow.metrics.nn_ratio`.
     frame : str or frame kind
-        Directions of a step: "orthogonal", "random" or "axis"; objects from `sliceflow.frames` set
-        their parameters, such as ``frames.Random(n_directions=10_000)``.
+        Directions of a step: "orthogonal", "random" or "axis", or an object from `sliceflow.frames`
+        such as ``frames.Random(n_directions=10_000)``.
     transport : str or transport
-        How each direction is solved: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
+        How to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
     amplifier : float
-        ξ, how far apart conditions are held. 0 ignores y; ``math.inf`` fits every class by itself.
+        ξ, how strongly the flow separates conditions. 0 ignores y; ``math.inf`` fits each class
+        separately.
     entropy : float
-        λ ≥ 0 of the entropy-regularised flow: adds √(2λη)·noise each step, η the step in the paper's
-        units.
+        λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise, where η is the step size
+        in the paper's units.
     device : str or torch.device
-        "auto" takes a GPU where there is one.
+        "auto" uses a GPU if there is one.
     random_state : int, RandomState, Generator or None
         The same seed on the same machine gives the same bits.
     verbose : int
         1 shows a progress bar.
     standardize : bool
-        Work on columns of mean 0 and standard deviation 1; those with heavy tails are bent first
-        (`sliceflow.vectors.units`). Results are in the user's units either way. Without it the flow
-        still starts from N(0, I), so bring the data near that scale.
+        Scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails first
+        (`sliceflow.vectors.units`). Results are in the user's units either way. With False the flow
+        still starts from N(0, I), so scale the data to be near it.
     early_stopping : bool
-        Hold out rows, and stop when the particles no longer come closer to them; to those of the same
-        condition, where there is one.
+        Hold out rows, and stop when the particles no longer get closer to them. Particles are compared
+        with held-out rows of the same condition.
     preset : None or "paper"
-        "paper" runs Algorithm 1 of Du et al. (2023) as it is printed: parameters that are left at their
-        defaults take the paper's values (`sliceflow.engine.paper`). Give data near N(0, I) in scale.
+        "paper" runs Algorithm 1 of Du et al. (2023) as printed: parameters left at their defaults
+        take the paper's values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale.
     options : VectorOptions or None
-        Settings that are rarely changed; None is all their defaults.
+        Rarely changed settings; None takes the defaults.
 
     Attributes
     ----------
-    particles_ : array, tensor or DataFrame, as X was
+    particles_ : array, tensor or DataFrame, like X
         (M, d) batched samples.
     particle_conditions_ : array or None
-        Their conditions as the user wrote them.
+        Their conditions, as the user wrote them.
     classes_ : array
-        The class labels, if y was labels.
+        The class labels, if y is labels.
     plan_ : VectorPlan
         What the fit did, with every "auto" resolved; print it.
     history_ : dict
-        Lists: stage, step, sliced distance before the step, seconds.
+        Lists: stage, step, sliced distance before the step, seconds elapsed.
     n_iter_ : int
         Steps done, axis steps included.
     n_features_in_ : int
         d.
     feature_names_in_ : array
-        The names of the columns, if X was a DataFrame with texts for names.
+        The column names, if X is a DataFrame whose column names are strings.
 
     Examples
     --------
@@ -171,85 +171,88 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         ----------
         X : (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept
         y : None, labels (n,) of any hashable kind, or continuous columns (n, l)
-        particle_conditions : the particles' own y, M of them, in any shares; None takes the data's
-            proportions. For labels the data are weighted to match, so any shares are right; continuous
-            ones should be spread as the data's are.
+        particle_conditions : y of the M particles; None takes the data's proportions. Labels may have
+            any proportions, because the data are weighted to match. Continuous conditions should be
+            distributed like the data's.
         listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
-            them; one that returns True ends the stage
-        checkpoint_dir : a folder for the state of the fit, or None. A fit that was killed goes on
-            when it is called again with the same data, parameters and folder, and ends with the same
-            bits as one that was not
-        checkpoint_every : seconds between two checkpoints
-        ranks : of `sliceflow.ranks.joined`, all of which call this with the same parameters. X
-            and y are then this rank's own rows, `particle_conditions` all of them, and `particles_`
-            and `particle_conditions_` this rank's share: ``ranks.gather(flow.particles_)`` are all
+            them; returning True ends the stage
+        checkpoint_dir : a folder for the state of the fit, or None. To resume an interrupted fit, call
+            it again with the same data, parameters and folder. The result has the same bits as an
+            uninterrupted fit
+        checkpoint_every : seconds between checkpoints
+        ranks : from `sliceflow.ranks.joined`. All ranks call this with the same parameters. X and y
+            are this rank's rows, `particle_conditions` those of all ranks. `particles_` and
+            `particle_conditions_` are this rank's share; ``ranks.gather(flow.particles_)`` gives all
         """
         parameters, listening = self._parameters(), events.listening(listeners)
-        together, device = ranks or Ranks(), resolve_device(self.device)
+        all_ranks, device = ranks or Ranks(), resolve_device(self.device)
         y_p = _conditions(particle_conditions)
         name = type(self).__name__
-        same_on_all(together, name, parameters, device, checkpoint_dir, particle_conditions=digest(y_p))
-        given, features = self._read(X, y, together)
-        seed = together.broadcast(Seed.of(self.random_state))
-        jobs, whole, y_kept, codes_kept = self._jobs(parameters, given, y_p, seed, device, together)
-        keepers: list[CheckpointWriter | None] = [None] * len(jobs)
+        same_on_all(
+            all_ranks, name, parameters, device, checkpoint_dir, particle_conditions=digest(y_p)
+        )
+        inputs, features = self._read(X, y, all_ranks)
+        seed = all_ranks.broadcast(Seed.of(self.random_state))
+        jobs, plan, y_kept, codes_kept = self._jobs(parameters, inputs, y_p, seed, device, all_ranks)
+        writers: list[CheckpointWriter | None] = [None] * len(jobs)
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
-            data = given.digests(y_p, together)
-            of = identity(name, whole.settings(), device, fixed, **data)
+            digests = inputs.digests(y_p, all_ranks)
+            fit_identity = identity(name, plan.settings(), device, fixed, **digests)
             folders = [
                 os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
                 for c in range(len(jobs))
             ]
-            keepers = [
-                CheckpointWriter(folder, checkpoint_every, of, seed, together) for folder in folders
+            writers = [
+                CheckpointWriter(folder, checkpoint_every, fit_identity, seed, all_ranks)
+                for folder in folders
             ]
-            if (found := next(keeper for keeper in keepers if keeper).seed) != seed:
-                jobs, whole, y_kept, codes_kept = self._jobs(
-                    parameters, given, y_p, found, device, together
+            if (found := next(writer for writer in writers if writer).seed) != seed:
+                jobs, plan, y_kept, codes_kept = self._jobs(
+                    parameters, inputs, y_p, found, device, all_ranks
                 )
-        heard: list[events.Listener] = [*together.agreeing(listening)]
-        if self.verbose and together.first:
-            heard.append(events.Progress())
+        all_listeners: list[events.Listener] = [*all_ranks.agreeing(listening)]
+        if self.verbose and all_ranks.first:
+            all_listeners.append(events.Progress())
         total = sum(stage.n_steps for job in jobs for stage in job.plan.stages())
-        done, histories, before, seconds = [], [], 0, 0.0
-        with events.closing(heard):
-            for job, keeper in zip(jobs, keepers, strict=True):
-                told = heard
+        results, histories, before, seconds = [], [], 0, 0.0
+        with events.closing(all_listeners):
+            for job, writer in zip(jobs, writers, strict=True):
+                job_listeners = all_listeners
                 if len(jobs) > 1:
-                    told = [events.relayed(heard, job.name, before, total, seconds)]
+                    job_listeners = [events.relayed(all_listeners, job.name, before, total, seconds)]
                 history = events.History()
-                done.append(run(job, history, told, keeper, ranks))
+                results.append(run(job, history, job_listeners, writer, ranks))
                 histories.append(history.as_columns())
                 before += sum(stage.n_steps for stage in job.plan.stages())
                 seconds += histories[-1]["seconds"][-1] if histories[-1]["seconds"] else 0.0
 
         fitted = FittedVectors(
-            tuple(one.part for one in done),
-            given.condition,
-            jobs[0].rows.codes if len(jobs) == 1 else given.codes,
-            whole.n_rows,
+            tuple(result.part for result in results),
+            inputs.condition,
+            jobs[0].rows.codes if len(jobs) == 1 else inputs.codes,
+            plan.n_rows,
             jobs[0].rows.x.dtype,
             device,
-            given.device,
-            given.form,
+            inputs.device,
+            inputs.form,
         )
-        parts = [fitted.rows(one.part.units, one.particles) for one in done]
+        parts = [fitted.rows(result.part.units, result.particles) for result in results]
         particles = parts[0]
         if codes_kept is not None:
-            particles = _in_order(parts, codes_kept)
-        # Only now is anything kept: a fit that fails or is interrupted leaves the old model whole.
+            particles = _interleave(parts, codes_kept)
+        # Set attributes last: a fit that fails or is interrupted leaves the old model unchanged.
         self.__dict__.pop("feature_names_in_", None)
         self.__dict__.update(features)
-        y_kept = done[0].y if codes_kept is None else y_kept
-        told_of = histories[0]
+        y_kept = results[0].y if codes_kept is None else y_kept
+        history_columns = histories[0]
         if len(jobs) > 1:
-            told_of = events.joined(histories, [job.name for job in jobs])
-        self._keep(whole, fitted, fitted.in_form(particles), y_kept, told_of)
+            history_columns = events.joined(histories, [job.name for job in jobs])
+        self._keep(plan, fitted, fitted.in_form(particles), y_kept, history_columns)
         return self
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; nothing is fitted.
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing.
 
         Examples
         --------
@@ -258,25 +261,25 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         'SWF'
         """
         parameters, device = self._parameters(), resolve_device(self.device)
-        given, _ = self._read(X, y, Ranks())
+        inputs, _ = self._read(X, y, Ranks())
         y_p, seed = _conditions(particle_conditions), Seed.of(self.random_state)
-        return self._jobs(parameters, given, y_p, seed, device, Ranks())[1]
+        return self._jobs(parameters, inputs, y_p, seed, device, Ranks())[1]
 
     def _jobs(
         self,
         parameters: dict[str, Any],
-        given: Given,
+        inputs: FitInput,
         y_p: np.ndarray | None,
         seed: Seed,
         device: torch.device,
         ranks: Ranks,
     ) -> tuple[list[Job], VectorPlan, np.ndarray | None, Tensor | None]:
-        """What is to be fitted, the plan of it all; per class also the kept particles' y and codes."""
-        if given.condition is None or not math.isinf(parameters["amplifier"]):
-            job = prepare(parameters, given, y_p, seed, device, ranks)
+        """The jobs, their joint plan and, if classes are separate, the kept particles' y and codes."""
+        if inputs.condition is None or not math.isinf(parameters["amplifier"]):
+            job = prepare(parameters, inputs, y_p, seed, device, ranks)
             return [job], job.plan, None, None
-        jobs, y_kept, codes = prepare_classes(parameters, given, y_p, seed, device, ranks)
-        return jobs, per_class(jobs, given.condition.width), y_kept, codes
+        jobs, y_kept, codes = prepare_classes(parameters, inputs, y_p, seed, device, ranks)
+        return jobs, per_class(jobs, inputs.condition.width), y_kept, codes
 
     def _keep(
         self,
@@ -286,9 +289,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         y: np.ndarray | None,
         history: dict[str, list[Any]],
     ) -> None:
-        """What was learned replaces what was there."""
+        """Replace the fitted attributes."""
         self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer the model of a file
+        self.__dict__.pop("_file", None)  # no longer a loaded model
         self.particles_, self.particle_conditions_ = particles, y
         self.__dict__.pop("classes_", None)
         if isinstance(fitted.condition, conditions.Labels):
@@ -305,17 +308,17 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         ----------
         n_samples : int
         y : one condition for all samples, an array with one per sample, or None for conditions in the
-            data's proportions. Labels may also be given as an (n_samples, C) array of class weights,
-            unless every class was fitted by itself.
+            data's proportions. Labels may also be an (n_samples, C) array of class weights, unless
+            each class was fitted separately.
         random_state : int, RandomState, Generator or None
-            None draws anew on every call.
+            None gives new samples on every call.
         return_y : bool
             Also return the conditions of the samples.
 
         Returns
         -------
-        (n_samples, d) array, or a tensor or DataFrame if the model was fitted on one, in the units and
-        type of X; with `return_y` a pair of this and the samples' y, None without a condition
+        (n_samples, d) array, or a tensor or DataFrame if X was one, in the units and type of X. With
+        `return_y`, a pair: the samples and their y (None without conditions)
         """
         check_is_fitted(self, "history_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
@@ -328,13 +331,13 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return x, None if fitted.condition is None or codes is None else fitted.condition.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sliced Wasserstein distance between fresh samples and rows: more is better.
+        """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better.
 
         −SW₂ over 100 random directions, in the units of the flow: standardised columns, unless
-        ``standardize=False``. With y, samples take the rows' own conditions. Rows of a class are
-        compared with samples of that class; with columns, x and y are compared together. Give held-out
-        rows: of the rows that were fitted the best copy would win. `GridSearchCV` and
-        `cross_val_score` use it.
+        ``standardize=False``. With y, samples take the rows' conditions. Rows of a class are compared
+        with samples of that class; with continuous y, (x, y) are compared jointly. Pass held-out rows:
+        on the fitted rows the model that copies best would win. `GridSearchCV` and `cross_val_score`
+        use this score.
 
         Examples
         --------
@@ -346,51 +349,51 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """
         check_is_fitted(self, "history_")
         fitted, seed = self._fitted, Seed.of(self.random_state).child("score")
-        rows = checked(X, self._validated(reset=False))
+        rows = check_rows(X, self._validated(reset=False))
         codes = None
         if fitted.condition is not None and y is not None:
             codes = fitted.condition.encode(conditions.as_array(y))
             if len(codes) != len(rows):
-                raise ValueError(f"X has {len(rows)} rows but y has {len(codes)}; pass one y a row")
-        times = -(-_SCORED // len(rows))
+                raise ValueError(f"X has {len(rows)} rows but y has {len(codes)}; pass one y per row")
+        times = -(-_MIN_SCORED // len(rows))
         codes_of = None if codes is None else codes.repeat(times, *[1] * (codes.dim() - 1))
         if codes_of is None:
             codes_of = fitted.codes_for(times * len(rows), None, seed.child("conditions"))
         bare = replace(fitted, form=None, given_device=None)
         drawn = bare.sample(times * len(rows), codes_of, seed)
         units = fitted.parts[0].units
-        if len(fitted.parts) > 1:  # each class has its own, and these must not depend on the class
+        if len(fitted.parts) > 1:  # each class has its own units; compare all classes in the same
             units = Units.of(drawn, True)
         columns = units.encode(rows.astype(drawn.dtype)).T
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(units.encode(drawn).T)
 
-    def _read(self, X: Any, y: Any, ranks: Ranks) -> tuple[Given, dict[str, Any]]:
-        """X and y, checked, and what scikit-learn's conventions say of the columns, by its names."""
+    def _read(self, X: Any, y: Any, ranks: Ranks) -> tuple[FitInput, dict[str, Any]]:
+        """X and y, checked, and scikit-learn's attributes that describe the columns."""
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
-        told = copy.copy(self)  # a fit that fails leaves the estimator as it was
-        rows = checked(X, told._validated(reset=True))
+        probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        rows = check_rows(X, probe._validated(reset=True))
         names = ("n_features_in_", "feature_names_in_")
-        features = {name: vars(told)[name] for name in names if name in vars(told)}
-        return read(rows, y, device, form, ranks), features
+        features = {name: vars(probe)[name] for name in names if name in vars(probe)}
+        return read_input(rows, y, device, form, ranks), features
 
     def _validated(self, reset: bool) -> Callable[[Any], np.ndarray]:
-        """Scikit-learn's check of X: it learns the columns' number and names, or holds X to them."""
+        """Scikit-learn's check of X. With `reset` it records the columns, else it compares them."""
         types = [np.float64, np.float32]
         return lambda X: validate_data(self, X, dtype=types, ensure_all_finite=False, reset=reset)
 
     def stages(self) -> list[Stage]:
-        """The stages of a fit; nothing needs to be fitted."""
+        """The stages of a fit; can be called before `fit`."""
         return stages_of(self._parameters())
 
     def _begin_online(self, X: Any) -> VectorsOnline:
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
         return VectorsOnline.begin(
-            self._parameters(), checked(X, self._validated(reset=False)), device, form
+            self._parameters(), check_rows(X, self._validated(reset=False)), device, form
         )
 
     def _online_rows(self, X: Any, first: bool = False) -> np.ndarray:
-        return checked(X, self._validated(reset=first))
+        return check_rows(X, self._validated(reset=first))
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -418,15 +421,15 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     def _particle_tensor(self) -> Tensor:
         if self._fitted.form is None:
             return torch.as_tensor(self.particles_)
-        rows = np.asarray(self.particles_, dtype=np.float64)  # columns may be of several types
+        rows = np.asarray(self.particles_, dtype=np.float64)  # columns may have different types
         return torch.tensor(rows, dtype=self._fitted.dtype)
 
     def _parameters(self) -> dict[str, Any]:
-        given: dict[str, Any] = self.get_params(deep=False)
-        check_parameters(given)
+        parameters: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(parameters)
         defaults = type(self)().get_params(deep=False)
         options = {"options": self.options or VectorOptions()}
-        return with_preset(self.preset, given | options, defaults, VECTORS)
+        return with_preset(self.preset, parameters | options, defaults, VECTORS)
 
 
 def _conditions(particle_conditions: Any) -> np.ndarray | None:
@@ -435,13 +438,12 @@ def _conditions(particle_conditions: Any) -> np.ndarray | None:
     return np.atleast_1d(conditions.as_array(particle_conditions))
 
 
-def _in_order(parts: Sequence[Any], codes: Tensor) -> Any:
-    """The rows of all classes, each where its class number is among `codes`."""
-    out = np.empty if isinstance(parts[0], np.ndarray) else parts[0].new_empty
-    shape = (len(codes), parts[0].shape[1])
-    whole = out(shape, dtype=parts[0].dtype)
+def _interleave(parts: Sequence[Any], codes: Tensor) -> Any:
+    """The rows of all classes, in the order of the class numbers `codes`."""
+    empty = np.empty if isinstance(parts[0], np.ndarray) else parts[0].new_empty
+    out = empty((len(codes), parts[0].shape[1]), dtype=parts[0].dtype)
     for c, part in enumerate(parts):
         at = torch.nonzero(codes == c)[:, 0]
         if len(at):
-            whole[at.numpy() if isinstance(part, np.ndarray) else at.to(part.device)] = part
-    return whole
+            out[at.numpy() if isinstance(part, np.ndarray) else at.to(part.device)] = part
+    return out

@@ -1,9 +1,9 @@
-"""The axis steps at the end of a fit, which make columns exact: the kept particles', and the model's.
+"""The axis steps at the end of a fit. They make the distribution of each column exact.
 
-The steps before them are fitted to the particles, and put these in place better than fresh ones. Axis
-steps that are fitted to the particles, too, would leave the columns of offline samples inexact, in the
-tails most of all. So the particles that are kept have axis steps of their own, and those of the model
-are fitted to fresh particles.
+Earlier steps are fitted to the particles, so they place these better than fresh ones. If the axis
+steps were fitted to the same particles, the columns of offline samples would be inexact, above all in
+the tails. So there are two sets of axis steps: one for the kept particles, and one for the model,
+fitted to fresh particles.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Sorted
 from sliceflow.ranks import Ranks
 from sliceflow.vectors.data import Rows
-from sliceflow.vectors.start import Start, cloud, looked_at
+from sliceflow.vectors.start import Start, as_cloud, rank_batches
 
 __all__ = ["finish", "stages_before_axis_steps"]
 
 
 def stages_before_axis_steps(flow: Flow) -> int:
-    """How many stages there are before the axis steps at the end; all, if it does not end with any."""
+    """Number of stages before the final axis steps; all stages if there are no axis steps."""
     n = len(flow.schedule)
     return n - 1 if n and isinstance(flow.schedule[-1].frame, Axis) else n
 
@@ -45,18 +45,18 @@ def finish(
 ) -> tuple[Tensor, list[Step]]:
     """x (d, n) of the particles that this rank keeps, and the model.
 
-    `run` has come to the axis steps, if there are any.
+    `run` has done all steps before the axis steps.
     """
     x = start.in_users_order(ranks or Ranks())
     model = [step for steps in run.model for step in steps]
     if stages_before_axis_steps(start.flow) == len(start.flow.schedule):
         return x, model
-    codes = start.asked.kept_codes(start.plan.n_particles)
+    codes = start.assigned.kept_codes(start.plan.n_particles)
     kept = Cloud(x, None if codes is None else codes[start.kept.slice].to(x.device))
     _axis_steps(
         start, kept, codes, rows, ranks, replace(run, after=Run().after, model=[]), 0, listeners
     )
-    fresh, codes = _fresh(start, model, rows, seed, ranks or Ranks())
+    fresh, codes = _fresh_particles(start, model, rows, seed, ranks or Ranks())
     before = Run(stage=run.stage, model=[list(steps) for steps in run.model])
     return kept.x, _axis_steps(start, fresh, codes, rows, ranks, before, start.plan.n_axis_knots)
 
@@ -71,10 +71,10 @@ def _axis_steps(
     n_knots: int,
     listeners: Sequence[Listener] = (),
 ) -> list[Step]:
-    """Do the steps that are left; `codes` are those of the particles of all ranks."""
+    """Run the axis steps; `codes` are of the particles of all ranks."""
     flow, x = start.shared, particles.x
-    batches, _ = looked_at(flow, rows, codes, ranks, x.device)
-    batches = batches or batches_for(flow, particles, start.data, Sorted())  # everything
+    batches, _ = rank_batches(flow, rows, codes, ranks, x.device)
+    batches = batches or batches_for(flow, particles, start.data, Sorted())  # sorting uses all columns
     return simulate(
         flow,
         particles,
@@ -88,28 +88,28 @@ def _axis_steps(
     )
 
 
-def _fresh(
+def _fresh_particles(
     start: Start, model: Sequence[Step], rows: Rows, seed: Seed, ranks: Ranks
 ) -> tuple[Cloud, Tensor | None]:
-    """This rank's share of fresh particles, moved by a model; and the codes of all ranks' ones."""
+    """This rank's share of fresh particles, moved by a model, and the codes of all fresh particles."""
     d, m, codes = start.data.x.shape[0], start.plan.n_fresh, None
     if rows.codes is not None:
         codes = rows.codes[conditions.proportional(rows.codes, m, seed.child("conditions"))]
-        if start.flow.conditional:  # a rare class shall not hang on a particle or two
+        if start.flow.conditional:  # give rare classes enough particles
             codes = torch.cat((codes, conditions.extra_codes(rows.codes, codes, False, seed)))
     share = ranks.share(m if codes is None else len(codes))
-    x = _spread_evenly(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
-    fresh = cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
+    x = _sobol_normal(share.first, share.count, d, seed.child("start")).to(start.data.x.dtype)
+    fresh = as_cloud(x, None if codes is None else codes[share.slice], start.data.x.device)
     noise = Noise(seed.child("particles"), share.first)
     replay(start.flow, model, fresh, noise)
     return fresh, codes
 
 
-def _spread_evenly(first: int, n: int, d: int, seed: Seed) -> Tensor:
-    """Points `first` to first + n of a Sobol sequence, as N(0, I): (n, d) float64; random for large d.
+def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
+    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d) float64.
 
-    Their shares of any simple set are far nearer to its mass than those of random points: at 1 % the
-    quantiles of 65,536 random ones are 4 % off.
+    They cover the distribution far more evenly than random points: the 1 % quantile of 65,536 random
+    points has an error of 4 %. For large d, where no Sobol sequence is available, they are random.
     """
     if d > torch.quasirandom.SobolEngine.MAXDIM:
         return seed.normal(n, d, start=first)

@@ -1,4 +1,4 @@
-"""A fit of vectors, from the rows to a fitted flow: prepare, move the particles, make columns exact."""
+"""The fit of vectors: prepare, move the particles, make columns exact."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.ranks import Ranks
 from sliceflow.storage.checkpoints import CheckpointWriter
-from sliceflow.vectors.data import Given, HeldRows, Rows, hold_out
+from sliceflow.vectors.data import FitInput, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
 from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
 from sliceflow.vectors.smoothing import Smoothed, neighbours_of
-from sliceflow.vectors.start import Asked, Start, begin, particle_conditions
+from sliceflow.vectors.start import ParticleConditions, Start, begin, choose_conditions
 from sliceflow.vectors.units import Units
 
 __all__ = ["Job", "per_class", "prepare", "prepare_classes", "run"]
@@ -30,32 +30,32 @@ __all__ = ["Job", "per_class", "prepare", "prepare_classes", "run"]
 
 @dataclass(frozen=True)
 class Job:
-    """Rows that are to be fitted by one flow, and the plan for it. Nothing has moved yet.
+    """The rows for one flow, and the plan of the fit. No particle has moved yet.
 
     Parameters
     ----------
-    plan : of the fit
-    rows : that are fitted, in the units of the engine
-    held : rows that are held out; None without early stopping
-    units : of the columns
-    asked : the particles' conditions
-    seed : of all that is random
-    device : where
-    name : of the class that is fitted by itself; "" for all rows
+    plan : the plan of the fit
+    rows : the rows to fit, in the engine's units
+    held : the held-out rows; None without early stopping
+    units : the units of the columns
+    assigned : the particles' conditions
+    seed : the seed of all random numbers
+    device : the device of the fit
+    name : the class, if classes are fitted separately; else ""
     """
 
     plan: VectorPlan
     rows: Rows
     held: HeldRows | None
     units: Units
-    asked: Asked
+    assigned: ParticleConditions
     seed: Seed
     device: torch.device
     name: str = ""
 
 
-class Done(NamedTuple):
-    """A fitted flow, x (d, n) of the particles that this rank keeps, and their y."""
+class FitResult(NamedTuple):
+    """A fitted flow, and x (d, n) and y of the particles that this rank keeps."""
 
     part: Part
     particles: Tensor
@@ -64,7 +64,7 @@ class Done(NamedTuple):
 
 def prepare(
     parameters: Mapping[str, Any],
-    given: Given,
+    inputs: FitInput,
     y_p: np.ndarray | None,
     seed: Seed,
     device: torch.device,
@@ -72,16 +72,16 @@ def prepare(
     n_particles: int | None = None,
     name: str = "",
 ) -> Job:
-    """The job of fitting all the rows by one flow; an error names what forbids it."""
-    units = Units.of(given.X, parameters["standardize"], ranks, given.place.total)
-    rows, held = given.rows(units), None
+    """The job of fitting one flow to all rows; raises an error if that is impossible."""
+    units = Units.of(inputs.X, parameters["standardize"], ranks, inputs.place.total)
+    rows, held = inputs.rows(units), None
     if parameters["early_stopping"]:
         fraction = parameters["options"].validation_fraction
         rows, held = hold_out(rows, fraction, seed.child("held out"), ranks)
-    wanted = n_particles or parameters["n_particles"]
-    m = count_particles(wanted, rows.place.total, rows.condition, y_p)
+    requested = n_particles or parameters["n_particles"]
+    m = count_particles(requested, rows.place.total, rows.condition, y_p)
     need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
-    about: dict[str, Any] = dict(
+    common: dict[str, Any] = dict(
         shape=(rows.place.total, rows.x.shape[1]),
         dtype=rows.x.dtype,
         n_particles=m,
@@ -89,34 +89,38 @@ def prepare(
         device=device,
         n_ranks=ranks.size,
     )
-    here = (len(rows.x), ranks.share(m).count)
-    plan = make_plan(parameters, codes=None, here=here, **about)  # before so many codes are made
-    asked = particle_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
-    n_moved = asked.n_moved(m)
-    here = (len(rows.x), ranks.share(n_moved).count)
-    plan = make_plan(parameters, codes=asked.codes, n_moved=n_moved, here=here, **about)
-    return Job(plan, rows, held, units, asked, seed, device, name)
+    local_counts = (len(rows.x), ranks.share(m).count)
+    plan = make_plan(
+        parameters, codes=None, local_counts=local_counts, **common
+    )  # checks the memory before codes are allocated
+    assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
+    n_moved = assigned.n_moved(m)
+    local_counts = (len(rows.x), ranks.share(n_moved).count)
+    plan = make_plan(
+        parameters, codes=assigned.codes, n_moved=n_moved, local_counts=local_counts, **common
+    )
+    return Job(plan, rows, held, units, assigned, seed, device, name)
 
 
 def prepare_classes(
     parameters: Mapping[str, Any],
-    given: Given,
+    inputs: FitInput,
     y_p: np.ndarray | None,
     seed: Seed,
     device: torch.device,
     ranks: Ranks,
 ) -> tuple[list[Job], np.ndarray, Tensor]:
-    """A job for every class (ξ = ∞); the particles' y, and their codes."""
-    condition, codes, y = given.condition, given.codes, given.y
+    """One job per class (ξ = ∞), and the particles' y and codes."""
+    condition, codes, y = inputs.condition, inputs.codes, inputs.y
     if not isinstance(condition, conditions.Labels) or codes is None or y is None:
         raise ValueError(
-            "amplifier=inf fits every class by itself, but y is columns; use a finite amplifier, or "
+            "amplifier=inf fits each class separately, but y is continuous; use a finite amplifier, or "
             "pass class labels (n,)"
         )
     if ranks.size > 1:
         raise ValueError(
-            "amplifier=inf fits every class of vectors by itself, which ranks cannot share; use a "
-            "finite amplifier, or fit in one process"
+            "amplifier=inf fits each class of vectors separately, which several ranks cannot do "
+            "together; use a finite amplifier, or fit in one process"
         )
     m = count_particles(parameters["n_particles"], len(codes), condition, y_p)
     if y_p is None:
@@ -130,7 +134,7 @@ def prepare_classes(
     jobs = [
         prepare(
             parameters,
-            given.of_class(c),
+            inputs.of_class(c),
             None,
             seed.child("class", c),
             device,
@@ -144,7 +148,7 @@ def prepare_classes(
 
 
 def per_class(jobs: Sequence[Job], width: int) -> VectorPlan:
-    """The plan of all classes together."""
+    """The joint plan of all classes."""
     plans = [job.plan for job in jobs]
     return replace(
         max(plans, key=lambda plan: plan.n_moved),
@@ -162,20 +166,20 @@ def run(
     job: Job,
     history: events.History,
     listeners: Sequence[events.Listener],
-    keeper: CheckpointWriter | None,
+    writer: CheckpointWriter | None,
     ranks: Ranks | None,
-) -> Done:
-    """Do it."""
-    start, run = begin(job.plan, job.rows, job.asked, job.seed, job.device, ranks), Run()
-    heard: list[events.Listener] = [history, *listeners]
+) -> FitResult:
+    """Move the particles onto the rows, then make the columns exact."""
+    start, run = begin(job.plan, job.rows, job.assigned, job.seed, job.device, ranks), Run()
+    all_listeners: list[events.Listener] = [history, *listeners]
     rule = None
     if job.held is not None:
         rule = _stopping_rule(job, job.held, start, ranks or Ranks())
-        heard.append(rule)
-    kept_up: Any = nullcontext()
-    if keeper is not None:
-        kept_up = keeper.running(run, start.particles, history, rule, start.share.first)
-    with kept_up:
+        all_listeners.append(rule)
+    checkpointing: Any = nullcontext()
+    if writer is not None:
+        checkpointing = writer.running(run, start.particles, history, rule, start.share.first)
+    with checkpointing:
         simulate(
             start.shared,
             start.particles,
@@ -183,13 +187,13 @@ def run(
             start.transport,
             start.noise,
             n_knots=job.plan.n_knots,
-            listeners=heard,
+            listeners=all_listeners,
             batches=start.batches,
             run=run,
             n_stages=stages_before_axis_steps(start.flow),
         )
         x, model = finish(start, run, job.rows, [history, *listeners], job.seed.child("fresh"), ranks)
-    return Done(Part(start.flow, model, job.units), x, start.y)
+    return FitResult(Part(start.flow, model, job.units), x, start.y)
 
 
 def _target(job: Job, start: Start, ranks: Ranks | None) -> Cloud | Redrawn:

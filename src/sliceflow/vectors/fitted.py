@@ -1,4 +1,4 @@
-"""A fitted flow of vectors: what is learned, and how samples are drawn from it."""
+"""A fitted flow of vectors, and how to draw samples from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sliceflow.engine.flow import Cloud, Flow, Noise, replay
 from sliceflow.engine.frames import frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
-from sliceflow.vectors.start import cloud
+from sliceflow.vectors.start import as_cloud
 from sliceflow.vectors.units import Units
 
 __all__ = ["FittedVectors", "Part"]
@@ -29,7 +29,7 @@ _CHUNK = 1 << 16  # offline samples per pass
 
 @dataclass(frozen=True)
 class Part:
-    """One flow with its maps, and the units of the columns that it works in."""
+    """One flow, its maps, and the units of its columns."""
 
     flow: Flow
     model: list[Step]
@@ -38,18 +38,18 @@ class Part:
 
 @dataclass(frozen=True)
 class FittedVectors:
-    """All that a fit has learned.
+    """The state of a fitted estimator.
 
     Parameters
     ----------
-    parts : one flow, or one for every class that is fitted by itself (ξ = ∞)
-    condition : what y is; None without
+    parts : one flow, or one per class if classes are fitted separately (ξ = ∞)
+    condition : the kind of y; None without conditions
     codes : the data's conditions, encoded
-    n_rows : of the data; None where a file does not say
-    dtype : of the samples
-    device : where they are drawn
-    given_device : where the user's tensors are; None for arrays
-    form : of the user's DataFrame; None for others
+    n_rows : number of rows of the data; None if a model file does not store it
+    dtype : dtype of the samples
+    device : device that draws the samples
+    given_device : device of the user's tensors; None for arrays
+    form : columns of the user's DataFrame; None for other types
     """
 
     parts: tuple[Part, ...]
@@ -72,18 +72,18 @@ class FittedVectors:
 
     @property
     def rows_of_a_map(self) -> int | None:
-        """How many rows the maps were fitted to; of the smallest class, if these have their own."""
+        """Number of rows per map; with separate maps, that of the smallest class."""
         if self.codes is None or (len(self.parts) == 1 and not self.parts[0].flow.apart):
             return self.n_rows
         counts = torch.bincount(self.codes)
         return int(counts[counts > 0].min())
 
     def codes_for(self, n: int, y: Any, seed: Seed) -> Tensor | None:
-        """The conditions of n samples, encoded: the user's y, or the data's proportions for None."""
+        """The encoded conditions of n samples; None takes the data's proportions."""
         condition = self.condition
         if condition is None:
             if y is not None:
-                raise ValueError("y was given but the model was fitted without conditions; leave y out")
+                raise ValueError("y was given but the model was fitted without conditions; omit y")
             return None
         if y is None and self.codes is not None:
             return self.codes[conditions.proportional(self.codes, n, seed)]
@@ -95,11 +95,11 @@ class FittedVectors:
         return codes
 
     def check_memory(self, n: int) -> None:
-        """Refuse more samples than can be had: n of them twice, for they are joined, and a chunk's."""
+        """Check memory for n samples, twice because chunks are concatenated, and one chunk's work."""
         d, width = self.n_columns, self.parts[0].flow.n_conditions
         itemsize, stages = self.dtype.itemsize, self.parts[0].flow.schedule
         drawn = max((frame_bytes(stage.frame, d, width, itemsize) for stage in stages), default=0)
-        chosen = 64 + 8 * width if width else 0  # bytes of a sample's condition while it is chosen
+        chosen = 64 + 8 * width if width else 0  # bytes to choose one sample's condition
         work = 4 * min(_CHUNK, n) * d * itemsize + drawn
         need_memory(
             n * (2 * d * itemsize + chosen) + work,
@@ -112,16 +112,16 @@ class FittedVectors:
     def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n fresh rows with these conditions, in the user's units."""
         if len(self.parts) == 1:
-            return self.in_form(self._joined(self._drawn(self.parts[0], n, codes, seed)))
+            return self.in_form(self._concatenated(self._draw_chunks(self.parts[0], n, codes, seed)))
         if codes is None or codes.dim() != 1:
             raise ValueError(
-                "every class was fitted by itself (amplifier=inf): y must be class labels, not weights"
+                "each class was fitted separately (amplifier=inf): y must be class labels, not weights"
             )
         out = None
         for c, part in enumerate(self.parts):
             at = torch.nonzero(codes == c)[:, 0]
             if len(at):
-                own = self._joined(self._drawn(part, len(at), None, seed.child("class", c)))
+                own = self._concatenated(self._draw_chunks(part, len(at), None, seed.child("class", c)))
                 if out is None:
                     shape = (n, self.n_columns)
                     out = (
@@ -132,37 +132,37 @@ class FittedVectors:
                 out[at.numpy() if self.given_device is None else at.to(self.given_device)] = own
         return self.in_form(out)
 
-    def _drawn(self, part: Part, n: int, codes: Tensor | None, seed: Seed) -> list[Any]:
+    def _draw_chunks(self, part: Part, n: int, codes: Tensor | None, seed: Seed) -> list[Any]:
         out = []
         for first in range(0, n, _CHUNK):
             count = min(_CHUNK, n - first)
             x = torch.empty((count, self.n_columns), dtype=self.dtype)
             own = None if codes is None else codes[first : first + count]
-            chunk = cloud(x, own, self.device)
+            chunk = as_cloud(x, own, self.device)
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(chunk.x)
-            out.append(self.rows(part.units, _moved(part, chunk, noise)))
+            out.append(self.rows(part.units, _replayed(part, chunk, noise)))
         return out
 
     def rows(self, units: Units, x: Tensor) -> Any:
         """(d, n) in the engine's units -> (n, d) in the user's units, as an array or tensor."""
         rows = units.decode(x)
-        need_finite(rows, "rescale X, drop rows that are far from all others, or pass float64")
+        need_finite(rows, "rescale X, drop outliers, or pass float64")
         if self.given_device is None:
             return np.ascontiguousarray(rows.cpu().numpy())
         return rows.contiguous().to(self.given_device)
 
     def in_form(self, rows: Any) -> Any:
-        """Rows as a DataFrame, if the data were one."""
+        """Rows as a DataFrame, if X was one."""
         return rows if self.form is None else self.form.made(rows)
 
-    def _joined(self, chunks: Sequence[Any]) -> Any:
+    def _concatenated(self, chunks: Sequence[Any]) -> Any:
         if len(chunks) == 1:
             return chunks[0]
         return np.concatenate(chunks) if self.given_device is None else torch.cat(list(chunks))
 
 
-def _moved(part: Part, particles: Cloud, noise: Noise) -> Tensor:
+def _replayed(part: Part, particles: Cloud, noise: Noise) -> Tensor:
     """x (d, n) of particles moved by a model."""
     y, place = particles.y, None
     if part.flow.apart and y is not None and y.dim() == 1:

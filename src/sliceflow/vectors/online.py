@@ -1,4 +1,4 @@
-"""The vectors of a `SlicedWassersteinFlow` that grows: rows in the coarse units of the first ones."""
+"""`partial_fit` and `forget` for vectors: rows are counted in coarse units that the first rows set."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
-from sliceflow.online.counts import Ledger, Place
+from sliceflow.online.counts import CountedStage, Ledger
 from sliceflow.online.first import Column, FirstVectors
-from sliceflow.online.growing import check_classes, resumed
+from sliceflow.online.growing import check_classes, resume_run
 from sliceflow.online.rows import (
-    Before,
-    Given,
     Online,
+    PreviousRefresh,
     Refreshed,
+    RowBatch,
     fixed,
     histogram_bins,
     settings,
@@ -36,7 +36,7 @@ from sliceflow.vectors.units import Units, encode
 
 __all__ = ["VectorsOnline"]
 
-_FAR = 1e12  # units; whatever is further out leaves no bin for the others
+_FAR = 1e12  # units; a larger value would leave no bins for the others
 _FIXED = (
     "n_steps", "frame", "transport", "device", "random_state", "standardize", "taper", "n_axis_steps",
     "early_stopping",
@@ -45,20 +45,20 @@ _FIXED = (
 
 @dataclass
 class VectorsOnline(Online):
-    """What a `SlicedWassersteinFlow` keeps.
+    """The counts of a `SlicedWassersteinFlow`.
 
     Parameters
     ----------
-    shift, scale : the units of the engine, 0 and 1 while they are not decided
-    type : of the particles
-    given : where the user's tensors are, or None for arrays
-    form : of the user's DataFrames, or None for others
+    shift, scale : the engine's units; 0 and 1 until the first rows decide them
+    dtype : dtype of the particles
+    given_device : device of the user's tensors; None for arrays
+    form : columns of the user's DataFrames; None for other types
     """
 
     shift: np.ndarray = field(kw_only=True)
     scale: np.ndarray = field(kw_only=True)
-    type: torch.dtype = field(kw_only=True)
-    given: torch.device | None = field(kw_only=True)
+    dtype: torch.dtype = field(kw_only=True)
+    given_device: torch.device | None = field(kw_only=True)
     form: Form | None = field(kw_only=True, default=None)
 
     @classmethod
@@ -66,27 +66,27 @@ class VectorsOnline(Online):
         cls,
         parameters: Mapping[str, Any],
         rows: np.ndarray,
-        given: torch.device | None,
+        given_device: torch.device | None,
         form: Form | None,
     ) -> VectorsOnline:
-        """Nothing counted yet; `given` and `form` are of the user's rows."""
+        """Empty counts."""
         if parameters["early_stopping"]:
             raise ValueError(
-                "early_stopping=True holds rows out, which partial_fit does not keep; set it to False"
+                "early_stopping=True holds out rows, but partial_fit keeps only counts; set it to False"
             )
         now = settings(parameters)
         need(
             now["n_steps"] + now["n_axis_steps"] > 0,
             "n_steps",
             now["n_steps"],
-            "at least 1 for partial_fit, or n_axis_steps: without steps nothing is counted",
+            "at least 1 for partial_fit, unless n_axis_steps is: counts belong to steps",
         )
         n_bins = histogram_bins(parameters["transport"], 1024)
         device, seed = resolve_device(parameters["device"]), Seed.of(parameters["random_state"])
-        # Axis steps sort, where there is something to sort.
+        # Axis steps usually sort, but counts cannot be sorted.
         stages = [replace(stage, transport=None) for stage in stages_of(parameters)]
         flow = Flow(stages, seed.child("flow"), budget=projection_budget(device))
-        places = [Place(flow, i) for i in range(len(stages))]
+        places = [CountedStage(flow, i) for i in range(len(stages))]
         d = rows.shape[1]
         return cls(
             Ledger(places, d, n_bins),
@@ -96,17 +96,19 @@ class VectorsOnline(Online):
             waiting={} if parameters["standardize"] else None,
             shift=np.zeros(d),
             scale=np.ones(d),
-            type=torch.float32 if rows.dtype == np.float32 else torch.float64,
-            given=given,
+            dtype=torch.float32 if rows.dtype == np.float32 else torch.float64,
+            given_device=given_device,
             form=form,
         )
 
     def read(self, X: Any) -> np.ndarray:
-        return cast(np.ndarray, X.astype(np.float64) + 0.0)  # no −0, which is 0 by another name
+        return cast(
+            np.ndarray, X.astype(np.float64) + 0.0
+        )  # −0 becomes 0: equal rows must have equal bytes
 
-    def decided(self, given: Given) -> Self:
+    def decided(self, batch: RowBatch) -> Self:
         columns = []
-        for j, column in enumerate(given.rows.T):
+        for j, column in enumerate(batch.rows.T):
             try:
                 columns.append(Column.of(column))
             except OverflowError:
@@ -114,7 +116,7 @@ class VectorsOnline(Online):
                     f"column {j} of X cannot be standardised: its values reach "
                     f"{np.abs(column).max():.3g}; rescale it"
                 ) from None
-        names = {label: Counter(given.names[of]) for label, of in given.groups}
+        names = {label: Counter(batch.names[of]) for label, of in batch.groups}
         return replace(
             self,
             waiting=None,
@@ -132,7 +134,7 @@ class VectorsOnline(Online):
             raise ValueError(
                 f"column {j} of X holds {rows[i, j]:.6g}, more than {_FAR:.0e} times its unit of "
                 f"{self.scale[j]:.3g} away from 0 or from the first rows; drop such rows, rescale the "
-                "column, or begin with rows that show its scale"
+                "column, or start with rows of its full range"
             )
         return x.to(self.device).T.contiguous()
 
@@ -148,7 +150,7 @@ class VectorsOnline(Online):
         return make_plan(
             parameters,
             shape=(n, self.ledger.dimension),
-            dtype=self.type,
+            dtype=self.dtype,
             n_particles=m,
             condition=condition,
             codes=None,
@@ -159,8 +161,8 @@ class VectorsOnline(Online):
     def refresh(
         self,
         parameters: Mapping[str, Any],
-        before: Before | None,
-        heard: list[events.Listener],
+        previous: PreviousRefresh | None,
+        listeners: list[events.Listener],
         history: events.History,
     ) -> Refreshed:
         condition, labels, codes = self.condition()
@@ -172,33 +174,33 @@ class VectorsOnline(Online):
             amplifier=plan.amplifier,
             entropy=plan.entropy,
         )
-        d, own = self.ledger.dimension, None if condition is None else codes
-        particles, noise = self.particles(d, self.type, m, own, flow.amplifier)
+        d, data_codes = self.ledger.dimension, None if condition is None else codes
+        particles, noise = self.particles(d, self.dtype, m, data_codes, flow.amplifier)
         place = None
         if flow.apart and particles.y is not None:
             y, _, place, runs = sort_by_class(particles.y, flow.n_conditions)
             particles = Cloud(particles.x, y, runs)
         run = Run()
-        if before is not None:
-            part = before.fitted.parts[0]
-            check_classes(before.fitted.condition, condition)
-            steps = part.model[: max(0, len(part.model) - before.last)]
+        if previous is not None:
+            part = previous.fitted.parts[0]
+            check_classes(previous.fitted.condition, condition)
+            steps = part.model[: max(0, len(part.model) - previous.last)]
             replay(flow, steps, particles, noise)
-            run = resumed(steps, before, history)
+            run = resume_run(steps, previous, history)
         data = self.mixture(0, labels, codes, particles, flow)
         transport = transports.Histogram(data.n_bins)
         model = simulate(
-            flow, particles, data, transport, noise, n_knots=plan.n_knots, listeners=heard, run=run
+            flow, particles, data, transport, noise, n_knots=plan.n_knots, listeners=listeners, run=run
         )
         units = Units.linear(self.shift, self.scale)
         fitted = FittedVectors(
             (Part(flow, model, units),),
             condition,
-            own,
+            data_codes,
             len(codes),
-            self.type,
+            self.dtype,
             self.device,
-            self.given,
+            self.given_device,
             self.form,
         )
         n_moved = particles.x.shape[1]
@@ -206,5 +208,5 @@ class VectorsOnline(Online):
         y_kept = None
         if condition is not None and particles.y is not None:
             y_kept = condition.decode(particles.y)
-        batched = fitted.in_form(fitted.rows(units, particles.x))  # or an error, and nothing is kept
+        batched = fitted.in_form(fitted.rows(units, particles.x))  # an error here keeps nothing
         return Refreshed(replace(plan, n_moved=n_moved), fitted, batched, y_kept)

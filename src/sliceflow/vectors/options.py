@@ -1,4 +1,4 @@
-"""Settings of a `SlicedWassersteinFlow` that are rarely changed."""
+"""Rarely changed settings of a `SlicedWassersteinFlow`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["VectorOptions"]
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """Settings of a `SlicedWassersteinFlow` that are rarely changed.
+    """Rarely changed settings of a `SlicedWassersteinFlow`.
 
     Parameters
     ----------
-    taper : the step size falls from 1 to 0 over this last share of the steps (0: never)
-    n_axis_steps : axis steps at the end, which make every column's own distribution exact
-    n_knots : at most this many knots are kept of each map for offline samples
-    validation_fraction : the share of the rows held out by `early_stopping`
-    n_iter_no_change : steps without improvement after which `early_stopping` stops
-    tol : the least relative improvement that counts
+    taper : the step size falls from 1 to 0 over this last fraction of the steps (0: never)
+    n_axis_steps : axis steps at the end, which make the distribution of each column exact
+    n_knots : maximum number of knots kept per map, for offline samples
+    validation_fraction : fraction of the rows that `early_stopping` holds out
+    n_iter_no_change : `early_stopping` stops after this many steps without improvement
+    tol : minimum relative improvement
     smoothing : h, how far each row is spread along its neighbours, in units of their covariance, anew
         at every step; 0 fits the rows themselves. It prevents copies of small data
     n_neighbors : k, the rows of a neighbourhood, the row itself among them
@@ -41,7 +41,7 @@ class VectorOptions:
     n_neighbors: int = 20
 
     def check(self) -> None:
-        """Raise a `sliceflow.errors.ParameterError` for the first setting that cannot be used."""
+        """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
         for name, least in (("n_axis_steps", 0), ("n_knots", 2), ("n_iter_no_change", 1)):
             value = getattr(self, name)
             need(is_int(value, least), name, value, f"an int of at least {least}")

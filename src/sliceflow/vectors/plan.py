@@ -1,4 +1,4 @@
-"""The plan of a fit of vectors: every parameter as it will be used, nothing left "auto"."""
+"""The plan of a fit of vectors: all parameters, with every "auto" resolved."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "histogram": transports.Histogram,
     "interpolated": transports.Interpolated,
 }
-_KNOTS_OF_A_CLASS = 32  # knots that the smallest class should have of a map that it shares with others,
-_MOST_KNOTS = 4096  # unless that would take more
-_DRAWN = 24  # bytes per number while normal numbers are drawn, some millions at a time
-_BINS = 72  # bytes per bin: both counts, values, and what steadying them takes
-_JUDGED = 3 * 100  # numbers per particle when held-out rows are compared with it
+_KNOTS_OF_A_CLASS = 32  # knots of a shared map that the smallest class should have,
+_MAX_KNOTS = 4096  # unless the map would need more than this
+_DRAW_BYTES = 24  # bytes per normal number while it is drawn; a few million are drawn at a time
+_BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
+_NUMBERS_PER_CHECK = 3 * 100  # numbers per particle in a comparison with held-out rows
 
 
 @dataclass(frozen=True)
 class VectorPlan:
-    """What a fit of vectors does. Printed, it is a table.
+    """What a fit of vectors does. It prints as a table.
 
     Parameters
     ----------
-    n_rows, n_columns : of the data that are fitted, of all ranks
-    dtype : of the particles, "float32" or "float64"
-    n_particles : that are kept
-    n_moved : that the fit moves: more than are kept where a model needs more
+    n_rows, n_columns : size of the fitted data, of all ranks
+    dtype : dtype of the particles, "float32" or "float64"
+    n_particles : particles kept
+    n_moved : particles moved; may be more than are kept, to improve the model
     condition : "none", "labels" or "columns"
-    n_conditions : classes, or columns of the condition
-    amplifier : ξ; 0 where the flow sees no condition, ∞ where every class is fitted by itself
-    frame, transport : of the steps
-    n_steps, n_axis_steps : how many
-    step_size : of the first steps; 1 solves a Parseval frame's directions exactly
-    taper, entropy : as the parameters of these names
-    n_knots : kept of each map
-    n_axis_knots : the same of the axis steps
-    n_fresh : fresh particles that the model's axis steps are fitted to
-    standardize, early_stopping : as the parameters of these names
-    validation_fraction, n_iter_no_change, tol : of early stopping
+    n_conditions : number of classes, or of condition columns
+    amplifier : ξ; 0 if the flow ignores conditions, ∞ if each class is fitted separately
+    frame, transport : directions of a step, and how to solve them
+    n_steps, n_axis_steps : numbers of steps
+    step_size : size of the first steps; 1 solves the directions of a Parseval frame exactly
+    taper, entropy : the parameters of these names
+    n_knots : knots kept per map
+    n_axis_knots : knots kept per map of the axis steps
+    n_fresh : number of fresh particles to which the model's axis steps are fitted
+    standardize, early_stopping : the parameters of these names
+    validation_fraction, n_iter_no_change, tol : settings of early stopping
     smoothing, n_neighbors : as the options of these names
-    n_ranks : processes that fit together
-    device : where
-    nbytes : memory that the fit takes on each device beside the data as they are given
+    n_ranks : number of processes
+    device : device of the fit
+    nbytes : memory of the fit on each device, without the input data
 
     Examples
     --------
@@ -122,7 +122,7 @@ class VectorPlan:
 
     @property
     def method(self) -> str:
-        """The method's name: SWF, CSWF with its ξ, or per class."""
+        """The method: SWF, CSWF with its ξ, or per class."""
         if self.amplifier == 0 or self.condition == "none":
             return "SWF"
         return "per class" if math.isinf(self.amplifier) else f"CSWF ξ={self.amplifier:g}"
@@ -143,7 +143,7 @@ class VectorPlan:
         )
 
     def settings(self) -> dict[str, Any]:
-        """All that the result depends on, by name: a checkpoint is of a fit with the same."""
+        """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("nbytes", "n_ranks", "device"):
             del values[name]
@@ -170,7 +170,7 @@ class VectorPlan:
                 ("entropy", "" if self.entropy == 0 else f"{self.entropy:g}"),
                 ("smoothing", smooth),
                 ("stops early", stops),
-                ("model", f"at most {self.n_knots} knots a map"),
+                ("model", f"at most {self.n_knots} knots per map"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
                 ("memory", f"about {in_bytes(self.nbytes)}"),
             ]
@@ -187,22 +187,22 @@ def make_plan(
     codes: Tensor | None,
     device: torch.device,
     n_moved: int | None = None,
-    here: tuple[int, int] | None = None,
+    local_counts: tuple[int, int] | None = None,
     n_ranks: int = 1,
     transport: Transport | None = None,
 ) -> VectorPlan:
-    """The plan for rows of a shape; a `NotEnoughMemoryError` if it cannot fit into memory.
+    """The plan for data of a shape; raises a `NotEnoughMemoryError` if memory cannot hold it.
 
     Parameters
     ----------
-    parameters : of the estimator, checked; `options` among them, never None
+    parameters : the estimator's checked parameters, including `options`, which is not None
     shape : rows and columns, of all ranks
-    n_particles : that the user asked for
-    condition : what y is
-    codes : conditions of the particles that are moved; None before they are known
-    n_moved : how many are moved; None as many as are asked for
-    here : rows and particles of this rank; None is all of them
-    transport : in place of the parameter: data that are counted (`online`) cannot be sorted
+    n_particles : particles to keep
+    condition : the kind of y
+    codes : conditions of the moved particles; None before they are known
+    n_moved : particles moved; None moves only those kept
+    local_counts : rows and particles of this rank; None means all
+    transport : replaces the parameter: counted data (`online`) cannot be sorted
     """
     (n, d), options = shape, parameters["options"]
     counted = transport is not None
@@ -247,7 +247,7 @@ def make_plan(
     last = plan.stages()[-1:]
     if last and isinstance(last[0].frame, frames.Axis) and not counted:
         plan = replace(plan, n_fresh=count_fresh(m, plan.n_directions))
-    rows, particles = here or (n, m)
+    rows, particles = local_counts or (n, m)
     plan = replace(plan, nbytes=_fit_bytes(plan, 0 if counted else rows, particles, dtype.itemsize))
     if counted:
         n_bins = getattr(transport, "n_bins", 0)
@@ -264,35 +264,37 @@ def make_plan(
 
 
 def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
-    """What a fit takes beside the data as it is given, at its largest moment.
+    """Peak memory of a fit of n rows and m particles on this rank, without the input data.
 
-    The clouds, of fresh particles too, and the model stay. Besides there are, one after the other: the
-    random numbers that the particles start from; the steps, with a frame, projections and what is
-    fitted to them; and the particles in the user's units. n and m are the rows and particles here.
+    The clouds, including fresh particles, and the model stay in memory. Besides these, one after the
+    other: random numbers for the starting particles; the steps, with frame, projections and fitted
+    maps; and the particles in the user's units.
     """
     d, h, transport = plan.n_columns, plan.n_directions, plan.transport
-    one = 16 + 8 * itemsize  # a projection that is sorted: order, knots, values, and thinning
+    sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
-    projected = h * (3 * looked_at * itemsize + _BINS * n_bins if n_bins else one * looked_at)
+    projected = h * (
+        3 * looked_at * itemsize + _BIN_BYTES * n_bins if n_bins else sort_bytes * looked_at
+    )
     fresh = plan.n_fresh and count_fresh(m, h)
-    if fresh:  # the axis steps sort everything, of all ranks
-        projected = max(projected, one * d * (plan.n_moved + plan.n_rows + fresh - m))
+    if fresh:  # the axis steps sort the columns of all ranks
+        projected = max(projected, sort_bytes * d * (plan.n_moved + plan.n_rows + fresh - m))
     if plan.early_stopping:
-        projected = max(projected, _JUDGED * m * itemsize)
+        projected = max(projected, _NUMBERS_PER_CHECK * m * itemsize)
     axis = min(plan.n_axis_knots, m) * d * plan.n_axis_steps
     kept = 2 * itemsize * (min(plan.n_knots, n_bins or m) * h * plan.n_steps + axis)
-    drawn = itemsize * min(d * m, 1 << 26) + _DRAWN * min(d * m, 1 << 22)
+    drawn = itemsize * min(d * m, 1 << 26) + _DRAW_BYTES * min(d * m, 1 << 22)
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
-    given_back = (8 + 8 + itemsize) * d * m
-    return itemsize * d * (m + n + fresh) + kept + max(drawn, stepped, given_back)
+    converted = (8 + 8 + itemsize) * d * m
+    return itemsize * d * (m + n + fresh) + kept + max(drawn, stepped, converted)
 
 
 def count_fresh(m: int, widest: int) -> int:
-    """How many fresh particles the axis steps of a model are fitted to, where m particles were fitted.
+    """Number of fresh particles to which the model's axis steps are fitted, for m fitted particles.
 
-    At least as many, and 65,536 if they have few directions: then quantiles at 1 % are right to some
+    At least m, and 65,536 if there are few directions: then the 1 % quantiles have an error of a few
     per cent.
     """
     return max(m, min(1 << 16, (1 << 18) // widest))
@@ -304,7 +306,7 @@ def count_particles(
     condition: Condition | None,
     particle_conditions: np.ndarray | None = None,
 ) -> int:
-    """M: as many as the user says, or as they have conditions, or enough for n rows."""
+    """M: the user's number, the number of particle conditions, or the default for n rows."""
     if particle_conditions is not None:
         if condition is None:
             raise ValueError("particle_conditions was given without y; pass y as well")
@@ -327,7 +329,7 @@ def count_particles(
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
-    """How many knots to keep of each map: more than asked for, where a rare class would get few.
+    """Knots to keep per map: more than `n_knots` if a rare class would otherwise get too few.
 
     Examples
     --------
@@ -337,12 +339,12 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
     if codes is None or codes.dim() != 1:
         return n_knots
     sizes = torch.bincount(codes)
-    wanted = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
-    return max(n_knots, min(wanted, _MOST_KNOTS))
+    n_needed = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
+    return max(n_knots, min(n_needed, _MAX_KNOTS))
 
 
 def stages_of(parameters: Mapping[str, Any]) -> list[Stage]:
-    """The stages that rows of any number of columns go through."""
+    """The stages of a fit; they do not depend on the data."""
     options: VectorOptions = parameters["options"]
     frame, n_steps = parameters["frame"], int(parameters["n_steps"])
     frame = FRAMES[frame]() if isinstance(frame, str) else frame
@@ -350,12 +352,12 @@ def stages_of(parameters: Mapping[str, Any]) -> list[Stage]:
 
 
 def transport_of(transport: str | Transport) -> Transport:
-    """The transport of that name, or the one that is given."""
+    """The transport of that name; a transport object is returned as it is."""
     return TRANSPORTS[transport]() if isinstance(transport, str) else transport
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `errors.ParameterError` for the first parameter that cannot be used."""
+    """Raise an `errors.ParameterError` for the first invalid parameter."""
 
     def need(ok: bool, name: str, what: str) -> None:
         errors.need(ok, name, parameters[name], what)
@@ -382,6 +384,6 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     )
     xi = parameters["amplifier"]
     ok = is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    need(ok, "amplifier", "a number of at least 0; math.inf fits every class by itself")
+    need(ok, "amplifier", "a number of at least 0; math.inf fits each class separately")
     need(is_real(parameters["entropy"], 0), "entropy", "a finite number of at least 0")
     need(is_int(parameters["verbose"], 0), "verbose", "an int of at least 0")

@@ -1,4 +1,4 @@
-"""The model file of a `SlicedWassersteinFlow`: its fitted state as JSON and tensors, and back."""
+"""Convert the fitted state of a `SlicedWassersteinFlow` to JSON and tensors, and back."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _UNITS = ("shift", "scale", "middle", "width")
 
 
 def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The fitted model as JSON, its arrays in `tensors`; `names` are those of the columns, or None."""
+    """The fitted model as JSON; adds its arrays to `tensors`. `names` are column names, or None."""
     stages = [(part, i) for part in fitted.parts for i in range(len(part.flow.schedule))]
     tables = pack_tables([[s for s in part.model if s.stage == i] for part, i in stages], tensors)
     for part in fitted.parts:
-        _check(part, fitted)  # what cannot be read must not be written
-    bent = any(part.units.bent.any() for part in fitted.parts)
-    for name in _UNITS if bent else _UNITS[:2]:
+        _check(part, fitted)  # never write a model that cannot be read
+    heavy_tailed = any(part.units.heavy_tailed.any() for part in fitted.parts)
+    for name in _UNITS if heavy_tailed else _UNITS[:2]:
         tensors[name] = torch.from_numpy(np.stack([getattr(part.units, name) for part in fitted.parts]))
     engine = fitted.parts[0].flow
     return {
@@ -81,7 +81,7 @@ def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dic
 def unpacked(
     header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
 ) -> tuple[FittedVectors, list[str] | None]:
-    """The model that `packed` described, and the names of its columns; a ValueError if it is wrong."""
+    """The model that `packed` wrote, and its column names; raises a ValueError if it is not valid."""
     size_of_maps = model_bytes(header, allowed)
     units = _units(tensors)
     d, kind = len(units[0].shift), header.text("type")
@@ -93,7 +93,7 @@ def unpacked(
     rows, seeds = header.inners("schedule"), header.inners("seeds")
     if len(seeds) != len(units) or len(rows) % len(seeds) or len(seeds) not in (1, width):
         raise ValueError(
-            f"there are {len(seeds)} seeds for {len(units)} units, {len(rows)} stages, {width} classes"
+            f"found {len(seeds)} seeds for {len(units)} units, {len(rows)} stages, {width} classes"
         )
     stages = [_stage(row) for row in rows]
     several = len(seeds) > 1
@@ -148,7 +148,7 @@ def _stage(row: Fields) -> Stage:
 
 
 def _form(header: Fields, d: int) -> Form | None:
-    """The DataFrame that was fitted."""
+    """The columns of the fitted DataFrame."""
     if header.raw("frame") is None:
         return None
     row = header.inner("frame")
@@ -159,7 +159,7 @@ def _form(header: Fields, d: int) -> Form | None:
 
 
 def _units(tensors: dict[str, Tensor]) -> list[Units]:
-    """The units of the columns of X, of every part."""
+    """The units of each part."""
     shape = tuple(check_tensor(tensors, "shift", torch.float64, (None, None)).shape)
     values = [
         check_tensor(tensors, name, torch.float64, shape).numpy()
@@ -168,14 +168,14 @@ def _units(tensors: dict[str, Tensor]) -> list[Units]:
         for name in _UNITS
     ]
     if 0 in shape or not (values[1] > 0).all():
-        raise ValueError("scale holds numbers that are not positive")
+        raise ValueError("scale has values that are not positive")
     if not (values[3] >= 0).all():
-        raise ValueError("width holds numbers that are negative")
+        raise ValueError("width has negative values")
     return [Units(*columns) for columns in zip(*values, strict=True)]
 
 
 def _frame_bytes(d: int, width: int, stages: Sequence[Stage], rows: Sequence[Fields]) -> int:
-    """What drawing one vector takes: its frames, the condition's directions, maps made grids again."""
+    """Memory to draw one vector: frames, directions of the condition, maps expanded to grids."""
     most = 0
     for stage, row in zip(stages, rows, strict=True):
         if not row.rows("tables") or isinstance(stage.frame, frames.Axis):
@@ -189,19 +189,19 @@ def _frame_bytes(d: int, width: int, stages: Sequence[Stage], rows: Sequence[Fie
 
 
 def _check(part: Part, fitted: FittedVectors) -> None:
-    """Refuse a model whose samples may not be finite."""
+    """Raise a ValueError if samples may not be finite."""
     engine, units, dtype = part.flow, part.units, fitted.dtype
     stages: list[tuple[float, list[Step]]] = [(stage.step_size, []) for stage in engine.schedule]
     for step in part.model:
         stages[step.stage][1].append(step)
     offset = offset_of(engine.amplifier, fitted.codes) if engine.n_conditions else 0.0
-    d, straight = len(units.shift), ~units.bent  # of a bent column every number is finite
+    d, linear = len(units.shift), ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
     reach = check_reach(stages, d, dtype, entropy=engine.entropy, offset=offset)
-    end = reach * float(units.scale[straight].max(initial=0.0))
-    end += float(np.abs(units.shift[straight]).max(initial=0.0))
+    end = reach * float(units.scale[linear].max(initial=0.0))
+    end += float(np.abs(units.shift[linear]).max(initial=0.0))
     if not end < torch.finfo(dtype).max:
         raise ValueError(
-            f"its samples may not stay finite: scale and shift bring them to {end:.1e}, and "
-            f"{str(dtype).removeprefix('torch.')} ends at {torch.finfo(dtype).max:.1e}; "
+            f"samples may not stay finite: scale and shift can take them to {end:.1e}, and the largest "
+            f"{str(dtype).removeprefix('torch.')} is {torch.finfo(dtype).max:.1e}; "
             "fit with rescaled columns, or in float64"
         )

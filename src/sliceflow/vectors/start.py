@@ -1,4 +1,4 @@
-"""What a fit starts from: particles, data, and the flow that moves the ones onto the others."""
+"""The start of a fit: particles, data, and the flow that moves the particles onto the data."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.plan import VectorPlan
 
-__all__ = ["Asked", "Start", "begin", "cloud", "looked_at", "particle_conditions"]
+__all__ = ["ParticleConditions", "Start", "as_cloud", "begin", "choose_conditions", "rank_batches"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParticleConditions:
     """The conditions of the particles of all ranks.
 
     Parameters
     ----------
-    y : of the particles asked for, as the user writes them; None without conditions
-    codes : of all that are moved, encoded
-    order : of the user's particles, in which all stand, the further ones having the last numbers; None
-        where they stand in that order
+    y : conditions of the kept particles, as the user wrote them; None without conditions
+    codes : encoded conditions of all moved particles
+    order : the moved particles are shuffled: position j holds particle ``order[j]``. Kept particles
+        have the lowest numbers. None if they are not shuffled
     """
 
     y: np.ndarray | None = None
@@ -38,58 +38,58 @@ class Asked:
     order: Tensor | None = None
 
     def n_moved(self, m: int) -> int:
-        """How many particles are moved where m are asked for."""
+        """Number of particles to move in order to keep m."""
         return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
 
     def kept_codes(self, m: int) -> Tensor | None:
-        """The codes of the m particles asked for, in the user's order."""
+        """The codes of the m kept particles, in the user's order."""
         if self.codes is None:
             return None
         return (self.codes if self.order is None else self.codes[torch.argsort(self.order)])[:m]
 
 
-def particle_conditions(
+def choose_conditions(
     rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
-) -> Asked:
-    """The conditions of m particles: the user's y, or the data's own in their proportions."""
+) -> ParticleConditions:
+    """The conditions of m particles: the user's y, or conditions in the data's proportions."""
     if rows.condition is None or rows.codes is None or rows.y is None:
-        return Asked()
-    given = y is not None
+        return ParticleConditions()
+    chosen_by_user = y is not None
     if y is not None:
         codes = rows.condition.encode(y)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, rows.codes)).any()):
             label = conditions.format_label(y[lost.numpy()][0])
             raise ValueError(
-                f"particle_conditions has {label}, but early_stopping holds out all its rows; give "
-                "more of them or set early_stopping=False"
+                f"particle_conditions has {label}, but early_stopping holds out all its rows; add "
+                "rows of this class or set early_stopping=False"
             )
     else:
         numbers = conditions.proportional(rows.codes, m, seed, least=1)
         y, codes = rows.y[numbers.numpy()], rows.codes[numbers]
     moved = conditions.moved(rows.codes, codes, amplifier, seed)
-    if amplifier == 0 or (not given and len(moved) == m):
-        return Asked(y, moved)
-    order = seed.permutation(len(moved))  # the flow wants them in random order
-    return Asked(y, moved[order], order)
+    if amplifier == 0 or (not chosen_by_user and len(moved) == m):
+        return ParticleConditions(y, moved)
+    order = seed.permutation(len(moved))  # the flow needs a random order
+    return ParticleConditions(y, moved[order], order)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a fit starts from.
+    """The start of a fit.
 
     Parameters
     ----------
-    plan : of the fit
-    particles : this rank's, standing where they start
-    data : this rank's
-    noise : the particles' own
-    flow : which the model is replayed with
-    shared : the same flow, with transports between the clouds of all ranks
-    transport : of stages that have none of their own
-    batches : what steps look at; None lets `simulate` divide the clouds
-    share : which of all particles are this rank's
-    kept : which of those that the user asked for this rank gives back: the fit may have more
-    asked : the conditions of all ranks' particles
+    plan : the plan of the fit
+    particles : this rank's particles at their starting positions
+    data : this rank's data
+    noise : the particles' random numbers
+    flow : the flow that replays the model
+    shared : the same flow, with transports that combine the clouds of all ranks
+    transport : for stages without their own transport
+    batches : the columns that each step uses; None lets `simulate` choose
+    share : this rank's part of all moved particles
+    kept : this rank's part of the kept particles
+    assigned : the conditions of all ranks' particles
     """
 
     plan: VectorPlan
@@ -102,21 +102,21 @@ class Start:
     batches: MiniBatches | None
     share: Place
     kept: Place
-    asked: Asked
+    assigned: ParticleConditions
 
     @property
     def y(self) -> np.ndarray | None:
-        """Conditions of the particles that this rank keeps, as the user wrote them."""
-        return None if self.asked.y is None else self.asked.y[self.kept.slice]
+        """Conditions of this rank's kept particles, as the user wrote them."""
+        return None if self.assigned.y is None else self.assigned.y[self.kept.slice]
 
     @property
     def seen_codes(self) -> Tensor | None:
-        """Conditions of all ranks' particles, encoded; None where the flow sees none."""
-        return self.asked.codes if self.flow.conditional else None
+        """Encoded conditions of all ranks' particles; None if the flow ignores them."""
+        return self.assigned.codes if self.flow.conditional else None
 
     def in_users_order(self, ranks: Ranks) -> Tensor:
-        """x (d, n) of this rank's share of the particles that are kept, as `y` is ordered."""
-        x, order = self.particles.x, self.asked.order
+        """x (d, n) of this rank's kept particles, in the order of `y`."""
+        x, order = self.particles.x, self.assigned.order
         if order is None and self.kept == self.share:
             return x
         place = torch.arange(self.share.total) if order is None else torch.argsort(order)
@@ -126,18 +126,18 @@ class Start:
 def begin(
     plan: VectorPlan,
     rows: Rows,
-    asked: Asked,
+    assigned: ParticleConditions,
     seed: Seed,
     device: torch.device,
     ranks: Ranks | None,
 ) -> Start:
-    """Everything that is simulated. With `ranks`, even with one, every step looks at everything."""
-    together, x, place = ranks or Ranks(), rows.x, rows.place
-    kept, share = together.share(plan.n_particles), together.share(plan.n_moved)
-    data = cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
+    """The start of a fit. With `ranks`, even a single one, each step uses all particles and data."""
+    all_ranks, x, place = ranks or Ranks(), rows.x, rows.place
+    kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
+    data = as_cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
     noise = Noise(seed.child("particles"), share.first)
-    own_codes = None if asked.codes is None else asked.codes[share.slice]
-    particles = cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
+    own_codes = None if assigned.codes is None else assigned.codes[share.slice]
+    particles = as_cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
     noise.child("start").fill(particles.x)
     flow = Flow(
         plan.stages(),
@@ -148,18 +148,20 @@ def begin(
         projection_budget(device),
     )
     shared, transport = flow, plan.transport
-    batches, left_out = looked_at(flow, rows, asked.codes, ranks, device)
+    batches, left_out = rank_batches(flow, rows, assigned.codes, ranks, device)
     if ranks is not None:  # all ranks have the same maps
-        shared, transport = _shared(flow, transport, ranks, plan.n_moved + place.total - left_out)
-    return Start(plan, particles, data, noise, flow, shared, transport, batches, share, kept, asked)
+        shared, transport = _with_shared_transports(
+            flow, transport, ranks, plan.n_moved + place.total - left_out
+        )
+    return Start(plan, particles, data, noise, flow, shared, transport, batches, share, kept, assigned)
 
 
-def looked_at(
+def rank_batches(
     flow: Flow, rows: Rows, codes_p: Tensor | None, ranks: Ranks | None, device: torch.device
 ) -> tuple[MiniBatches | None, int]:
-    """What steps look at, of several ranks everything, and how many data that leaves out.
+    """The columns that each step of several ranks uses, and the number of data left out.
 
-    None lets `simulate` divide the clouds.
+    Without ranks, None: `simulate` chooses.
     """
     if ranks is None:
         return None, 0
@@ -168,13 +170,15 @@ def looked_at(
     return weighted_batches(*pair, torch.arange(first, first + rows.place.count), device)
 
 
-def cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
-    """Rows (n, d) and codes, as the engine stores them: columns, on its device."""
+def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
     return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
 
 
-def _shared(flow: Flow, transport: Transport, ranks: Ranks, n: int) -> tuple[Flow, Transport]:
-    """The flow and the transport with which ranks simulate, `n` particles and data in all."""
+def _with_shared_transports(
+    flow: Flow, transport: Transport, ranks: Ranks, n: int
+) -> tuple[Flow, Transport]:
+    """The flow and transport that ranks share, for `n` particles and data in total."""
     stages = [
         replace(stage, transport=stage.transport and shared_transport(stage.transport, ranks, n))
         for stage in flow.schedule
