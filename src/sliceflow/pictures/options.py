@@ -32,6 +32,8 @@ class PictureOptions:
     precision : operands of matrix products on a GPU: "float16" (the default), "bfloat16" or "float32",
         which is slower. With 16 bits, tables of displacements have half precision; sums and particles
         are always float32. A CPU always uses float32
+    shrinkage : κ, how strongly maps are shrunk within their noise (`engine.shrinkage`). 0: off. It works
+        without labels, with clusters and per class, in one process
 
     Examples
     --------
@@ -48,6 +50,7 @@ class PictureOptions:
     taper: float = 0.5
     n_knots: str | int = "auto"
     precision: str = "auto"
+    shrinkage: float = 0.0
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
@@ -59,6 +62,8 @@ class PictureOptions:
         need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
         ways = sorted(UPSAMPLINGS)
         need(self.upsampling in ways, "upsampling", self.upsampling, f"one of {ways}")
+        kappa = self.shrinkage
+        need(is_real(kappa, 0), "shrinkage", kappa, "a finite number of at least 0")
         noise = self.start_noise
         need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
         need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")

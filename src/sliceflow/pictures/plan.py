@@ -79,6 +79,7 @@ class PicturePlan:
     n_knots : knots kept per map; 0 keeps no model
     precision : operands of matrix products on a GPU; None takes the particles' dtype
     start_noise, clip, dequantize, dequantize_every, upsampling, taper : the options of these names
+    shrinkage : κ of the maps; 0 is off
     n_ranks : number of processes
     device : device of the fit
     nbytes : memory of the fit on each device
@@ -120,6 +121,7 @@ class PicturePlan:
     dequantize_every: str
     upsampling: str
     taper: float
+    shrinkage: float
     n_ranks: int
     device: str
     nbytes: int
@@ -184,6 +186,7 @@ class PicturePlan:
                 ("directions", directions),
                 ("transport", repr(self.transport)),
                 ("a step uses", looked),
+                ("shrinkage", f"{self.shrinkage:g}" if self.shrinkage else ""),
                 ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
                 ("memory", f"about {in_bytes(self.nbytes)}"),
@@ -280,10 +283,25 @@ def make_plan(
         dequantize_every=options.dequantize_every,
         upsampling=options.upsampling,
         taper=float(options.taper),
+        shrinkage=_shrinkage(options, amplifier, counted, ranks),
         n_ranks=1 if ranks is None else ranks.size,
         device=str(device),
         nbytes=nbytes,
     )
+
+
+def _shrinkage(options: PictureOptions, amplifier: float, counted: bool, ranks: Ranks | None) -> float:
+    """κ; a ParameterError if these maps cannot be shrunk."""
+    kappa, why = float(options.shrinkage), ""
+    if 0 < amplifier < math.inf:
+        why = f"needs maps without classes or per class, but amplifier={amplifier:g} shares them"
+    elif counted:
+        why = "does not work with partial_fit"
+    elif ranks is not None and ranks.size > 1:
+        why = f"does not work with {ranks.size} ranks"
+    if kappa and why:
+        raise ParameterError("shrinkage", kappa, why, "set it to 0")
+    return kappa
 
 
 def _most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:

@@ -13,6 +13,7 @@ from sliceflow.engine.batches import MiniBatches, divide, divide_apart
 from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.random import Seed
+from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
@@ -118,6 +119,8 @@ def begin(
     transport = plan.transport
     if ranks is not None:  # all ranks have the same maps
         transport = shared_transport(transport, ranks, n_seen)
+    if plan.shrinkage:
+        transport = Shrunk(transport, plan.shrinkage, 0.5 if plan.mirror else 1.0)
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
     noise.child("start").fill(x).mul_(plan.start_noise)
