@@ -185,7 +185,8 @@ def measure(
     )
     labels = None if labels is None else subsample(labels, n)
     scores = [battery.score(rows(subsample(batched, n)), labels)]
-    if getattr(flow, "observed", None) is None:  # else the flow completes pictures, and makes none
+    completes = getattr(flow, "observed", None) is not None  # pictures, and makes none
+    if not completes:
         y = subsample(train.labels, n) if by_class and train.labels is not None else None
         made = np.asarray(from_tensor(flow.sample(n, y=y, random_state=1)))
         scores.append(battery.score(rows(made), y))
@@ -200,8 +201,8 @@ def measure(
             out.append(Measure(name, batched_score, offline, battery.floors.get(name), ideal, what))
     unseen = battery.as_dict()["held-out rows"]
     note = f"{n} samples and {unseen} {called}; floor: {n} training rows in place of the samples{by}"
-    held_out = called == _HELD_OUT  # other data may be far from the fitted ones for other reasons
-    copying = _copying(out) if held_out else None
+    # Completed pictures share pixels with training pictures; other data may be farther from them.
+    copying = None if completes or called != _HELD_OUT else _copying(out)
     return Measures(out, note, copying and f"{copying}; {_against_copying(settings, train)}")
 
 
