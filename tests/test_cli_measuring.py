@@ -10,8 +10,11 @@ import torch
 pytest.importorskip("typer")
 
 from running import inside
+from sliceflow.cli import evaluate
+from sliceflow.cli.data import Data
 from sliceflow.cli.progress import ProgressLines
 from sliceflow.cli.run_folder import RunFolder
+from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
 from sliceflow.engine.events import Event
 
@@ -104,3 +107,65 @@ def test_info_names_the_columns(sorted_run):
     run, _, _ = sorted_run
     assert "columns: id, value" in inside("info", run).stdout
     assert json.loads(inside("info", run, "--json").stdout)["columns"] == ["id", "value"]
+
+
+def test_a_fit_that_copies_says_so_with_the_flag_that_helps(tmp_path):
+    x = np.random.default_rng(0).normal(size=(150, 2))
+    np.savetxt(tmp_path / "rows.csv", x, delimiter=",", header="a,b", comments="")
+    run = tmp_path / "run"
+    said = inside("fit", tmp_path / "rows.csv", "--particles", 500, "--out", run).stdout
+    line = (
+        r"the samples copy training rows \(copies .*, NN ratio .*\); fewer steps help: --quality draft"
+    )
+    (warning,) = re.findall(rf"^warning: ({line})$", said, re.MULTILINE)
+    again = inside("evaluate", run)
+    assert f"warning: {warning}" in again.stdout.splitlines()
+    assert f"<p><strong>Warning:</strong> {warning}.</p>" in (run / "report.html").read_text()
+    assert f"warning: {warning}" in inside("info", run).stdout.splitlines()
+    scores, _ = measured("evaluate", run)
+    known = json.loads(inside("info", run, "--json").stdout)
+    assert known["warning"] == warning
+    assert known["measures of batched samples"] == scores
+    assert scores["copies"] > 0.3
+    assert scores["NN ratio"] < 0.5
+    # Other rows, as near to the fitted ones as it may be.
+    assert "warning" not in inside("evaluate", run, "--against", tmp_path / "rows.csv").stdout
+
+
+def test_a_fit_that_does_not_copy_says_nothing_of_it(sorted_run):
+    run, _, fitted = sorted_run
+    assert "copies " in fitted.stdout
+    assert "warning" not in fitted.stdout + (run / "report.html").read_text()
+    assert "warning" not in inside("info", run).stdout
+
+
+@pytest.mark.parametrize(
+    ("copies", "floor", "ratio", "warned"),
+    [
+        ((0.05, 0.05), 0.01, (0.7, 0.7), False),
+        ((0.051, 0.01), 0.01, (1.0, 1.0), True),
+        ((0.01, 0.051), 0.01, (1.0, None), True),
+        ((0.2, 0.2), 0.05, (1.0, 1.0), False),  # 19 rows were held out
+        ((0.01, None), 0.01, (0.69, None), True),
+        ((0.01, 0.01), 0.01, (1.0, 0.69), True),
+    ],
+)
+def test_copying_is_five_times_the_floor_or_a_low_ratio(copies, floor, ratio, warned):
+    measures = [
+        evaluate.Measure("NN ratio", *ratio, 1.0, "1", ""),
+        evaluate.Measure("copies", *copies, floor, "0.01", ""),
+    ]
+    assert (evaluate._copying(measures) is not None) == warned
+    assert evaluate._copying(measures[:1]) is evaluate._copying([]) is None
+
+
+@pytest.mark.parametrize(
+    ("quality", "table", "pictures"),
+    [("best", "draft", "draft"), ("draft", "25", "7"), ("51", "draft", "draft"), ("8", "4", "4")],
+)
+def test_the_flag_against_copying_makes_fewer_steps(quality, table, pictures):
+    kinds = (Data("t", np.zeros((9, 2)), columns=["a", "b"]), Data("p", np.zeros((9, 4, 4), np.uint8)))
+    for data, flag in zip(kinds, (table, pictures), strict=True):
+        said = evaluate._against_copying(Settings("t", quality=quality), data)
+        assert said == f"fewer steps help: --quality {flag}"
+        assert evaluate._against_copying(Settings("t", quality="1"), data) == "fit more rows"

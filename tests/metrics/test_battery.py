@@ -19,11 +19,17 @@ def test_fresh_rows_score_like_the_floor_and_others_do_not():
     floors = battery.floors
     assert fresh.keys() == floors.keys() == MEANING.keys() - {"FD", "accuracy"}
     for name, (ideal, _) in MEANING.items():
-        if name in fresh:
+        if name in ("copies", "strays"):  # shares of few rows
+            assert abs(fresh[name] - floors[name]) < 0.01, name
+        elif name in fresh:
             assert fresh[name] == pytest.approx(floors[name], rel=0.5), name
             best = floors[name] if ideal == "floor" else float(ideal)
             assert abs(far[name] - best) > 2 * abs(fresh[name] - best), name
-    assert copies["NN ratio"] == 0
+    assert (copies["NN ratio"], copies["copies"], copies["strays"]) == (0, 1, 0)
+    assert far["copies"] == 0
+    assert far["strays"] > 0.1
+    assert floors["copies"] == 0.01
+    assert floors["strays"] == 1 / 401
     assert copies["sliced distance"] == pytest.approx(floors["sliced distance"], rel=0.2)
 
 
@@ -68,7 +74,37 @@ def test_few_rows_leave_out_what_needs_more():
     battery = Battery(TRAIN[:4], TEST[:4], n_trees=0, device="cpu")
     assert "precision" in battery.score(FRESH[:4])
     assert "density" not in battery.score(FRESH[:4])
-    assert "NN ratio" not in Battery(TRAIN, TRAIN, n_trees=0, device="cpu").score(FRESH)
+    same = Battery(TRAIN, TRAIN, n_trees=0, device="cpu")
+    for score in (same.score(FRESH), same.floors):
+        assert not {"NN ratio", "copies", "strays"} & score.keys()
+
+
+def test_neighbours_are_searched_once_and_agree_with_the_metrics(monkeypatch):
+    from sliceflow.metrics import copies, neighbours, nn_ratio, strays
+
+    mixed = np.concatenate((TRAIN[:40], FRESH, 3 * FRESH[:40]))
+    battery = Battery(TRAIN, TEST, n_trees=0, most=100, device="cpu")
+    searched = []
+    monkeypatch.setattr(
+        neighbours,
+        "nearest",
+        lambda *rows, search=neighbours.nearest, **more: searched.append(1) or search(*rows, **more),
+    )
+    score = battery.score(mixed)
+    assert len(searched) == 2  # for test rows and samples
+    for name, metric in (("NN ratio", nn_ratio), ("copies", copies), ("strays", strays)):
+        assert score[name] == metric(mixed, TRAIN, TEST, device="cpu")
+
+
+def test_mirror_images_are_copies_too():
+    train, test = rng.normal(size=(2, 60, 4, 5))
+    turned = train[:, :, ::-1]
+    plain, mirrored = (
+        Battery(train, test, n_trees=0, mirror=mirror, device="cpu").score(turned)
+        for mirror in (False, True)
+    )
+    assert plain["copies"] < 0.1 < mirrored["copies"] == 1
+    assert mirrored["NN ratio"] == 0
 
 
 def test_the_floor_is_of_equally_many_real_rows():

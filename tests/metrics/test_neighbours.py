@@ -1,4 +1,4 @@
-"""Neighbours against brute force: blocks, copies, ties, bytes, mirrors."""
+"""Neighbours against brute force: blocks, ties, bytes, mirrors. NN ratio, copies and strays."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from sliceflow.metrics import nearest, nearest_pictures, nn_ratio, pairs
+from sliceflow.metrics import copies, nearest, nearest_pictures, nn_ratio, pairs, strays
+from sliceflow.metrics.neighbours import share_of_copies, share_of_strays
 
 rng = np.random.default_rng(0)
 
@@ -67,6 +68,13 @@ def test_mirror_images_are_found_once_and_turned():
     test = rng.integers(0, 256, (9, 6, 6, 3))
     assert nn_ratio(images, train, test, mirror=True, device="cpu") == 0
     assert nn_ratio(images, train, test, device="cpu") > 0.5
+    assert copies(images, train, test, mirror=True, device="cpu") == 1
+    assert copies(images, train, test, device="cpu") == 0
+    # Without test rows, a row's own mirror image is not its neighbour: all would be copies of theirs.
+    even = np.concatenate((train, train[:, :, ::-1]), axis=2)
+    others = nearest(even, even, device="cpu", leave_out_itself=True)[0][:, 0]
+    ratio = nn_ratio(even[::-1], even, mirror=True, device="cpu")
+    assert ratio == 0 < np.median(others)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,83 @@ def test_ten_thousand_pictures_in_bounded_memory():
     assert np.all(distances == 0)
 
 
-def test_rows_have_no_mirror_images():
+@pytest.mark.parametrize("metric", [nn_ratio, copies, strays])
+def test_rows_have_no_mirror_images(metric):
     rows = np.random.default_rng(0).normal(size=(20, 4))
     with pytest.raises(ValueError, match=r"rows of shape \(20, 4\) have no mirror images"):
-        nn_ratio(rows, rows, rows, mirror=True, device="cpu")
+        metric(rows, rows, rows, mirror=True, device="cpu")
+
+
+@pytest.mark.parametrize("metric", [nn_ratio, copies, strays])
+def test_rows_that_are_their_own_neighbours_are_refused(metric):
+    rows = rng.normal(size=(20, 4))
+    with pytest.raises(ValueError, match=r"the median test row is identical .* between test and train"):
+        metric(rows, rows, rows, device="cpu")
+    with pytest.raises(ValueError, match=r"the median train row is identical .* duplicates in train"):
+        metric(rows, np.repeat(rows, 2, axis=0), device="cpu")
+
+
+def on_a_line(distances):
+    """Rows at these distances from the one train row 0."""
+    return np.asarray(distances, float)[:, None]
+
+
+def test_copies_are_samples_nearer_than_one_percent_of_the_test_rows():
+    origin, test = np.zeros((1, 1)), on_a_line(range(1, 1000))  # the limit is 10, at rank 1000 / 100
+    samples = on_a_line([0, 3, 9.9, 10.1, 11, 50, 999, 1000])
+    assert copies(samples, origin, test, device="cpu") == 3 / 8
+    assert strays(samples, origin, test, device="cpu") == 1 / 8
+    test = on_a_line(range(1, 11))  # the limit is the least of few
+    assert copies(samples, origin, test, device="cpu") == 1 / 8
+    assert strays(samples, origin, test, device="cpu") == 5 / 8
+
+
+def test_samples_that_tie_with_test_rows_count_in_part():
+    origin, test = np.zeros((1, 1)), on_a_line([0] * 4 + [1] * 96)  # 4 % equal the train row
+    share = copies(on_a_line([0] * 8 + [1] * 92), origin, test, device="cpu")
+    assert share == pytest.approx(0.02)  # twice as many
+    assert copies(test, origin, test, device="cpu") == pytest.approx(0.01)
+    assert strays(test, origin, test, device="cpu") == 0
+
+
+@given(st.integers(1, 3000), st.integers(0, 999), st.booleans())
+def test_test_rows_themselves_score_one_percent_and_no_strays(n, seed, whole):
+    draw = np.random.default_rng(seed)
+    distances = draw.integers(0, 40, n).astype(float) if whole else draw.exponential(size=n)
+    assert share_of_copies(distances, distances) == pytest.approx(0.01, abs=min(0.005, 1 / n))
+    assert share_of_strays(distances, distances) == 0
+
+
+@given(
+    st.integers(100, 300), st.integers(1, 5), st.integers(0, 999), st.integers(-20, 20), st.booleans()
+)
+def test_copies_and_strays_have_no_unit_and_see_copies_and_far_samples(n, d, seed, power, held_out):
+    draw = np.random.default_rng(seed)
+    train, test, fresh = draw.normal(size=(3, n, d))
+    others = (train, test) if held_out else (train,)
+    mixed = np.concatenate((train[: n // 2], fresh, fresh[: n // 3] * 20))
+    for metric in (copies, strays):
+        before = metric(mixed, *others, device="cpu")
+        scaled = (2.0**power * x for x in (mixed, *others))
+        assert metric(*scaled, device="cpu") == before
+    assert copies(train, *others, device="cpu") == 1
+    assert strays(train, *others, device="cpu") == 0
+    assert copies(fresh + 99, *others, device="cpu") == 0
+    assert strays(fresh + 99, *others, device="cpu") == 1
+
+
+@pytest.mark.parametrize("n", [30, 150, 250])
+@pytest.mark.parametrize("held_out", [True, False])
+def test_new_real_rows_score_one_percent_copies_and_one_in_n_strays(n, held_out):
+    found = []
+    for seed in range(150):
+        draw = np.random.default_rng(seed)
+        train, test = draw.normal(size=(2, n, 2))
+        others = (train, test) if held_out else (train,)
+        fresh = draw.normal(size=(1000, 2))
+        found.append([metric(fresh, *others, device="cpu") for metric in (copies, strays)])
+    off = np.std(found, axis=0) / 150**0.5  # standard errors of the means
+    nearest_rows = 1 if held_out else 2  # two train rows share the least distance
+    expected = np.array([max(0.01, nearest_rows / (n + 1)), 1 / (n + 1)])
+    assert np.all(np.abs(np.mean(found, axis=0) - expected) < 4 * off), (np.mean(found, axis=0), off)
+    assert np.all(off < expected / 5)

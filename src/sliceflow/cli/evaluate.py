@@ -24,6 +24,7 @@ _WORK = 1e11  # rows times data times columns, for distances between all pairs
 _TO_LEARN = 5000  # rows that the classifier of `accuracy` is trained on, without a GPU
 _HELD_OUT = "held-out rows"
 _TREES = 20  # of the two-sample test
+_COPIES, _NN_RATIO = 5, 0.7  # copying: copies above this many times their floor, or a lower ratio
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measures:
-    """All measures; `note` says what the samples were compared with."""
+    """All measures; `note` says what the samples were compared with, `copying` that they are copies."""
 
     measures: list[Measure]
     note: str
+    copying: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,7 +63,7 @@ class Measures:
             "  ".join((name.ljust(first), *(c.rjust(w) for c, w in zip(cells, others, strict=True))))
             for name, *cells in rows
         ]
-        return "\n".join((*lines, self.note))
+        return "\n".join((*lines, self.note, *([f"warning: {self.copying}"] if self.copying else ())))
 
 
 def number(value: float | None) -> str:
@@ -91,7 +93,8 @@ def evaluate_run(run: Path, against: str | None, root: Path | None, device: str)
     flow: Any = RunFolder.model(run, device)
     samples = folder.samples()
     batched = samples["images" if train.pictures else "x"]
-    measures = measure(flow, train, test, batched=batched, labels=samples.get("labels"), called=called)
+    labels = samples.get("labels")
+    measures = measure(flow, train, test, settings, batched=batched, labels=labels, called=called)
     if against is not None and test is not None:
         notes = (measures.note, *_note_on_fitted(test, train), *test.notes)
         return replace(measures, note="; ".join(notes))
@@ -141,6 +144,7 @@ def measure(
     flow: Any,
     train: Data,
     test: Data | None,
+    settings: Settings,
     *,
     batched: np.ndarray,
     labels: np.ndarray | None = None,
@@ -148,7 +152,8 @@ def measure(
 ) -> Measures:
     """Compare batched samples, with their `labels`, and new ones with the rows of `test`.
 
-    The floor is what training rows score in place of the samples. `called` says what `test` is.
+    The floor is what training rows score in place of the samples. `settings` are those of the fit, and
+    `called` says what `test` is.
     """
     from sliceflow.devices import resolve_device  # imports torch, which a report does not need
     from sliceflow.errors import from_tensor
@@ -162,23 +167,29 @@ def measure(
     device = str(resolve_device(flow.device))
     by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
     predict, by = _classifier(train, test, device) if by_class else (None, "")
-    rows = train.rows()
+
+    def rows(x: np.ndarray) -> np.ndarray:  # pictures keep their shape: mirror images are compared, too
+        return train.rows(x).reshape(x.shape)
+
+    fitted = rows(train.x)
     battery = metrics.Battery(
-        rows,
-        train.rows(test.x),
+        fitted,
+        rows(test.x),
         predict=predict,
         test_labels=test.labels,
         n_trees=_TREES,
         most=n,
-        neighbours_of=int(np.clip(_WORK // rows.size, 50, _MOST)),
+        neighbours_of=int(np.clip(_WORK // fitted.size, 50, _MOST)),
+        mirror=settings.mirror,
         device=device,
     )
     labels = None if labels is None else subsample(labels, n)
-    scores = [battery.score(train.rows(subsample(batched, n)), labels)]
-    if getattr(flow, "observed", None) is None:  # else the flow completes pictures, and makes none
+    scores = [battery.score(rows(subsample(batched, n)), labels)]
+    completes = getattr(flow, "observed", None) is not None  # pictures, and makes none
+    if not completes:
         y = subsample(train.labels, n) if by_class and train.labels is not None else None
         made = np.asarray(from_tensor(flow.sample(n, y=y, random_state=1)))
-        scores.append(battery.score(train.rows(made), y))
+        scores.append(battery.score(rows(made), y))
     else:
         scores.append({})
     out = []
@@ -190,7 +201,36 @@ def measure(
             out.append(Measure(name, batched_score, offline, battery.floors.get(name), ideal, what))
     unseen = battery.as_dict()["held-out rows"]
     note = f"{n} samples and {unseen} {called}; floor: {n} training rows in place of the samples{by}"
-    return Measures(out, note)
+    # Completed pictures share pixels with training pictures; other data may be farther from them.
+    copying = None if completes or called != _HELD_OUT else _copying(out)
+    return Measures(out, note, copying and f"{copying}; {_against_copying(settings, train)}")
+
+
+def _copying(measures: list[Measure]) -> str | None:
+    """A sentence on samples that copy training rows, with the numbers that show it.
+
+    The floor of copies is 0.01, and higher with fewer than 99 held-out rows: so few know the share so
+    badly that new real rows may have several times 0.01. They have five times the floor once in 150.
+    """
+    found = {m.name: m for m in measures}
+    if not {"copies", "NN ratio"} <= found.keys():
+        return None
+    shares, ratios = (
+        [value for value in (m.batched, m.offline) if value is not None]
+        for m in (found["copies"], found["NN ratio"])
+    )
+    copies, ratio = max(shares), min(ratios)
+    if copies <= _COPIES * (found["copies"].floor or 0) and ratio >= _NN_RATIO:
+        return None
+    return f"the samples copy training rows (copies {number(copies)}, NN ratio {number(ratio)})"
+
+
+def _against_copying(settings: Settings, train: Data) -> str:
+    """What helps against copying: a flag for fewer steps."""
+    steps, draft = settings.n_steps(train), replace(settings, quality="draft").n_steps(train)
+    if steps == 1:
+        return "fit more rows"
+    return f"fewer steps help: --quality {'draft' if steps > draft else steps // 2}"
 
 
 def _classifier(train: Data, test: Data, device: str) -> tuple[Any, str]:
@@ -218,7 +258,11 @@ def _classifier(train: Data, test: Data, device: str) -> tuple[Any, str]:
 
     some = train.part(subsample(np.arange(len(train.x)), _TO_LEARN))
     machine = SVC(C=10).fit(train.rows(some.x), some.labels)
-    return machine.predict, f"; accuracy by a support vector machine trained on {len(some.x)} rows"
+
+    def recognise(rows: np.ndarray) -> Any:
+        return machine.predict(rows.reshape(len(rows), -1))
+
+    return recognise, f"; accuracy by a support vector machine trained on {len(some.x)} rows"
 
 
 def draw_neighbours(

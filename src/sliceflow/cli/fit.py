@@ -239,7 +239,7 @@ def _judge(job: _Job, delay: DelayedInterrupt) -> Measures:
     flow, folder = job.flow, job.folder
     labels = None if flow.particle_conditions_ is None else flow.particle_conditions_[:_KEPT]
     batched = flow.particles_[:_KEPT]
-    measures = evaluate.measure(flow, job.train, job.test, batched=batched, labels=labels)
+    measures = evaluate.measure(flow, job.train, job.test, job.settings, batched=batched, labels=labels)
     folder.write_json("evaluation.json", measures.as_dict())
     path, mirror = folder / "neighbours.png", job.settings.mirror
     evaluate.draw_neighbours(flow.particles_, job.train, path, mirror=mirror)

@@ -63,6 +63,11 @@ def run_info(run: Path) -> dict[str, Any]:
         if config["data"]["columns"] is not None:
             out["columns"] = config["data"]["columns"]
         out["versions"] = config["versions"]
+    if run.is_dir() and (run / "evaluation.json").exists():
+        found = RunFolder(run).read_json("evaluation.json")
+        out["measures of batched samples"] = {m["name"]: m["batched"] for m in found["measures"]}
+        if found.get("copying"):
+            out["warning"] = found["copying"]
     return out
 
 

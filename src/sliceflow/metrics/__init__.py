@@ -1,9 +1,9 @@
 """Metrics of samples: distances, coverage, copies, classifiers, FID.
 
 No single number suffices. Distances between distributions do not detect copies, so print `nn_ratio`
-beside them. Print every metric together with its floor (real rows against real rows): `with_floor` does
-so for one metric, `Battery` for all. torch and scikit-learn are imported only when they are needed.
-Only FID needs the extra ``sliceflow[metrics]``.
+and `copies` beside them. Print every metric together with its floor (real rows against real rows):
+`with_floor` does so for one metric, `Battery` for all. torch and scikit-learn are imported only when
+they are needed. Only FID needs the extra ``sliceflow[metrics]``.
 """
 
 from sliceflow.metrics.battery import MEANING, Battery
@@ -18,7 +18,7 @@ from sliceflow.metrics.distances import energy_distance, sliced_wasserstein
 from sliceflow.metrics.floors import Score, with_floor
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.inception import FID, fid, inception_features
-from sliceflow.metrics.neighbours import nearest, nearest_pictures, nn_ratio
+from sliceflow.metrics.neighbours import copies, nearest, nearest_pictures, nn_ratio, strays
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "PictureClassifier",
     "PrecisionRecall",
     "Score",
+    "copies",
     "density_coverage",
     "energy_distance",
     "fid",
@@ -40,6 +41,7 @@ __all__ = [
     "nn_ratio",
     "precision_recall",
     "sliced_wasserstein",
+    "strays",
     "train_classifier",
     "two_sample_accuracy",
     "with_floor",

@@ -13,7 +13,13 @@ from sliceflow.metrics.coverage import density_coverage, precision_recall
 from sliceflow.metrics.distances import energy_distance, sliced_wasserstein
 from sliceflow.metrics.floors import subsample
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
-from sliceflow.metrics.neighbours import nearest
+from sliceflow.metrics.neighbours import (
+    IDEAL_COPIES,
+    nearest_distances,
+    ratio_of_medians,
+    share_of_copies,
+    share_of_strays,
+)
 from sliceflow.metrics.pairs import as_rows
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
@@ -31,6 +37,8 @@ MEANING = {
     "coverage": ("floor", "held-out rows that have a sample near"),
     "two-sample accuracy": ("0.5", "how often a classifier tells samples from held-out rows"),
     "NN ratio": ("1", "distance to the nearest training row, over a held-out row's; near 0 is copying"),
+    "copies": ("0.01", "samples nearer to a training row than the nearest 1 % of held-out rows are"),
+    "strays": ("floor", "samples farther from all training rows than any held-out row is"),
     "accuracy": ("floor", "samples that a classifier of real rows recognises as their class"),
 }
 
@@ -42,8 +50,10 @@ class Battery:
     Distances and neighbours are those of the rows. FD, precision, recall, density and coverage are
     those of their features, if `features` is given. Otherwise precision and so on are of the rows, and
     FD is FD-PCA32, in the 32 leading principal components of the training rows. The floor of NN ratio
-    is half of the test rows against the other half; that of `accuracy` is the classifier's on the test
-    rows.
+    is half of the test rows against the other half. The floors of copies and strays are what new real
+    rows score on average, given n test rows: max(0.01, 1/(n + 1)) and 1/(n + 1). That of `accuracy` is
+    the classifier's on the test rows. NN ratio, copies and strays are left out if most test rows equal
+    a training row.
 
     Parameters
     ----------
@@ -54,6 +64,7 @@ class Battery:
     n_trees : of the forest of the two-sample test, which takes the longest; 0 leaves it out
     most : the most rows of each kind, except training rows in the search for neighbours
     neighbours_of : the most rows whose neighbours are searched
+    mirror : count mirror images of the training pictures as training rows in NN ratio, copies, strays
     device : "cpu", "cuda", or "auto": a GPU if there is one
     seed : of the rows left out, directions and forests
 
@@ -74,6 +85,7 @@ class Battery:
     n_trees: int = 200
     most: int = 10_000
     neighbours_of: int = 10_000
+    mirror: bool = False
     device: str = "auto"
     seed: int = 0
 
@@ -81,10 +93,10 @@ class Battery:
         """All metrics of the samples; `accuracy` needs labels and a classifier."""
         out = self._against_test(subsample(samples, self.n, self.seed))
         if self._test_distance > 0:
-            apart = nearest(
-                subsample(samples, self.neighbours_of, self.seed), self.train, device=self.device
-            )
-            out["NN ratio"] = float(np.median(apart[0]) / self._test_distance)
+            made, real = self._distances_to_train(samples), self._test_distances
+            out["NN ratio"] = ratio_of_medians(made, real)
+            out["copies"] = share_of_copies(made, real)
+            out["strays"] = share_of_strays(made, real)
         if self.predict is not None and labels is not None:
             out["accuracy"] = float(np.mean(self.predict(samples) == labels))
         return out
@@ -101,6 +113,8 @@ class Battery:
         if self._test_distance > 0:
             distances = self._test_distances
             out["NN ratio"] = float(np.median(distances[::2]) / max(np.median(distances[1::2]), 1e-300))
+            out["strays"] = 1 / (len(distances) + 1)
+            out["copies"] = max(IDEAL_COPIES, out["strays"])
         if self.predict is not None and self.test_labels is not None:
             labels = subsample(self.test_labels, self.most, self.seed)
             out["accuracy"] = float(np.mean(self.predict(self._unseen) == labels))
@@ -164,10 +178,13 @@ class Battery:
     def _unseen_features(self) -> np.ndarray:
         return as_rows(self._unseen) if self.features is None else self.features(self._unseen)
 
+    def _distances_to_train(self, rows: np.ndarray) -> np.ndarray:
+        some = subsample(rows, self.neighbours_of, self.seed)
+        return nearest_distances(some, self.train, mirror=self.mirror, device=self.device)
+
     @cached_property
     def _test_distances(self) -> np.ndarray:
-        rows = subsample(self.test, self.neighbours_of, self.seed)
-        return nearest(rows, self.train, device=self.device)[0][:, 0]
+        return self._distances_to_train(self.test)
 
     @property
     def _test_distance(self) -> float:

@@ -6,8 +6,20 @@ import numpy as np
 
 from sliceflow.metrics.pairs import as_rows, blocks, on_device, same_width
 
-__all__ = ["nearest", "nearest_pictures", "nn_ratio"]
+__all__ = [
+    "IDEAL_COPIES",
+    "copies",
+    "nearest",
+    "nearest_distances",
+    "nearest_pictures",
+    "nn_ratio",
+    "ratio_of_medians",
+    "share_of_copies",
+    "share_of_strays",
+    "strays",
+]
 
+IDEAL_COPIES = 0.01  # share of real rows that count as copies, in `copies`
 _SPARE = 8  # candidates beyond k whose distance is computed exactly
 
 
@@ -92,7 +104,7 @@ def _exact(
 def nn_ratio(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    test: np.ndarray | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
@@ -100,7 +112,14 @@ def nn_ratio(
     """Median distance of samples to the nearest train row, divided by that of test rows.
 
     1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far from the data.
-    With `mirror`, for flows that were fitted to mirror images, too, those count as train rows.
+    A median does not see a few copies among many samples: `copies` does.
+
+    Parameters
+    ----------
+    samples, train : (n, d) and (N, d), or pictures
+    test : held-out rows; None takes every train row in its turn, and its distance to the others
+    mirror : for flows that were fitted to mirror images, too: those count as train rows
+    device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
     --------
@@ -108,26 +127,136 @@ def nn_ratio(
     >>> nn_ratio(train[:50], train, test, device="cpu")  # copies
     0.0
     """
+    return ratio_of_medians(*_distances(samples, train, test, mirror, device))
 
+
+def copies(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray | None = None,
+    *,
+    mirror: bool = False,
+    device: str = "auto",
+) -> float:
+    """Share of samples nearer to a train row than the nearest 1 % of test rows are.
+
+    0.01 is ideal, 1 means that all samples are copies. With d(x) = min |x − train row|, and q the 1 %
+    quantile of d over the n test rows, it is the share of samples with d(x) < q. The quantile is taken
+    at rank (n + 1)/100, interpolated, so that new real rows score 0.01 on average. With fewer than 99
+    test rows q is their least distance, and new real rows score 1/(n + 1). With train rows in place of
+    test rows, the two nearest share the least distance: below 199, new real rows score 2/(N + 1).
+
+    Samples with d(x) = q count in part, so that the test rows themselves score 0.01: if 2 % of the test
+    rows equal a train row, half of the samples that do count as copies.
+
+    Parameters
+    ----------
+    samples, train : (n, d) and (N, d), or pictures
+    test : held-out rows; None takes every train row in its turn, and its distance to the others
+    mirror : for flows that were fitted to mirror images, too: those count as train rows
+    device : "cpu", "cuda", or "auto": a GPU if there is one
+
+    Examples
+    --------
+    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
+    >>> samples[:100] = train[:100]  # one in ten
+    >>> print(f"{copies(samples, train, test, device='cpu'):.2f}")
+    0.11
+    >>> print(f"{copies(samples, train, device='cpu'):.2f}")  # no rows were held out
+    0.11
+    >>> print(f"{nn_ratio(samples, train, test, device='cpu'):.2f}")
+    0.93
+    """
+    return share_of_copies(*_distances(samples, train, test, mirror, device))
+
+
+def strays(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray | None = None,
+    *,
+    mirror: bool = False,
+    device: str = "auto",
+) -> float:
+    """Share of samples farther from all train rows than any test row is.
+
+    Near 0 is ideal, 1 means that all samples are far from the data. With d(x) = min |x − train row|, it
+    is the share of samples with d(x) > max d(test row). New real rows score 1/(n + 1) on average, for n
+    test rows.
+
+    Parameters
+    ----------
+    samples, train : (n, d) and (N, d), or pictures
+    test : held-out rows; None takes every train row in its turn, and its distance to the others
+    mirror : for flows that were fitted to mirror images, too: those count as train rows
+    device : "cpu", "cuda", or "auto": a GPU if there is one
+
+    Examples
+    --------
+    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
+    >>> samples[:100] += 9  # one in ten
+    >>> print(f"{strays(samples, train, test, device='cpu'):.2f}")
+    0.10
+    """
+    return share_of_strays(*_distances(samples, train, test, mirror, device))
+
+
+def _distances(
+    samples: np.ndarray, train: np.ndarray, test: np.ndarray | None, mirror: bool, device: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances to the nearest train row, of samples and of real rows."""
+    real = nearest_distances(
+        train if test is None else test,
+        train,
+        mirror=mirror,
+        device=device,
+        leave_out_itself=test is None,
+    )
+    if np.median(real) == 0:
+        same, where = ("test", "between test and train") if test is not None else ("train", "in train")
+        raise ValueError(
+            f"the median {same} row is identical to a train row, so there is no distance to compare "
+            f"with; remove duplicates {where}"
+        )
+    return nearest_distances(samples, train, mirror=mirror, device=device), real
+
+
+def nearest_distances(
+    rows: np.ndarray,
+    train: np.ndarray,
+    *,
+    mirror: bool = False,
+    device: str = "auto",
+    leave_out_itself: bool = False,
+) -> np.ndarray:
+    """Distances (n,) of rows to their nearest train row; with `mirror`, to its mirror image, too."""
     if mirror and np.ndim(train) < 3:
         raise ValueError(
             f"rows of shape {np.shape(train)} have no mirror images; pass pictures (n, h, w), or "
             "mirror=False"
         )
+    ways = (rows, rows[:, :, ::-1]) if mirror else (rows,)
+    found = [nearest(x, train, device=device, leave_out_itself=leave_out_itself)[0] for x in ways]
+    return np.asarray(np.min(found, axis=0)[:, 0])
 
-    def apart(x: np.ndarray) -> float:
-        distances = nearest(x, train, device=device)[0]
-        if mirror:
-            distances = np.minimum(distances, nearest(x[:, :, ::-1], train, device=device)[0])
-        return float(np.median(distances))
 
-    theirs = apart(test)
-    if theirs == 0:
-        raise ValueError(
-            "the median test row is identical to a train row, so the NN ratio is undefined; "
-            "remove duplicates between test and train"
-        )
-    return apart(samples) / theirs
+def ratio_of_medians(made: np.ndarray, real: np.ndarray) -> float:
+    """`nn_ratio` from the distances of samples and of real rows."""
+    return float(np.median(made) / np.median(real))
+
+
+def share_of_copies(made: np.ndarray, real: np.ndarray) -> float:
+    """`copies` from the distances of samples and of real rows."""
+    limit = np.quantile(real, IDEAL_COPIES, method="weibull")
+    counted, tied = float(np.mean(made < limit)), float(np.mean(real == limit))
+    if tied:
+        counted += float(np.mean(made == limit)) * (IDEAL_COPIES - float(np.mean(real < limit))) / tied
+    return counted
+
+
+def share_of_strays(made: np.ndarray, real: np.ndarray) -> float:
+    """`strays` from the distances of samples and of real rows."""
+    return float(np.mean(made > real.max()))
 
 
 def nearest_pictures(
