@@ -12,7 +12,9 @@ moved      root mean square displacement of a coordinate, over the standard devi
 noise      the same, if every step adds its own independent noise: κ·σ²·(1/m + 1/n) per direction with
            κ = 3, σ² the variance along it within a class, m and n the different rows of the class
            among particles and data. Mirror images and rows that are used twice are not new rows
-κ          what the maps had on average: their mean squared displacement over σ²·(1/m + 1/n)
+κ          of the maps themselves, their mean squared displacement over σ²·(1/m + 1/n):
+           in the first step, before which nothing has moved → in the mean over all steps
+seconds    of the fit; the first case of a kind also compiles
 distances  sliced distance and FD-PCA32 to held-out rows, FD to the training pictures in the features of
            a small network; each before → after
 
@@ -26,6 +28,7 @@ import ast
 import json
 import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -70,8 +73,8 @@ SCORES = ("sliced distance", "FD-PCA32", "FD", "recognised", "NN ratio", "FID")
 class Moved(NamedTuple):
     """Particles (n, d) before and after a flow, and what the flow did.
 
-    `noise` is the mean squared displacement of a coordinate that is expected, `kappa` that of the maps
-    over σ²·(1/m + 1/n).
+    `noise` is the mean squared displacement of a coordinate that is expected; `kappas` are those of the
+    maps of every step over σ²·(1/m + 1/n).
     """
 
     before: Tensor
@@ -80,7 +83,7 @@ class Moved(NamedTuple):
     steps: int
     seconds: float
     noise: float
-    kappa: float
+    kappas: np.ndarray
 
 
 class Placed:
@@ -155,20 +158,22 @@ def move_rows(
     codes = None if given.condition is None else given.condition.encode(y0)
     job = replace(job, plan=replace(job.plan, n_moved=m), asked=AskedRows(y0, codes))
     placed, history = Placed(job.units.encode(X0).T), History()
+    began = time.perf_counter()
     done = vectors.run(job, history, [], placed, None)
+    seconds = time.perf_counter() - began
     seen = (codes, given.codes) if job.plan.amplifier > 0 else (None, None)
     classes = Classes(*seen, tuple(len(np.unique(rows, axis=0)) for rows in (X0, X)))
     one = classes.noise(job.rows.x.T) / X.shape[1]
     squares = [stage.size_of(k) ** 2 for stage in job.plan.stages() for k in range(stage.n_steps)]
-    said = history.as_columns()
+    distances = history.as_columns()["distance"]
     return Moved(
         torch.from_numpy(X0),
         job.units.decode(done.particles).cpu(),
         job.plan.method,
         len(squares),
-        said["seconds"][-1] if squares else 0.0,
+        seconds,
         KAPPA * sum(squares) * classes.noise(torch.from_numpy(X.T)) / X.shape[1],
-        float(np.mean(np.square(said["distance"])) / one) if squares else math.nan,
+        np.square(distances) / one,
     )
 
 
@@ -198,7 +203,7 @@ def _move_classes(
         parts[0].steps,
         sum(part.seconds for part in parts),
         sum(share * part.noise for share, part in zip(shares, parts, strict=True)),
-        sum(share * part.kappa for share, part in zip(shares, parts, strict=True)),
+        sum(share * part.kappas for share, part in zip(shares, parts, strict=True)),
     )
 
 
@@ -273,20 +278,20 @@ def move_pictures(
     firsts = {"none": len(stages), "all": 0}
     firsts["last"] = next(i for i, stage in enumerate(stages) if (stage.h, stage.w) == full)
     placed, history = Placed(x0 + shift, codes, firsts[levels]), History()
+    began = time.perf_counter()
     done = pictures.run(job, history, [], placed, None)
-    said = history.as_columns()
+    seconds, distances = time.perf_counter() - began, history.as_columns()["distance"]
     seen = (codes, halves.fitted.own_codes) if job.plan.amplifier > 0 else (None, None)
     classes = Classes(*seen, (len(others.unique()), len(fitted)))
-    noise, kappa = _expected(done.fitted.walk, halves.fitted, classes, firsts[levels], said["distance"])
-    seconds = said["seconds"][-1] if said["seconds"] else 0.0
-    steps = len(said["step"])
-    return Moved(placed.x.T, placed.after.T, job.plan.method, steps, seconds, noise, kappa)
+    noise, kappas = _expected(done.fitted.walk, halves.fitted, classes, firsts[levels], distances)
+    where = placed.x.T, placed.after.T
+    return Moved(*where, job.plan.method, len(distances), seconds, noise, kappas)
 
 
 def _expected(
     walk: Walk, data: PictureData, classes: Classes, first: int, distances: Sequence[float]
-) -> tuple[float, float]:
-    """`Moved.noise` and `Moved.kappa` of the stages from `first` on.
+) -> tuple[float, np.ndarray]:
+    """`Moved.noise` and `Moved.kappas` of the stages from `first` on.
 
     A step's directions are orthonormal, but for zeros around the border: of their variances the sum is
     known, so that their mean follows from how many there are.
@@ -307,7 +312,7 @@ def _expected(
             total += KAPPA * stage.size_of(k) ** 2 * moved / d
             ratios.append(distances[done] ** 2 * h / mapped)
             done += 1
-    return total, float(np.mean(ratios)) if ratios else math.nan
+    return total, np.array(ratios)
 
 
 def displacement(moved: Moved, data: np.ndarray | Tensor) -> dict[str, float]:
@@ -317,7 +322,8 @@ def displacement(moved: Moved, data: np.ndarray | Tensor) -> dict[str, float]:
     return {
         "moved": math.sqrt(float(apart)) / sigma,
         "noise": math.sqrt(moved.noise) / sigma,
-        "κ": moved.kappa,
+        "κ first": float(moved.kappas[0]) if moved.steps else math.nan,
+        "κ mean": float(moved.kappas.mean()) if moved.steps else math.nan,
     }
 
 
@@ -467,7 +473,8 @@ def cells(row: dict[str, Any], scores: Sequence[str]) -> list[str]:
     """A line of the table."""
     texts = [row["set"], row["method"], row["start"], row["levels"] or "–", f"{row['particles']:,}"]
     numbers = [f"{row['steps']:,}", f"{row['seconds']:.1f}"]
-    numbers += [number(row[key], "{:.3f}".format) for key in ("moved", "noise")] + [number(row["κ"])]
+    numbers += [number(row[key], "{:.3f}".format) for key in ("moved", "noise")]
+    numbers.append(f"{row['κ first']:.2f} → {row['κ mean']:.2f}")
     pairs = [[number(_plain(row[when].get(key))) for when in ("before", "after")] for key in scores]
     return [*texts, *numbers, *(" → ".join(pair) if all(pair) else "" for pair in pairs)]
 
