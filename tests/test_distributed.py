@@ -240,14 +240,19 @@ def told(monkeypatch, *facts):
 
 def test_ranks_agree_on_parameters_arrays_and_checkpoints(monkeypatch):
     flow = SlicedWassersteinFlow(n_steps=3, random_state=np.random.RandomState(0))
-    cpu, facts = torch.device("cpu"), []
+    facts = []
     monkeypatch.setattr(Ranks, "agree", lambda self, of: facts.append(of))
-    same_on_all(Ranks(0, 2), flow, cpu, None)
-    same_on_all(Ranks(0, 2), flow.set_params(random_state=np.random.RandomState(1)), cpu, None)
+
+    def agree(checkpoint_dir=None, ranks=Ranks(0, 2), **changes):  # noqa: B008
+        parameters = flow.set_params(**changes).get_params()
+        same_on_all(ranks, "flow", parameters, torch.device("cpu"), checkpoint_dir)
+
+    agree()
+    agree(random_state=np.random.RandomState(1))
     assert facts[0] == facts[1]  # the first rank's is that of all
-    same_on_all(Ranks(0, 2), flow, cpu, "folder")
-    same_on_all(Ranks(0, 2), flow.set_params(options=VectorOptions(tol=0.5)), cpu, "other folder")
-    same_on_all(Ranks(), flow, cpu, None)
+    agree("folder")
+    agree("other folder", options=VectorOptions(tol=0.5))
+    agree(ranks=Ranks())
     assert len(facts) == 4
     changed = [{k for k in a if a[k] != b[k]} for a, b in pairwise(facts[1:])]
     assert changed == [{"checkpoint_dir"}, {"options"}]

@@ -23,7 +23,7 @@ def blocks(page: Path) -> list[str]:
     ]
 
 
-LONG_PAGES = ("pictures.md", "evaluate.md", "tutorial.md")  # their examples take many seconds
+LONG_PAGES = ("pictures.md", "evaluate.md", "tutorial.md", "online.md")  # many seconds
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def same(a, b):
 # What comes out
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     frame=st.sampled_from(["orthogonal", "random", "axis", Random(7, fixed=True), Orthogonal()]),
     transport=st.sampled_from(

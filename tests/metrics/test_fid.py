@@ -35,7 +35,7 @@ def weights(tmp_path_factory):
 
 
 @needs_it
-@pytest.mark.parametrize("layer", [768, 2048])
+@pytest.mark.parametrize("layer", [768, pytest.param(2048, marks=pytest.mark.slow)])
 def test_fid_is_the_distance_of_the_networks_features(weights, layer):
     samples, real = IMAGES[:3] // 2, IMAGES[3:]
     found = fid(samples, real, layer=layer, weights=weights, device="cpu", split="test")
