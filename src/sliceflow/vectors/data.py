@@ -121,9 +121,11 @@ def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     return np.asarray(X)
 
 
-def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, HeldRows]:
-    """The rows to fit, and those held out, of all ranks."""
-    kept, held = _divided(rows.place.total, fraction, seed)
+def hold_out(
+    rows: Rows, fraction: float, seed: Seed, ranks: Ranks, name: str = ""
+) -> tuple[Rows, HeldRows]:
+    """The rows to fit, and those held out, of all ranks; `name` is of their class, if they are of one."""
+    kept, held = _divided(rows.place.total, fraction, seed, name)
     place = rows.place
     kept_here, held_here = (
         numbers[(numbers >= place.first) & (numbers < place.first + place.count)] - place.first
@@ -137,12 +139,13 @@ def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Row
     return fitted, HeldRows(all_held, held_codes)
 
 
-def _divided(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
+def _divided(n: int, fraction: float, seed: Seed, name: str) -> tuple[Tensor, Tensor]:
     """Row numbers to fit and row numbers held out."""
     n_held = math.ceil(fraction * n)
     if n_held >= n:
         raise ValueError(
-            f"early_stopping holds out {n_held} of {n} rows and leaves none to fit; "
+            f"early_stopping holds out {n_held} of {n} rows{name and f' of class {name}'} and leaves "
+            "none to fit; "
             "give more rows or set early_stopping=False"
         )
     order = seed.permutation(n)

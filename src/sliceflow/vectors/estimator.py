@@ -31,7 +31,7 @@ from sliceflow.storage.models import Saved, restore_rest
 from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
 from sliceflow.vectors.data import Given, checked, read
-from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
+from sliceflow.vectors.fit import Done, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
@@ -201,33 +201,36 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
                 for c in range(len(jobs))
             ]
-            keepers = [
-                CheckpointWriter(folder, checkpoint_every, of, seed, together) for folder in folders
+            several = len(jobs) > 1
+            writers = [
+                CheckpointWriter(folder, checkpoint_every, of, seed, together, one_of_several=several)
+                for folder in folders
             ]
-            if (found := next(keeper for keeper in keepers if keeper).seed) != seed:
+            keepers = [*writers]
+            if (found := next((w.seed for w in writers if w.resumes), seed)) != seed:
                 jobs, whole, y_kept, codes_kept = self._jobs(
                     parameters, given, y_p, found, device, together
                 )
         heard: list[events.Listener] = [*together.agreeing(listening)]
         if self.verbose and together.first:
             heard.append(events.Progress())
-        total = sum(stage.n_steps for job in jobs for stage in job.plan.stages())
-        done, histories, before, seconds = [], [], 0, 0.0
+        done: list[Done] = []
+        histories: list[dict[str, list[Any]]] = []
         with events.closing(heard):
-            for job, keeper in zip(jobs, keepers, strict=True):
-                told = heard
-                if len(jobs) > 1:
-                    told = [events.relayed(heard, job.name, before, total, seconds)]
+            for i, (job, keeper) in enumerate(zip(jobs, keepers, strict=True)):
+                told = heard if len(jobs) == 1 else [_as_one_of(jobs, i, histories, heard)]
                 history = events.History()
                 done.append(run(job, history, told, keeper, ranks))
                 histories.append(history.as_columns())
-                before += sum(stage.n_steps for stage in job.plan.stages())
-                seconds += histories[-1]["seconds"][-1] if histories[-1]["seconds"] else 0.0
+        if len(jobs) > 1:
+            for keeper in keepers:
+                if keeper is not None:
+                    keeper.remove()
 
         fitted = FittedVectors(
             tuple(one.part for one in done),
             given.condition,
-            jobs[0].rows.codes if len(jobs) == 1 else given.codes,
+            jobs[0].rows.codes if codes_kept is None else given.codes,
             whole.n_rows,
             jobs[0].rows.x.dtype,
             device,
@@ -259,7 +262,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """
         parameters, device = self._parameters(), resolve_device(self.device)
         given, _ = self._read(X, y, Ranks())
-        y_p, seed = _conditions(particle_conditions), Seed.of(self.random_state)
+        y_p = _conditions(particle_conditions)
+        seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not move on
         return self._jobs(parameters, given, y_p, seed, device, Ranks())[1]
 
     def _jobs(
@@ -276,7 +280,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             job = prepare(parameters, given, y_p, seed, device, ranks)
             return [job], job.plan, None, None
         jobs, y_kept, codes = prepare_classes(parameters, given, y_p, seed, device, ranks)
-        return jobs, per_class(jobs, given.condition.width), y_kept, codes
+        return jobs, per_class(jobs, len(codes)), y_kept, codes
 
     def _keep(
         self,
@@ -345,7 +349,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         {'n_steps': 40}
         """
         check_is_fitted(self, "history_")
-        fitted, seed = self._fitted, Seed.of(self.random_state).child("score")
+        fitted = self._fitted
+        seed = Seed.of(copy.deepcopy(self.random_state)).child("score")  # a generator must not move on
         rows = checked(X, self._validated(reset=False))
         codes = None
         if fitted.condition is not None and y is not None:
@@ -359,8 +364,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         bare = replace(fitted, form=None, given_device=None)
         drawn = bare.sample(times * len(rows), codes_of, seed)
         units = fitted.parts[0].units
-        if len(fitted.parts) > 1:  # each class has its own, and these must not depend on the class
-            units = Units.of(drawn, True)
+        if len(fitted.parts) > 1:  # each class has its own, but all must be compared in the same
+            units = Units.of(rows, self._parameters()["standardize"])
         columns = units.encode(rows.astype(drawn.dtype)).T
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(units.encode(drawn).T)
@@ -433,6 +438,24 @@ def _conditions(particle_conditions: Any) -> np.ndarray | None:
     if particle_conditions is None:
         return None
     return np.atleast_1d(conditions.as_array(particle_conditions))
+
+
+def _as_one_of(
+    jobs: Sequence[Job],
+    i: int,
+    histories: Sequence[dict[str, list[Any]]],
+    heard: Sequence[events.Listener],
+) -> events.Listener:
+    """A listener that tells those who listen of the steps of job i as steps of all jobs."""
+    stages = [job.plan.stages() for job in jobs]
+    return events.relayed(
+        heard,
+        jobs[i].name,
+        stages_before=sum(map(len, stages[:i])),
+        steps_before=sum(len(history["step"]) for history in histories),
+        steps_after=sum(stage.n_steps for of_job in stages[i + 1 :] for stage in of_job),
+        seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
+    )
 
 
 def _in_order(parts: Sequence[Any], codes: Tensor) -> Any:

@@ -24,7 +24,7 @@ from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
 from sliceflow.vectors.start import Asked, Start, begin, particle_conditions
 from sliceflow.vectors.units import Units
 
-__all__ = ["Job", "per_class", "prepare", "prepare_classes", "run"]
+__all__ = ["Done", "Job", "per_class", "prepare", "prepare_classes", "run"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def prepare(
     rows, held = given.rows(units), None
     if parameters["early_stopping"]:
         fraction = parameters["options"].validation_fraction
-        rows, held = hold_out(rows, fraction, seed.child("held out"), ranks)
+        rows, held = hold_out(rows, fraction, seed.child("held out"), ranks, name)
     wanted = n_particles or parameters["n_particles"]
     m = count_particles(wanted, rows.place.total, rows.condition, y_p)
     need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
@@ -119,6 +119,7 @@ def prepare_classes(
         )
     m = count_particles(parameters["n_particles"], len(codes), condition, y_p)
     if y_p is None:
+        _check_memory(parameters, given, codes, m, device)  # before so many codes are made
         numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
         y_p, codes_p = y[numbers.numpy()], codes[numbers]
     else:
@@ -142,16 +143,32 @@ def prepare_classes(
     return jobs, y_p, codes_p
 
 
-def per_class(jobs: Sequence[Job], width: int) -> VectorPlan:
-    """The plan of all classes together."""
+def _check_memory(
+    parameters: Mapping[str, Any], given: Given, codes: Tensor, m: int, device: torch.device
+) -> None:
+    """Refuse more particles of the largest class than its fit can have, of m in all."""
+    largest = int(torch.bincount(codes).max())
+    make_plan(
+        parameters,
+        shape=(largest, given.X.shape[1]),
+        dtype=torch.float32 if given.X.dtype == np.float32 else torch.float64,
+        n_particles=m * largest // len(codes),
+        condition=None,
+        codes=None,
+        device=device,
+    )
+
+
+def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
+    """The plan of all classes together, `n_particles` of which are kept."""
     plans = [job.plan for job in jobs]
     return replace(
         max(plans, key=lambda plan: plan.n_moved),
         n_rows=sum(plan.n_rows for plan in plans),
-        n_particles=sum(plan.n_particles for plan in plans),
+        n_particles=n_particles,
         n_moved=sum(plan.n_moved for plan in plans),
         condition="labels",
-        n_conditions=width,
+        n_conditions=len(jobs),
         amplifier=float("inf"),
         nbytes=max(plan.nbytes for plan in plans),
     )
@@ -187,6 +204,8 @@ def run(
             run=run,
             n_stages=stages_before_axis_steps(start.flow),
         )
+        if keeper is not None:
+            keeper.before_last_steps(run, start.particles, history, rule, start.share.first)
         x, model = finish(start, run, job.rows, [history, *listeners], job.seed.child("fresh"), ranks)
     return Done(Part(start.flow, model, job.units), x, start.y)
 
