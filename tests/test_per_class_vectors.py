@@ -1,7 +1,7 @@
 """`SlicedWassersteinFlow(amplifier=math.inf)`: every class of vectors is fitted by itself.
 
-The flow of class number c is that of its rows alone, with ``Seed.of(random_state).child("class", c)`` in
-place of the seed and the class's share of the particles. Its samples have the same child of theirs.
+The flow of class number c is that of its rows alone, with ``Seed.of(random_state).child("class", c)``
+for its seed and the class's share of the particles. Its samples have the same child of their own seed.
 """
 
 import math

@@ -124,7 +124,7 @@ def checked(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
 def hold_out(
     rows: Rows, fraction: float, seed: Seed, ranks: Ranks, name: str = ""
 ) -> tuple[Rows, HeldRows]:
-    """The rows to fit, and those held out, of all ranks; `name` is of their class, if they are of one."""
+    """The rows to fit, and those held out, of all ranks; `name` is of the class that they all have."""
     kept, held = _divided(rows.place.total, fraction, seed, name)
     place = rows.place
     kept_here, held_here = (
