@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceflow.errors import is_int, is_real, need
+from sliceflow.errors import is_bool, is_int, is_real, need
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 
 __all__ = ["PRECISIONS", "PictureOptions"]
@@ -54,6 +54,9 @@ class PictureOptions:
         knots = self.n_knots
         need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
         need(self.precision in PRECISIONS, "precision", self.precision, f"one of {list(PRECISIONS)}")
+        for name in ("clip", "dequantize"):
+            value = getattr(self, name)
+            need(is_bool(value), name, value, "True or False")
         every = self.dequantize_every
         need(every in ("stage", "step"), "dequantize_every", every, "'stage' or 'step'")
         need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")

@@ -19,7 +19,7 @@ from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.planning import as_table, in_bytes
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Transport
-from sliceflow.errors import is_int, is_real
+from sliceflow.errors import is_bool, is_int, is_real
 from sliceflow.vectors.options import VectorOptions
 
 __all__ = [
@@ -358,6 +358,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     )
     need(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     need(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
+    for name in ("standardize", "early_stopping"):
+        need(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, VectorOptions)
     need(ok, "options", "None or a sliceflow.VectorOptions")
     (options or VectorOptions()).check()
