@@ -1,4 +1,4 @@
-"""`VectorOptions` and `PictureOptions`: what is wrong is named, and they are values like any parameter."""
+"""`VectorOptions` and `PictureOptions`: wrong values are named, right ones are like any parameter."""
 
 import dataclasses
 import pickle

@@ -5,7 +5,10 @@ for its seed and the class's share of the particles. Its samples have the same c
 """
 
 import math
+import os
 import pickle
+import re
+import signal
 
 import numpy as np
 import pandas as pd
@@ -268,6 +271,21 @@ def test_a_random_seed_is_that_of_the_class_that_was_killed(tmp_path):
     assert np.isfinite(again.particles_).all()
 
 
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    def press(event):
+        if event.stage == "dog: flow" and event.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    folder = tmp_path / "kept"
+    message = f"stopped after 3 steps of class-1; .* and checkpoint_dir={re.escape(repr(str(folder)))}$"
+    with pytest.raises(KeyboardInterrupt, match=message):
+        flow().fit(X, Y, checkpoint_dir=folder, listeners=press)
+    heard = []
+    again = flow().fit(X, Y, checkpoint_dir=folder, listeners=heard.append)
+    same(again, flow().fit(X, Y))
+    assert [event.step for event in heard if event.stage == "dog: flow"] == [3, 4]
+
+
 def test_a_checkpoint_of_another_plan_is_refused(tmp_path):
     kept = dict(checkpoint_dir=tmp_path, checkpoint_every=0)
     with pytest.raises(Killed):
@@ -336,6 +354,12 @@ def test_several_ranks_are_refused():
         )
 
 
+def test_one_rank_is_no_obstacle():
+    wanted, alone = flow().fit(X, Y), flow().fit(X, Y, ranks=Ranks())
+    assert alone.plan_ == wanted.plan_
+    assert np.allclose(alone.particles_, wanted.particles_)
+
+
 def test_weights_of_classes_are_refused():
     fitted, weights = flow().fit(X, Y), np.full((4, 2), 0.5)
     with pytest.raises(ValueError, match="y must be class labels, not weights"):
@@ -366,14 +390,28 @@ def test_too_many_particles_are_refused_at_once():
     assert messages[0] == messages[1]
 
 
+def test_the_models_of_all_classes_need_memory(monkeypatch):
+    """One class after the other is fitted, but what was fitted stays."""
+    x, many = np.random.default_rng(0).normal(size=(400, 2)), flow(n_steps=5000, n_particles=400)
+    one, forty = (many.plan(x, np.arange(400) % n).nbytes for n in (1, 40))
+    assert forty > one + 38 * 2 * 8 * 16 * 2 * 5000  # 16 knots a map, 2 maps a step
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: forty - 1)
+    assert many.plan(x, [0] * 400).nbytes == one
+    with pytest.raises(NotEnoughMemoryError, match="400 with 40 classes, each with maps of its own"):
+        many.fit(x, np.arange(400) % 40)
+
+
 # Rows that come one after the other
 
 
-def test_partial_fit_has_maps_of_every_class():
+def test_partial_fit_has_maps_of_every_class(tmp_path):
     whole = flow().partial_fit(X, Y)
     assert whole.plan_.method == "per class"
     parts = flow().partial_fit(X[:40], Y[:40], refresh=False).partial_fit(X[40:], Y[40:])
     assert np.array_equal(whole.particles_, parts.particles_)
+    whole.save(tmp_path / "model")
+    again = sliceflow.load(tmp_path / "model", device="cpu")
+    assert np.array_equal(again.sample(30, random_state=0), whole.sample(30, random_state=0))
     for name in ("cat", "dog"):
         own = X[name == Y]
         gap = np.abs(whole.sample(2000, y=name, random_state=0).mean(0) - own.mean(0)) / own.std(0)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from test_algorithm1 import drawn, joint, local_directions, step
 
 import sliceflow
 from sliceflow import (
@@ -21,6 +20,7 @@ from sliceflow.engine import paper
 from sliceflow.engine.flow import Noise
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
+from test_algorithm1 import drawn, joint, local_directions, step
 
 RNG = np.random.default_rng(0)
 X = RNG.gamma(2, size=(200, 3)) - 1

@@ -55,7 +55,8 @@ class CheckpointWriter:
     of : the `identity` of the fit; a checkpoint of another fit is an error
     seed : of the fit; that of the checkpoint replaces a random one (``random_state=None``)
     ranks : the ranks of the fit, which must all see the folder
-    one_of_several : whether other flows belong to the fit: then a finished flow is kept until `remove`
+    part : a name for this flow where the fit has several. It has a folder of its own inside `folder`,
+        and what is done stays there until `remove`
     """
 
     def __init__(
@@ -66,11 +67,12 @@ class CheckpointWriter:
         seed: Seed,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         *,
-        one_of_several: bool = False,
+        part: str = "",
     ) -> None:
         need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
-        self._folder, self._every, self._of, self._ranks = Path(folder), every, of, ranks
-        self._path, self._one_of_several = self._folder / _NAME, one_of_several
+        self._given, self._part = os.fspath(folder), part
+        self._folder, self._every, self._of, self._ranks = Path(folder, part), every, of, ranks
+        self._path = self._folder / _NAME
         self._folder.mkdir(parents=True, exist_ok=True)
         for partial in self._folder.glob(f".{_NAME}.*.part"):  # of a fit that was killed while writing
             partial.unlink(missing_ok=True)
@@ -155,7 +157,7 @@ class CheckpointWriter:
                 signal.signal(signal.SIGINT, before)
         if ranks.maximum(int(asked)):
             self._stop(run)
-        if ranks.first and not self._one_of_several:
+        if ranks.first and not self._part:
             self._path.unlink(missing_ok=True)
             self._clear()
 
@@ -163,7 +165,7 @@ class CheckpointWriter:
         self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
     ) -> None:
         """Keep the state of one of several flows before its axis steps: it is not moved again."""
-        if self._one_of_several:
+        if self._part:
             self._write_or_warn(run, particles, history, rule, first)
 
     def remove(self) -> None:
@@ -173,9 +175,10 @@ class CheckpointWriter:
             self._folder.rmdir()
 
     def _stop(self, run: Run) -> None:
+        which = f" of {self._part}" if self._part else ""
         raise KeyboardInterrupt(
-            f"the fit was stopped after {run.done} steps; to resume it, fit again with the same data, "
-            f"the same parameters and checkpoint_dir={str(self._folder)!r}"
+            f"the fit was stopped after {run.done} steps{which}; to resume it, fit again with the same "
+            f"data, the same parameters and checkpoint_dir={self._given!r}"
         )
 
     def _write_or_warn(

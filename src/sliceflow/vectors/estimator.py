@@ -197,14 +197,10 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             fixed = None if self.random_state is None else seed
             data = given.digests(y_p, together)
             of = identity(name, whole.settings(), device, fixed, **data)
-            folders = [
-                os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
-                for c in range(len(jobs))
-            ]
-            several = len(jobs) > 1
+            names = [f"class-{c}" for c in range(len(jobs))] if len(jobs) > 1 else [""]
             writers = [
-                CheckpointWriter(folder, checkpoint_every, of, seed, together, one_of_several=several)
-                for folder in folders
+                CheckpointWriter(checkpoint_dir, checkpoint_every, of, seed, together, part=part)
+                for part in names
             ]
             keepers = [*writers]
             if (found := next((w.seed for w in writers if w.resumes), seed)) != seed:

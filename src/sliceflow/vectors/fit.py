@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.flow import Run, simulate
 from sliceflow.engine.random import Seed
@@ -20,7 +21,7 @@ from sliceflow.storage.checkpoints import CheckpointWriter
 from sliceflow.vectors.data import Given, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
-from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
+from sliceflow.vectors.plan import VectorPlan, all_bytes, count_particles, make_plan
 from sliceflow.vectors.start import Asked, Start, begin, particle_conditions
 from sliceflow.vectors.units import Units
 
@@ -162,6 +163,11 @@ def _check_memory(
 def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
     """The plan of all classes together, `n_particles` of which are kept."""
     plans = [job.plan for job in jobs]
+    nbytes, what = (
+        all_bytes(plans),
+        f"n_particles={n_particles} with {len(jobs)} classes, each with maps",
+    )
+    need_memory(nbytes, jobs[0].device, f"{what} of its own, needs", "lower n_steps or n_knots")
     return replace(
         max(plans, key=lambda plan: plan.n_moved),
         n_rows=sum(plan.n_rows for plan in plans),
@@ -170,7 +176,7 @@ def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
         condition="labels",
         n_conditions=len(jobs),
         amplifier=float("inf"),
-        nbytes=max(plan.nbytes for plan in plans),
+        nbytes=nbytes,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from sliceflow.vectors.options import VectorOptions
 
 __all__ = [
     "VectorPlan",
+    "all_bytes",
     "check_parameters",
     "count_particles",
     "make_plan",
@@ -273,13 +274,31 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
         projected = max(projected, one * d * (plan.n_moved + plan.n_rows + fresh - m))
     if plan.early_stopping:
         projected = max(projected, _JUDGED * m * itemsize)
-    axis = min(plan.n_axis_knots, m) * d * plan.n_axis_steps
-    kept = 2 * itemsize * (min(plan.n_knots, n_bins or m) * h * plan.n_steps + axis)
+    kept = _model_bytes(plan, m, itemsize)
     drawn = itemsize * min(d * m, 1 << 26) + _DRAWN * min(d * m, 1 << 22)
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
     given_back = (8 + 8 + itemsize) * d * m
     return itemsize * d * (m + n + fresh) + kept + max(drawn, stepped, given_back)
+
+
+def _model_bytes(plan: VectorPlan, m: int, itemsize: int) -> int:
+    """The model of a fit that moves m particles here."""
+    n_bins = plan.transport.n_bins if isinstance(plan.transport, Histogram) else 0
+    axis = min(plan.n_axis_knots, m) * plan.n_columns * plan.n_axis_steps
+    maps = min(plan.n_knots, n_bins or m) * plan.n_directions * plan.n_steps
+    return 2 * itemsize * (maps + axis)
+
+
+def all_bytes(plans: Sequence[VectorPlan]) -> int:
+    """What fits one after the other take: the largest, and the rows and models of all others."""
+
+    def stays(plan: VectorPlan) -> int:
+        itemsize: int = getattr(torch, plan.dtype).itemsize
+        rows = itemsize * plan.n_columns * (plan.n_rows + plan.n_particles)
+        return rows + _model_bytes(plan, plan.n_moved, itemsize)
+
+    return sum(map(stays, plans)) + max(plan.nbytes - stays(plan) for plan in plans)
 
 
 def count_fresh(m: int, widest: int) -> int:
