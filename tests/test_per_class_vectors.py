@@ -23,7 +23,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import NotEnoughMemoryError
 from sliceflow.ranks import Ranks
 from sliceflow.vectors import fit as fitting
-from sliceflow.vectors.data import read
 
 RNG = np.random.default_rng(0)
 X = np.concatenate((RNG.normal(size=(60, 2)), RNG.normal(5, 3, (30, 2)) ** 2))
@@ -85,7 +84,7 @@ def test_shares_are_the_datas_and_no_class_is_left_out(labels, m, seed):
     parameters = flow(n_particles=m, random_state=seed, n_steps=1)._parameters()
     jobs, y, codes = fitting.prepare_classes(
         parameters,
-        read(x, names, None, None, Ranks()),
+        flow()._read(x, names, Ranks())[0],
         None,
         Seed(seed),
         torch.device("cpu"),
@@ -346,7 +345,7 @@ def test_several_ranks_are_refused():
     with pytest.raises(ValueError, match="which ranks cannot share; use a finite amplifier"):
         fitting.prepare_classes(
             flow()._parameters(),
-            read(X, Y, None, None, Ranks()),
+            flow()._read(X, Y, Ranks())[0],
             None,
             Seed(0),
             torch.device("cpu"),
