@@ -16,6 +16,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "ParameterError",
     "from_tensor",
+    "is_bool",
     "is_int",
     "is_real",
     "need",
@@ -61,6 +62,11 @@ def need_finite(x: Tensor, advice: str) -> None:
             f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold; "
             f"{advice}"
         )
+
+
+def is_bool(value: object) -> bool:
+    """Whether `value` is True or False, of Python or numpy."""
+    return isinstance(value, bool | np.bool)
 
 
 def is_int(value: object, least: int) -> bool:

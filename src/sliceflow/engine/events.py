@@ -277,14 +277,21 @@ def tell(listeners: Sequence[Listener], event: Event) -> bool:
 
 
 def relayed(
-    listeners: Sequence[Listener], name: str, before: int, total: int, seconds: float
+    listeners: Sequence[Listener],
+    name: str,
+    *,
+    stages_before: int,
+    steps_before: int,
+    steps_after: int,
+    seconds: float,
 ) -> Listener:
     """One listener that tells others of the steps of one of several fits, as steps of them all.
 
     Parameters
     ----------
     name : of this fit, which goes before the names of its stages
-    before, total : steps of the fits before it, and of all fits
+    stages_before : stages of the fits before it
+    steps_before, steps_after : steps that the fits before it did, and that those after it plan
     seconds : that the fits before it took
     """
 
@@ -294,8 +301,9 @@ def relayed(
             replace(
                 event,
                 stage=f"{name}: {event.stage}",
-                steps_done=before + event.steps_done,
-                steps_total=total,
+                stage_index=stages_before + event.stage_index,
+                steps_done=steps_before + event.steps_done,
+                steps_total=steps_before + event.steps_total + steps_after,
                 seconds=seconds + event.seconds,
             ),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import replace
 from typing import Any, Self
@@ -184,7 +185,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
     def plan(self, X: Any, y: Any = None) -> PicturePlan:
         """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing."""
-        seed = Seed.of(self.random_state)
+        seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
         return prepare(self._parameters(), self._read(X, y, Ranks()), seed, None).plan
 
     def _read(self, X: Any, y: Any, ranks: Ranks) -> PictureData:
@@ -261,7 +262,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "this model completes pictures (observed=…); score cannot rate completions"
             )
-        layout, seed = fitted.layout, Seed.of(self.random_state).child("score")
+        layout = fitted.layout
+        seed = Seed.of(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
         raw, codes = layout.read(X), None
         n = raw.shape[1]
         if fitted.condition is not None and not fitted.condition.hidden and y is not None:
@@ -271,7 +273,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                     f"X has {n} pictures but y has {len(codes)}; pass one label per picture"
                 )
         times = -(-_MIN_SCORED // n)
-        codes_of = codes.repeat(times) if codes is not None else fitted.codes_for(times * n, None, seed)
+        if codes is None:
+            codes_of = fitted.codes_for(times * n, None, seed)
+        else:
+            codes_of = codes.repeat(times, *[1] * (codes.dim() - 1))
         drawn = layout.read(fitted.samples(times * n, codes_of, seed))
         rows, fresh = (layout.encode(t, Seed(0), dequantize=False) for t in (raw, drawn))
         rule = events.HeldOut(rows, Seed(0), codes, None if codes is None else codes_of)

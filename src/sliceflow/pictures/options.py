@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceflow.errors import is_int, is_real, need
+from sliceflow.errors import is_bool, is_int, is_real, need
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 
 __all__ = ["PRECISIONS", "PictureOptions"]
@@ -32,8 +32,8 @@ class PictureOptions:
     precision : operands of matrix products on a GPU: "float16" (the default), "bfloat16" or "float32",
         which is slower. With 16 bits, tables of displacements have half precision; sums and particles
         are always float32. A CPU always uses float32
-    shrinkage : κ, how strongly maps are shrunk within their noise (`engine.shrinkage`). 0: off. It works
-        without labels, with clusters and per class, in one process
+    shrinkage : κ, how strongly maps are shrunk within their noise (`engine.shrinkage`); 0 is off. For
+        pictures without labels, with clusters or per class, in one process
 
     Examples
     --------
@@ -57,6 +57,9 @@ class PictureOptions:
         knots = self.n_knots
         need(knots == "auto" or is_int(knots, 0), "n_knots", knots, "'auto' or an int of at least 0")
         need(self.precision in PRECISIONS, "precision", self.precision, f"one of {list(PRECISIONS)}")
+        for name in ("clip", "dequantize"):
+            value = getattr(self, name)
+            need(is_bool(value), name, value, "True or False")
         every = self.dequantize_every
         need(every in ("stage", "step"), "dequantize_every", every, "'stage' or 'step'")
         need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")

@@ -17,7 +17,7 @@ from sliceflow.engine.conditions import Labels, default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.planning import as_table, in_bytes
 from sliceflow.engine.transports import Transport
-from sliceflow.errors import ParameterError, is_int, is_real, need
+from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
 from sliceflow.pictures import schedules
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.levels import PATCH_BASES
@@ -462,6 +462,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     need(isinstance(text, str), "schedule", text, "a string: 'auto', a preset, …")
     values = parameters["n_pixel_values"]
     need(is_int(values, 2), "n_pixel_values", values, "an int of at least 2")
+    mirror = parameters["mirror"]
+    need(is_bool(mirror), "mirror", mirror, "True or False")
     ok = options is None or isinstance(options, PictureOptions)
     need(ok, "options", options, "None or a sliceflow.PictureOptions")
     (options or PictureOptions()).check()

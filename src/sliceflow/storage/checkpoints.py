@@ -17,7 +17,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class CheckpointWriter:
     of : the `identity` of the fit; a checkpoint of another fit is an error
     seed : of the fit; that of the checkpoint replaces a random one (``random_state=None``)
     ranks : the ranks of the fit, which must all see the folder
+    part : a name for this flow where the fit has several. It has a folder of its own inside `folder`,
+        and what is done stays there until `remove`
     """
 
     def __init__(
@@ -64,14 +66,18 @@ class CheckpointWriter:
         of: dict[str, str],
         seed: Seed,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        *,
+        part: str = "",
     ) -> None:
         need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
-        self._folder, self._every, self._of, self._ranks = Path(folder), every, of, ranks
+        self._given, self._part = os.fspath(folder), part
+        self._folder, self._every, self._of, self._ranks = Path(folder, part), every, of, ranks
         self._path = self._folder / _NAME
         self._folder.mkdir(parents=True, exist_ok=True)
         for partial in self._folder.glob(f".{_NAME}.*.part"):  # of a fit that was killed while writing
             partial.unlink(missing_ok=True)
         self._found = self._read() if self._path.exists() else None
+        self.resumes = self._found is not None
         self.seed = seed if self._found is None else restore_seed(self._found[0].inner("seed"))
 
     def _read(self) -> tuple[Fields, dict[str, Tensor]]:
@@ -108,8 +114,8 @@ class CheckpointWriter:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
         Ctrl-C waits for the end of the step, writes a last checkpoint and says how to resume. A second
-        Ctrl-C does not wait. After a successful fit the checkpoint is removed. `first` is the index of
-        this rank's first particle.
+        Ctrl-C does not wait. After a successful fit the checkpoint is removed, unless the flow is one
+        of several. `first` is the index of this rank's first particle.
         """
         if self._found is not None:
             self._restore(*self._found, run, particles, history, rule, first)
@@ -130,15 +136,7 @@ class CheckpointWriter:
                 self._write(run, particles, history, rule, first)
                 self._stop(run)
             if wish == 1:
-                try:
-                    self._write(run, particles, history, rule, first)
-                except OSError as error:  # a full disk is no reason to lose the run
-                    warnings.warn(
-                        f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
-                        "and the last checkpoint is kept",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
+                self._write_or_warn(run, particles, history, rule, first)
                 written = now()
 
         run.after = after
@@ -159,15 +157,42 @@ class CheckpointWriter:
                 signal.signal(signal.SIGINT, before)
         if ranks.maximum(int(asked)):
             self._stop(run)
-        if ranks.first:
+        if ranks.first and not self._part:
             self._path.unlink(missing_ok=True)
             self._clear()
 
+    def before_last_steps(
+        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
+    ) -> None:
+        """Keep the state of one of several flows before its axis steps: it is not moved again."""
+        if self._part:
+            self._write_or_warn(run, particles, history, rule, first)
+
+    def remove(self) -> None:
+        """Remove the checkpoint, and its folder if it is empty then."""
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()
+
     def _stop(self, run: Run) -> None:
+        which = f" of {self._part}" if self._part else ""
         raise KeyboardInterrupt(
-            f"the fit was stopped after {run.done} steps; to resume it, fit again with the same data, "
-            f"the same parameters and checkpoint_dir={str(self._folder)!r}"
+            f"the fit was stopped after {run.done} steps{which}; to resume it, fit again with the same "
+            f"data, the same parameters and checkpoint_dir={self._given!r}"
         )
+
+    def _write_or_warn(
+        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
+    ) -> None:
+        try:
+            self._write(run, particles, history, rule, first)
+        except OSError as error:  # a full disk is no reason to lose the run
+            warnings.warn(
+                f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
+                "and the last checkpoint is kept",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _write(
         self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int

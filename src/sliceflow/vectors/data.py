@@ -123,9 +123,11 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     return np.asarray(X)
 
 
-def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Rows, HeldRows]:
-    """This rank's rows to fit, and the held-out rows of all ranks."""
-    kept, held = _split(rows.place.total, fraction, seed)
+def hold_out(
+    rows: Rows, fraction: float, seed: Seed, ranks: Ranks, name: str = ""
+) -> tuple[Rows, HeldRows]:
+    """This rank's rows to fit, and the held-out rows of all ranks; `name` is their class, if any."""
+    kept, held = _split(rows.place.total, fraction, seed, name)
     place = rows.place
     kept_here, held_here = (
         numbers[(numbers >= place.first) & (numbers < place.first + place.count)] - place.first
@@ -139,12 +141,13 @@ def hold_out(rows: Rows, fraction: float, seed: Seed, ranks: Ranks) -> tuple[Row
     return fitted, HeldRows(all_held, held_codes)
 
 
-def _split(n: int, fraction: float, seed: Seed) -> tuple[Tensor, Tensor]:
+def _split(n: int, fraction: float, seed: Seed, name: str) -> tuple[Tensor, Tensor]:
     """Row numbers to fit, and row numbers to hold out."""
     n_held = math.ceil(fraction * n)
     if n_held >= n:
         raise ValueError(
-            f"early_stopping holds out {n_held} of {n} rows and leaves none to fit; "
+            f"early_stopping holds out {n_held} of {n} rows{name and f' of class {name}'} and leaves "
+            "none to fit; "
             "give more rows or set early_stopping=False"
         )
     order = seed.permutation(n)

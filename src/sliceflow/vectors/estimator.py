@@ -31,7 +31,7 @@ from sliceflow.storage.models import Saved, restore_rest
 from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
 from sliceflow.vectors.data import FitInput, check_rows, read_input
-from sliceflow.vectors.fit import Job, per_class, prepare, prepare_classes, run
+from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
@@ -199,38 +199,40 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             fixed = None if self.random_state is None else seed
             digests = inputs.digests(y_p, all_ranks)
             fit_identity = identity(name, plan.settings(), device, fixed, **digests)
-            folders = [
-                os.path.join(checkpoint_dir, f"class-{c}") if len(jobs) > 1 else checkpoint_dir
-                for c in range(len(jobs))
+            names = [f"class-{c}" for c in range(len(jobs))] if len(jobs) > 1 else [""]
+            opened = [
+                CheckpointWriter(
+                    checkpoint_dir, checkpoint_every, fit_identity, seed, all_ranks, part=part
+                )
+                for part in names
             ]
-            writers = [
-                CheckpointWriter(folder, checkpoint_every, fit_identity, seed, all_ranks)
-                for folder in folders
-            ]
-            if (found := next(writer for writer in writers if writer).seed) != seed:
+            writers = [*opened]
+            if (found := next((w.seed for w in opened if w.resumes), seed)) != seed:
                 jobs, plan, y_kept, codes_kept = self._jobs(
                     parameters, inputs, y_p, found, device, all_ranks
                 )
         all_listeners: list[events.Listener] = [*all_ranks.agreeing(listening)]
         if self.verbose and all_ranks.first:
             all_listeners.append(events.Progress())
-        total = sum(stage.n_steps for job in jobs for stage in job.plan.stages())
-        results, histories, before, seconds = [], [], 0, 0.0
+        results: list[FitResult] = []
+        histories: list[dict[str, list[Any]]] = []
         with events.closing(all_listeners):
-            for job, writer in zip(jobs, writers, strict=True):
+            for i, (job, writer) in enumerate(zip(jobs, writers, strict=True)):
                 job_listeners = all_listeners
                 if len(jobs) > 1:
-                    job_listeners = [events.relayed(all_listeners, job.name, before, total, seconds)]
+                    job_listeners = [_as_one_of(jobs, i, histories, all_listeners)]
                 history = events.History()
                 results.append(run(job, history, job_listeners, writer, ranks))
                 histories.append(history.as_columns())
-                before += sum(stage.n_steps for stage in job.plan.stages())
-                seconds += histories[-1]["seconds"][-1] if histories[-1]["seconds"] else 0.0
+        if len(jobs) > 1:
+            for writer in writers:
+                if writer is not None:
+                    writer.remove()
 
         fitted = FittedVectors(
             tuple(result.part for result in results),
             inputs.condition,
-            jobs[0].rows.codes if len(jobs) == 1 else inputs.codes,
+            jobs[0].rows.codes if codes_kept is None else inputs.codes,
             plan.n_rows,
             jobs[0].rows.x.dtype,
             device,
@@ -262,7 +264,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """
         parameters, device = self._parameters(), resolve_device(self.device)
         inputs, _ = self._read(X, y, Ranks())
-        y_p, seed = _conditions(particle_conditions), Seed.of(self.random_state)
+        y_p = _conditions(particle_conditions)
+        seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
         return self._jobs(parameters, inputs, y_p, seed, device, Ranks())[1]
 
     def _jobs(
@@ -279,7 +282,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             job = prepare(parameters, inputs, y_p, seed, device, ranks)
             return [job], job.plan, None, None
         jobs, y_kept, codes = prepare_classes(parameters, inputs, y_p, seed, device, ranks)
-        return jobs, per_class(jobs, inputs.condition.width), y_kept, codes
+        return jobs, per_class(jobs, len(codes)), y_kept, codes
 
     def _keep(
         self,
@@ -348,7 +351,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         {'n_steps': 40}
         """
         check_is_fitted(self, "history_")
-        fitted, seed = self._fitted, Seed.of(self.random_state).child("score")
+        fitted = self._fitted
+        seed = Seed.of(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
         rows = check_rows(X, self._validated(reset=False))
         codes = None
         if fitted.condition is not None and y is not None:
@@ -363,7 +367,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         drawn = bare.sample(times * len(rows), codes_of, seed)
         units = fitted.parts[0].units
         if len(fitted.parts) > 1:  # each class has its own units; compare all classes in the same
-            units = Units.of(drawn, True)
+            units = Units.of(rows, self._parameters()["standardize"])
         columns = units.encode(rows.astype(drawn.dtype)).T
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(units.encode(drawn).T)
@@ -436,6 +440,24 @@ def _conditions(particle_conditions: Any) -> np.ndarray | None:
     if particle_conditions is None:
         return None
     return np.atleast_1d(conditions.as_array(particle_conditions))
+
+
+def _as_one_of(
+    jobs: Sequence[Job],
+    i: int,
+    histories: Sequence[dict[str, list[Any]]],
+    listeners: Sequence[events.Listener],
+) -> events.Listener:
+    """A listener that reports the steps of job i to others as steps of all jobs."""
+    stages = [job.plan.stages() for job in jobs]
+    return events.relayed(
+        listeners,
+        jobs[i].name,
+        stages_before=sum(map(len, stages[:i])),
+        steps_before=sum(len(history["step"]) for history in histories),
+        steps_after=sum(stage.n_steps for of_job in stages[i + 1 :] for stage in of_job),
+        seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
+    )
 
 
 def _interleave(parts: Sequence[Any], codes: Tensor) -> Any:

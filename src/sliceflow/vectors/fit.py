@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.flow import Cloud, Redrawn, Run, simulate
 from sliceflow.engine.random import Seed
@@ -20,12 +21,12 @@ from sliceflow.storage.checkpoints import CheckpointWriter
 from sliceflow.vectors.data import FitInput, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
-from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
+from sliceflow.vectors.plan import VectorPlan, all_bytes, count_particles, make_plan
 from sliceflow.vectors.smoothing import Smoothed, neighbours_of
 from sliceflow.vectors.start import ParticleConditions, Start, begin, choose_conditions
 from sliceflow.vectors.units import Units
 
-__all__ = ["Job", "per_class", "prepare", "prepare_classes", "run"]
+__all__ = ["FitResult", "Job", "per_class", "prepare", "prepare_classes", "run"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def prepare(
     rows, held = inputs.rows(units), None
     if parameters["early_stopping"]:
         fraction = parameters["options"].validation_fraction
-        rows, held = hold_out(rows, fraction, seed.child("held out"), ranks)
+        rows, held = hold_out(rows, fraction, seed.child("held out"), ranks, name)
     requested = n_particles or parameters["n_particles"]
     m = count_particles(requested, rows.place.total, rows.condition, y_p)
     need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
@@ -124,6 +125,7 @@ def prepare_classes(
         )
     m = count_particles(parameters["n_particles"], len(codes), condition, y_p)
     if y_p is None:
+        _check_memory(parameters, inputs, codes, m, device)  # before allocating codes
         numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
         y_p, codes_p = y[numbers.numpy()], codes[numbers]
     else:
@@ -147,18 +149,37 @@ def prepare_classes(
     return jobs, y_p, codes_p
 
 
-def per_class(jobs: Sequence[Job], width: int) -> VectorPlan:
-    """The joint plan of all classes."""
+def _check_memory(
+    parameters: Mapping[str, Any], inputs: FitInput, codes: Tensor, m: int, device: torch.device
+) -> None:
+    """Raise a `NotEnoughMemoryError` if the largest class has too many of the m particles."""
+    largest = int(torch.bincount(codes).max())
+    make_plan(
+        parameters,
+        shape=(largest, inputs.X.shape[1]),
+        dtype=torch.float32 if inputs.X.dtype == np.float32 else torch.float64,
+        n_particles=m * largest // len(codes),
+        condition=None,
+        codes=None,
+        device=device,
+    )
+
+
+def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
+    """The joint plan of all classes, which keep `n_particles` together."""
     plans = [job.plan for job in jobs]
+    nbytes = all_bytes(plans)
+    what = f"n_particles={n_particles} with {len(jobs)} classes, each with maps"
+    need_memory(nbytes, jobs[0].device, f"{what} of its own, needs", "lower n_steps or n_knots")
     return replace(
         max(plans, key=lambda plan: plan.n_moved),
         n_rows=sum(plan.n_rows for plan in plans),
-        n_particles=sum(plan.n_particles for plan in plans),
+        n_particles=n_particles,
         n_moved=sum(plan.n_moved for plan in plans),
         condition="labels",
-        n_conditions=width,
+        n_conditions=len(jobs),
         amplifier=float("inf"),
-        nbytes=max(plan.nbytes for plan in plans),
+        nbytes=nbytes,
     )
 
 
@@ -192,6 +213,8 @@ def run(
             run=run,
             n_stages=stages_before_axis_steps(start.flow),
         )
+        if writer is not None:
+            writer.before_last_steps(run, start.particles, history, rule, start.share.first)
         x, model = finish(start, run, job.rows, [history, *listeners], job.seed.child("fresh"), ranks)
     return FitResult(Part(start.flow, model, job.units), x, start.y)
 

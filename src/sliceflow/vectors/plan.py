@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,11 +19,12 @@ from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.planning import as_table, in_bytes
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Transport
-from sliceflow.errors import is_int, is_real
+from sliceflow.errors import is_bool, is_int, is_real
 from sliceflow.vectors.options import VectorOptions
 
 __all__ = [
     "VectorPlan",
+    "all_bytes",
     "check_parameters",
     "count_particles",
     "make_plan",
@@ -291,6 +292,25 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
     return itemsize * d * (m + n + fresh) + kept + max(drawn, stepped, converted)
 
 
+def _model_bytes(plan: VectorPlan, m: int, itemsize: int) -> int:
+    """The model of a fit that moves m particles here."""
+    n_bins = plan.transport.n_bins if isinstance(plan.transport, Histogram) else 0
+    axis = min(plan.n_axis_knots, m) * plan.n_columns * plan.n_axis_steps
+    maps = min(plan.n_knots, n_bins or m) * plan.n_directions * plan.n_steps
+    return 2 * itemsize * (maps + axis)
+
+
+def all_bytes(plans: Sequence[VectorPlan]) -> int:
+    """What fits one after the other take: the largest, and the rows and models of all others."""
+
+    def stays(plan: VectorPlan) -> int:
+        itemsize: int = getattr(torch, plan.dtype).itemsize
+        rows = itemsize * plan.n_columns * (plan.n_rows + plan.n_particles)
+        return rows + _model_bytes(plan, plan.n_moved, itemsize)
+
+    return sum(map(stays, plans)) + max(plan.nbytes - stays(plan) for plan in plans)
+
+
 def count_fresh(m: int, widest: int) -> int:
     """Number of fresh particles to which the model's axis steps are fitted, for m fitted particles.
 
@@ -367,6 +387,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     )
     need(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     need(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
+    for name in ("standardize", "early_stopping"):
+        need(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, VectorOptions)
     need(ok, "options", "None or a sliceflow.VectorOptions")
     (options or VectorOptions()).check()
