@@ -335,14 +335,16 @@ def test_pickles_draw_the_same_samples():
 
 
 def test_columns_are_refused():
-    message = r"^amplifier=inf fits every class by itself, but y is columns; use a finite amplifier"
+    message = r"^amplifier=inf fits each class separately, but y is continuous; use a finite amplifier"
     for call in (flow().fit, flow().plan):
         with pytest.raises(ValueError, match=message):
             call(X, X[:, :1])
 
 
 def test_several_ranks_are_refused():
-    with pytest.raises(ValueError, match="which ranks cannot share; use a finite amplifier"):
+    with pytest.raises(
+        ValueError, match="which several ranks cannot do together; use a finite amplifier"
+    ):
         fitting.prepare_classes(
             flow()._parameters(),
             flow()._read(X, Y, Ranks())[0],

@@ -247,9 +247,9 @@ def test_class_weights_are_conditions_too(conditional):
 
 
 def test_wrong_lengths_are_refused(conditional):
-    with pytest.raises(ValueError, match="X has 300 rows but y has 200; pass one y a row"):
+    with pytest.raises(ValueError, match="X has 300 rows but y has 200; pass one y per row"):
         conditional.score(FRESH, Y)
-    with pytest.raises(ValueError, match="X has 150 pictures but y has 3; pass one label a picture"):
+    with pytest.raises(ValueError, match="X has 150 pictures but y has 3; pass one label per picture"):
         pictures().fit(BARS, KINDS).score(BARS, [0, 1, 0])
 
 
