@@ -236,6 +236,8 @@ def make_plan(
     looked_at = None
     if ranks is None and not counted:
         looked_at = columns_looked_at(chosen.most, max(directions), device)
+        if looked_at is not None and looked_at >= max(moved, n):
+            looked_at = None  # all of them, as with ranks: a checkpoint can be resumed by either
     n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
     resolved = chosen
     if isinstance(chosen, transports.Auto):
