@@ -51,14 +51,14 @@ from sliceflow.engine.random import Seed
 from sliceflow.pictures import fit as pictures
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import Walk
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import choose_clusters
-from sliceflow.pictures.start import Asked as AskedPictures
+from sliceflow.pictures.start import ParticleLabels
 from sliceflow.pictures.tiles import Tiles
 from sliceflow.ranks import Place, Ranks
 from sliceflow.vectors import fit as vectors
-from sliceflow.vectors.data import read
-from sliceflow.vectors.start import Asked as AskedRows
+from sliceflow.vectors.data import read_input
+from sliceflow.vectors.start import ParticleConditions
 
 KAPPA = 3.0  # of the noise that is expected; measured values are between 2 and 4
 KEPT = 50_000  # particles that are written
@@ -153,10 +153,10 @@ def move_rows(
     parameters = SlicedWassersteinFlow(**settings).get_params(deep=False) | {"options": options}
     if y is not None and y0 is not None and math.isinf(parameters["amplifier"]):
         return _move_classes(settings, X, y, X0, y0, device, seed)
-    given, m = read(X, y, None, None, Ranks()), len(X0)
+    given, m = read_input(X, y, None, None, Ranks()), len(X0)
     job = vectors.prepare(parameters, given, None, seed, device, Ranks(), n_particles=m)
     codes = None if given.condition is None else given.condition.encode(y0)
-    job = replace(job, plan=replace(job.plan, n_moved=m), asked=AskedRows(y0, codes))
+    job = replace(job, plan=replace(job.plan, n_moved=m), assigned=ParticleConditions(y0, codes))
     placed, history = Placed(job.units.encode(X0).T), History()
     began = time.perf_counter()
     done = vectors.run(job, history, [], placed, None)
@@ -271,8 +271,8 @@ def move_pictures(
     halves = Halves.of(data, fitted, others)
     job = pictures.prepare(parameters, halves.fitted, seed, None)
     m, codes = len(others), halves.codes
-    asked = AskedPictures(codes=None if codes is None else codes.cpu())
-    job = replace(job, plan=replace(job.plan, n_moved=m), asked=asked)
+    assigned = ParticleLabels(codes=None if codes is None else codes.cpu())
+    job = replace(job, plan=replace(job.plan, n_moved=m), assigned=assigned)
     x0 = data.layout.encode(halves.raw, seed.child("real pictures"), dequantize=options.dequantize)
     stages, full = job.plan.stages, (data.layout.height, data.layout.width)
     firsts = {"none": len(stages), "all": 0}
@@ -283,26 +283,26 @@ def move_pictures(
     seconds, distances = time.perf_counter() - began, history.as_columns()["distance"]
     seen = (codes, halves.fitted.own_codes) if job.plan.amplifier > 0 else (None, None)
     classes = Classes(*seen, (len(others.unique()), len(fitted)))
-    noise, kappas = _expected(done.fitted.walk, halves.fitted, classes, firsts[levels], distances)
+    noise, kappas = _expected(done.fitted.levels, halves.fitted, classes, firsts[levels], distances)
     where = placed.x.T, placed.after.T
     return Moved(*where, job.plan.method, len(distances), seconds, noise, kappas)
 
 
 def _expected(
-    walk: Walk, data: PictureData, classes: Classes, first: int, distances: Sequence[float]
+    levels: LevelFlow, data: PictureData, classes: Classes, first: int, distances: Sequence[float]
 ) -> tuple[float, np.ndarray]:
     """`Moved.noise` and `Moved.kappas` of the stages from `first` on.
 
     A step's directions are orthonormal, but for zeros around the border: of their variances the sum is
     known, so that their mean follows from how many there are.
     """
-    x, done = data.layout.encode(data.raw, Seed(0), dequantize=walk.dequantize), 0
+    x, done = data.layout.encode(data.raw, Seed(0), dequantize=levels.dequantize), 0
     d, total, ratios, known = x.shape[0], 0.0, [], {}
-    for i in range(first, len(walk.stages)):
-        flow, subspace = walk.engine(i)
-        stage, size = flow.schedule[0], (walk.stages[i].h, walk.stages[i].w)
+    for i in range(first, len(levels.stages)):
+        flow, subspace = levels.engine(i)
+        stage, size = flow.schedule[0], (levels.stages[i].h, levels.stages[i].w)
         if size not in known:
-            low = x if subspace.whole else subspace.down(x)
+            low = x if subspace.is_full_resolution else subspace.down(x)
             known[size] = [classes.noise(low, evenly) for evenly in (False, flow.apart)]
         moved, mapped = known[size]
         for k in range(stage.n_steps):
@@ -535,3 +535,6 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     main()
+
+    def before_last_steps(self, *_: Any) -> None:
+        """Nothing is written."""
