@@ -108,6 +108,9 @@ class Placed:
         yield
         self.after = particles.x if order is None else particles.x[:, order.argsort()]
 
+    def before_last_steps(self, *_: Any) -> None:
+        """Nothing is written."""
+
 
 class Classes:
     """How many different rows of each class there are among particles and data.
