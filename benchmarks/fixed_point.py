@@ -538,6 +538,3 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     main()
-
-    def before_last_steps(self, *_: Any) -> None:
-        """Nothing is written."""
