@@ -70,13 +70,14 @@ def _variance(table: Table) -> Tensor:
         raise ValueError(
             f"maps of type {type(table).__name__} do not tell the variance of their particles"
         )
-    counts = table.counts.double()
-    middle = torch.arange(counts.shape[1], device=counts.device, dtype=torch.float64) + 0.5
-    total = counts.sum(1).clamp(min=1)
-    mean = counts @ middle / total
-    square = counts @ middle.square() / total
-    width = (table.hi.double() - table.lo.double()) / counts.shape[1]
-    return (square - mean.square()).clamp(min=0) * width.square()
+    n_bins = table.counts.shape[1]
+    middle = torch.arange(n_bins, device=table.lo.device, dtype=torch.float32) - (n_bins - 1) / 2
+    powers = torch.stack((torch.ones_like(middle), middle, middle.square()), 1)
+    total, first, second = (table.counts.float() @ powers).double().unbind(1)  # moments, in bins
+    mean = first / total.clamp(min=1)
+    variance: Tensor = (second / total.clamp(min=1) - mean.square()).clamp(min=0)
+    width = (table.hi.double() - table.lo.double()) / n_bins
+    return variance * width.square()
 
 
 def _towards_identity(table: Table, factor: Tensor) -> Table:
@@ -85,9 +86,8 @@ def _towards_identity(table: Table, factor: Tensor) -> Table:
         by = factor[:, None].to(table.values.dtype)
         return KnotTable(table.knots, table.knots + by * (table.values - table.knots))
     assert isinstance(table, GridTable)
-    n_bins = table.values.shape[1] - 1
-    at = torch.arange(n_bins + 1, device=factor.device, dtype=torch.float64) / n_bins
-    lo, hi = table.lo.double()[:, None], table.hi.double()[:, None]
-    edges = lo + at * (hi - lo)
-    values = edges + factor[:, None] * (table.values.double() - edges)
-    return replace(table, values=values.to(table.values.dtype))
+    values, n_bins = table.values, table.values.shape[1] - 1
+    lo, hi = (of.to(values.dtype)[:, None] for of in (table.lo, table.hi))
+    at = torch.arange(n_bins + 1, device=values.device, dtype=values.dtype) / n_bins
+    edges = torch.lerp(lo, hi, at)
+    return replace(table, values=torch.lerp(edges, values, factor[:, None].to(values.dtype)))
