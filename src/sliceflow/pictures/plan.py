@@ -93,7 +93,7 @@ class PicturePlan:
     >>> plan = flow.plan(digits.images.astype("uint8"), digits.target)
     >>> plan.method, plan.patch_basis, len(plan.stages)
     ('CSWF ξ=10', 'cosines', 12)
-    >>> print(plan)  # doctest: +ELLIPSIS
+    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
     method       CSWF ξ=10
     data         1797 pictures of 8×8, 17 values a pixel
     condition    10 classes

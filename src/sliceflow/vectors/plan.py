@@ -84,7 +84,7 @@ class VectorPlan:
     >>> plan = SlicedWassersteinFlow(n_steps=50, device="cpu").plan(X)
     >>> plan.n_particles, plan.transport
     (10200, Histogram(n_bins=1024, most=131072))
-    >>> print(plan)  # doctest: +ELLIPSIS
+    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
     method     SWF
     data       300 rows of 2 columns, float64
     particles  10200
