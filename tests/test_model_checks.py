@@ -386,7 +386,9 @@ def fuzz(saved, tmp_path, kind, count):
         before = peak()[1]
         with np.errstate(all="ignore"):
             if getattr(flow, "observed_", None) is not None:
-                samples = flow.inpaint(np.zeros((1, *flow.observed_.shape), flow.layout_.dtype))
+                channels = flow.layout_.channels
+                shape = (1, *flow.observed_.shape, *([channels] if channels else []))
+                samples = flow.inpaint(np.zeros(shape, flow.layout_.dtype))
             else:
                 samples = flow.sample(2, random_state=0)
         assert np.isfinite(np.asarray(samples)).all()
