@@ -49,13 +49,18 @@ def scores(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
 ) -> dict[str, float]:
-    """What is measured of labelled rows. `accuracy` is that of a classifier of real rows."""
+    """What is measured of labelled rows.
+
+    `accuracy` is that of a classifier of real rows, on the samples; `TSTR` that of a classifier of
+    samples, on the test rows.
+    """
     return {
         "FD-PCA32": metrics.frechet_distance_pca(samples, test[0], train[0]),
         "sliced distance": metrics.sliced_wasserstein(samples, test[0]),
         "two-sample accuracy": metrics.two_sample_accuracy(samples, test[0]),
         "NN ratio": metrics.nn_ratio(samples, train[0], test[0]),
         "accuracy": float(SVC(C=10).fit(*train).score(samples, labels)),
+        "TSTR": float(SVC(C=10).fit(samples, labels).score(*test)),
     }
 
 
