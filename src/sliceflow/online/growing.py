@@ -41,13 +41,22 @@ class Growing:
         """X, checked; the `first` rows set the number of columns."""
         raise NotImplementedError
 
-    def _begin_online(self, X: Any) -> Online:
-        """Empty counts for rows like X."""
+    def _begin_online(self, X: Any, rows: Any) -> Online:
+        """Empty counts for rows like X; `rows` are X, checked."""
         raise NotImplementedError
 
-    def _keep(self, plan: Any, fitted: Any, particles: Any, y: Any, history: Any) -> None:
-        """Replace the fitted attributes."""
-        raise NotImplementedError
+    def _keep(
+        self, plan: Any, fitted: Any, particles: Any, y: Any, history: dict[str, list[Any]]
+    ) -> None:
+        """Replace the fitted attributes, by those of a fit or of a refresh."""
+        self.plan_, self._fitted, self._online = plan, fitted, None
+        self.__dict__.pop("_file", None)  # no longer a loaded model
+        self.particles_, self.particle_conditions_ = particles, y
+        self.__dict__.pop("classes_", None)
+        condition = fitted.condition
+        if isinstance(condition, conditions.Labels) and not condition.hidden:
+            self.classes_ = condition.classes
+        self.history_, self.n_iter_ = history, len(history["step"])
 
     def partial_fit(
         self,
@@ -89,7 +98,7 @@ class Growing:
         listening = events.listening(listeners)
         with _all_or_nothing(self):
             rows = self._online_rows(X, first=self._online is None)
-            online = self._online or self._begin_online(X)
+            online = self._online or self._begin_online(X, rows)
             online.check(parameters)
             if refresh is not False and parameters["n_particles"] is not None:
                 online.check_memory(parameters, int(parameters["n_particles"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events, transports
+from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
@@ -287,10 +289,11 @@ class Online(ABC):
         amplifier: float,
         scale: float = 1.0,
         model: bool = True,
-    ) -> tuple[Cloud, Noise]:
-        """M particles at their start, with the same classes as in a fit on all rows.
+    ) -> tuple[Cloud, Tensor, Noise]:
+        """Particles at their start, with the classes of a fit on all rows, and where the M kept are.
 
-        After them come the additional particles that a `model` needs (`conditions.extra_codes`).
+        The others are those that a `model` needs (`conditions.extra_codes`). They are sorted by class
+        if each class has its own maps (ξ = ∞).
         """
         y, enough = None, max(m, conditions.ENOUGH) if model else m
         if codes is not None:
@@ -300,7 +303,11 @@ class Online(ABC):
             enough = len(y)
         noise = Noise(self.seed.child("particles"))
         x = noise.child("start").fill(torch.empty(d, enough, dtype=dtype, device=self.device))
-        return Cloud(x.mul_(scale), y), noise
+        cloud, place = Cloud(x.mul_(scale), y), torch.arange(m, device=self.device)
+        if y is not None and codes is not None and math.isinf(amplifier):
+            y, _, order, runs = sort_by_class(y, int(codes.max()) + 1)
+            cloud, place = Cloud(cloud.x, y, runs), order[:m]
+        return cloud, place, noise
 
     def mixture(
         self, place: int, labels: list[Hashable], codes: Tensor, particles: Cloud, flow: Flow

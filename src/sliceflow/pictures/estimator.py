@@ -206,16 +206,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         y: np.ndarray | None,
         history: dict[str, list[Any]],
     ) -> None:
-        """Replace the fitted attributes."""
-        self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer a loaded model
+        super()._keep(plan, fitted, particles, y, history)
         self.schedule_ = list(fitted.levels.stages)
-        self.particles_, self.particle_conditions_ = particles, y
-        self.__dict__.pop("classes_", None)
-        if fitted.condition is not None and not fitted.condition.hidden:
-            self.classes_ = fitted.condition.classes
-        self.history_ = history
-        self.n_iter_ = len(self.history_["step"])
 
     def sample(
         self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
@@ -246,8 +238,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if not return_y:
             return pictures
         condition = fitted.condition
-        named = condition is not None and not condition.hidden and codes is not None
-        return pictures, condition.decode(codes) if condition and codes is not None and named else None
+        if condition is None or condition.hidden or codes is None:
+            return pictures, None
+        return pictures, condition.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance between fresh samples and pictures: higher is better.
@@ -326,7 +319,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._fitted.check_model()
         return self._fitted
 
-    def _begin_online(self, X: Any) -> PicturesOnline:
+    def _begin_online(self, X: Any, rows: Any) -> PicturesOnline:
         return PicturesOnline.begin(self._parameters(), X)
 
     def _online_rows(self, X: Any, first: bool = False) -> Any:

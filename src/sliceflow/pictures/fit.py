@@ -16,7 +16,13 @@ from sliceflow.errors import need
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.fitted import FittedPictures
 from sliceflow.pictures.layout import mask_of
-from sliceflow.pictures.plan import PicturePlan, choose_clusters, choose_patch_basis, make_plan
+from sliceflow.pictures.plan import (
+    PicturePlan,
+    choose_clusters,
+    choose_particles,
+    choose_patch_basis,
+    make_plan,
+)
 from sliceflow.pictures.start import ParticleLabels, begin, choose_labels
 from sliceflow.ranks import Ranks
 from sliceflow.storage.checkpoints import CheckpointWriter
@@ -74,13 +80,10 @@ def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks:
         ranks=ranks,
     )
     n_here = data.raw.shape[1]
-    plan = make_plan(parameters, n_moved=None, local_counts=None, **common) if ranks is None else None
-    if plan is None:
-        m = parameters["n_particles"] or 1
-        plan = make_plan(
-            parameters, n_moved=None, local_counts=(n_here, all_ranks.share(m).count), **common
-        )
-    m, model = plan.n_particles, plan.n_knots > 0
+    m = choose_particles(parameters["n_particles"], data.n, data.condition)
+    local_counts = (n_here, all_ranks.share(m).count)
+    plan = make_plan(parameters, n_moved=None, local_counts=local_counts, **common)
+    model = plan.n_knots > 0
     need(m >= all_ranks.size, "n_particles", m, f"at least {all_ranks.size}, one per rank")
     assigned = choose_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
     n_moved = assigned.n_moved(m, model)

@@ -16,7 +16,6 @@ from sliceflow import kernels
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
@@ -237,13 +236,9 @@ class PicturesOnline(Online):
             precision=plan.precision,
         )
         d, data_codes = self.layout.dimension, None if condition is None else codes
-        particles, noise = self.particles(
+        particles, place, noise = self.particles(
             d, torch.float32, m, data_codes, plan.amplifier, levels.start_noise, model=plan.n_knots > 0
         )
-        place = None
-        if levels.apart and particles.y is not None:
-            y, _, place, runs = sort_by_class(particles.y, levels.apart)
-            particles = Cloud(particles.x, y, runs)
         run = Run()
         if previous is not None:
             run = _resume(levels, previous, condition, particles, noise, history)
@@ -263,7 +258,7 @@ class PicturesOnline(Online):
         )
         fitted = FittedPictures(levels, model, condition, data_codes, len(codes), self.device)
         n_moved = particles.x.shape[1]
-        particles = particles.part(slice(m) if place is None else place[:m])
+        particles = particles.part(place)
         y_kept = None
         if condition is not None and particles.y is not None:
             y_kept = condition.decode(particles.y)

@@ -194,20 +194,19 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         inputs, features = self._read(X, y, all_ranks)
         seed = all_ranks.broadcast(Seed.of(self.random_state))
         jobs, plan, y_kept, codes_kept = self._jobs(parameters, inputs, y_p, seed, device, all_ranks)
-        writers: list[CheckpointWriter | None] = [None] * len(jobs)
+        writers: list[CheckpointWriter] = []
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
             digests = inputs.digests(y_p, all_ranks)
             fit_identity = identity(name, plan.settings(), device, fixed, **digests)
             names = [f"class-{c}" for c in range(len(jobs))] if len(jobs) > 1 else [""]
-            opened = [
+            writers = [
                 CheckpointWriter(
                     checkpoint_dir, checkpoint_every, fit_identity, seed, all_ranks, part=part
                 )
                 for part in names
             ]
-            writers = [*opened]
-            if (found := next((w.seed for w in opened if w.resumes), seed)) != seed:
+            if (found := next((w.seed for w in writers if w.resumes), seed)) != seed:
                 jobs, plan, y_kept, codes_kept = self._jobs(
                     parameters, inputs, y_p, found, device, all_ranks
                 )
@@ -217,7 +216,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         results: list[FitResult] = []
         histories: list[dict[str, list[Any]]] = []
         with events.closing(all_listeners):
-            for i, (job, writer) in enumerate(zip(jobs, writers, strict=True)):
+            for i, job in enumerate(jobs):
+                writer = writers[i] if writers else None
                 job_listeners = all_listeners
                 if len(jobs) > 1:
                     job_listeners = [_as_one_of(jobs, i, histories, all_listeners)]
@@ -225,9 +225,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 results.append(run(job, history, job_listeners, writer, ranks))
                 histories.append(history.as_columns())
         if len(jobs) > 1:
-            for writer in writers:
-                if writer is not None:
-                    writer.remove()
+            for finished in writers:
+                finished.remove()
 
         fitted = FittedVectors(
             tuple(result.part for result in results),
@@ -283,24 +282,6 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             return [job], job.plan, None, None
         jobs, y_kept, codes = prepare_classes(parameters, inputs, y_p, seed, device, ranks)
         return jobs, per_class(jobs, len(codes)), y_kept, codes
-
-    def _keep(
-        self,
-        plan: VectorPlan,
-        fitted: FittedVectors,
-        particles: Any,
-        y: np.ndarray | None,
-        history: dict[str, list[Any]],
-    ) -> None:
-        """Replace the fitted attributes."""
-        self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer a loaded model
-        self.particles_, self.particle_conditions_ = particles, y
-        self.__dict__.pop("classes_", None)
-        if isinstance(fitted.condition, conditions.Labels):
-            self.classes_ = fitted.condition.classes
-        self.history_ = history
-        self.n_iter_ = len(self.history_["step"])
 
     def sample(
         self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
@@ -390,11 +371,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         """The stages of a fit; can be called before `fit`."""
         return stages_of(self._parameters())
 
-    def _begin_online(self, X: Any) -> VectorsOnline:
+    def _begin_online(self, X: Any, rows: Any) -> VectorsOnline:
         device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
-        return VectorsOnline.begin(
-            self._parameters(), check_rows(X, self._validated(reset=False)), device, form
-        )
+        return VectorsOnline.begin(self._parameters(), rows, device, form)
 
     def _online_rows(self, X: Any, first: bool = False) -> np.ndarray:
         return check_rows(X, self._validated(reset=first))

@@ -14,8 +14,7 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
-from sliceflow.engine.classes import sort_by_class
-from sliceflow.engine.flow import Cloud, Flow, Run, replay, simulate
+from sliceflow.engine.flow import Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.online.counts import CountedStage, Ledger
@@ -175,11 +174,7 @@ class VectorsOnline(Online):
             entropy=plan.entropy,
         )
         d, data_codes = self.ledger.dimension, None if condition is None else codes
-        particles, noise = self.particles(d, self.dtype, m, data_codes, flow.amplifier)
-        place = None
-        if flow.apart and particles.y is not None:
-            y, _, place, runs = sort_by_class(particles.y, flow.n_conditions)
-            particles = Cloud(particles.x, y, runs)
+        particles, place, noise = self.particles(d, self.dtype, m, data_codes, flow.amplifier)
         run = Run()
         if previous is not None:
             part = previous.fitted.parts[0]
@@ -204,7 +199,7 @@ class VectorsOnline(Online):
             self.form,
         )
         n_moved = particles.x.shape[1]
-        particles = particles.part(slice(m) if place is None else place[:m])
+        particles = particles.part(place)
         y_kept = None
         if condition is not None and particles.y is not None:
             y_kept = condition.decode(particles.y)

@@ -213,8 +213,6 @@ def make_plan(
         transport = transport.chosen(m + n)
     amplifier = float(parameters["amplifier"]) if condition is not None else 0.0
     kind = "none" if condition is None else "labels" if isinstance(condition, Labels) else "columns"
-    frame = parameters["frame"]
-    frame = FRAMES[frame]() if isinstance(frame, str) else frame
     plan = VectorPlan(
         n_rows=n,
         n_columns=d,
@@ -224,7 +222,7 @@ def make_plan(
         condition=kind,
         n_conditions=0 if condition is None else condition.width,
         amplifier=amplifier,
-        frame=frame,
+        frame=_frame_of(parameters["frame"]),
         transport=transport,
         n_steps=int(parameters["n_steps"]),
         n_axis_steps=int(options.n_axis_steps),
@@ -283,8 +281,7 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
         projected = max(projected, sort_bytes * d * (plan.n_moved + plan.n_rows + fresh - m))
     if plan.early_stopping:
         projected = max(projected, _NUMBERS_PER_CHECK * m * itemsize)
-    axis = min(plan.n_axis_knots, m) * d * plan.n_axis_steps
-    kept = 2 * itemsize * (min(plan.n_knots, n_bins or m) * h * plan.n_steps + axis)
+    kept = _model_bytes(plan, m, itemsize)
     drawn = itemsize * min(d * m, 1 << 26) + _DRAW_BYTES * min(d * m, 1 << 22)
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
@@ -366,9 +363,16 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 def stages_of(parameters: Mapping[str, Any]) -> list[Stage]:
     """The stages of a fit; they do not depend on the data."""
     options: VectorOptions = parameters["options"]
-    frame, n_steps = parameters["frame"], int(parameters["n_steps"])
-    frame = FRAMES[frame]() if isinstance(frame, str) else frame
-    return flat(frame, n_steps, n_axis_steps=int(options.n_axis_steps), taper=float(options.taper))
+    return flat(
+        _frame_of(parameters["frame"]),
+        int(parameters["n_steps"]),
+        n_axis_steps=int(options.n_axis_steps),
+        taper=float(options.taper),
+    )
+
+
+def _frame_of(frame: str | FrameKind) -> FrameKind:
+    return FRAMES[frame]() if isinstance(frame, str) else frame
 
 
 def transport_of(transport: str | Transport) -> Transport:
