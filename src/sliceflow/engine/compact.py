@@ -65,6 +65,39 @@ class CompactTable:
         )
         return GridTable(self.lo, self.hi, values)
 
+    @property
+    def moving(self) -> Tensor:
+        """The maps that move anything, (h,)."""
+        return self.levels.any(1)
+
+    def plain(self) -> CompactTable:
+        """The same, where maps that move nothing have the range [−1, 1] and even knots.
+
+        So files need not keep them.
+        """
+        moving, k = self.moving, self.at.shape[1]
+        even = torch.arange(k, device=self.at.device) * self.n_bins // (k - 1)
+        return replace(
+            self,
+            lo=torch.where(moving, self.lo, -1.0),
+            hi=torch.where(moving, self.hi, 1.0),
+            at=torch.where(moving[:, None], self.at, even.to(self.at.dtype)),
+        )
+
+    def of(self, rows: Tensor) -> CompactTable:
+        """Some of the maps."""
+        names = ("lo", "hi", "at", "levels")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def among(self, moving: Tensor) -> CompactTable:
+        """As many maps as `moving` (h,) has: these where it is True, and others that move nothing."""
+        h, k = len(moving), self.at.shape[1]
+        at, levels = self.at.new_zeros(h, k), self.levels.new_zeros(h, k)
+        out = replace(self, lo=self.lo.new_zeros(h), hi=self.hi.new_zeros(h), at=at, levels=levels)
+        for name in ("lo", "hi", "at", "levels"):
+            getattr(out, name)[moving] = getattr(self, name)
+        return out.plain()
+
     def to(self, device: torch.device) -> CompactTable:
         """The same on another device."""
         names = ("lo", "hi", "at", "levels")
@@ -125,4 +158,4 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
     lo, hi, at, levels = kernels.for_tensor(table.values).at_bends(
         table.lo, table.hi, table.values, counts, n_knots, exponent
     )
-    return CompactTable(lo, hi, at, levels, n_bins, exponent, table.values.dtype)
+    return CompactTable(lo, hi, at, levels, n_bins, exponent, table.values.dtype).plain()

@@ -42,6 +42,7 @@ class Event:
     `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units of
     the flow (standardised data). It is a 0-dimensional tensor, so that a GPU need not wait;
     ``float(event.distance)`` reads it. `particles` (d, M) belong to the flow: do not write to them.
+    `moving` is the share of maps that move anything, another such tensor; None without shrinkage.
     """
 
     stage: str
@@ -52,6 +53,7 @@ class Event:
     distance: Tensor
     seconds: float
     particles: Tensor
+    moving: Tensor | None = None
 
 
 Listener = Callable[[Event], bool | None]
@@ -60,7 +62,7 @@ Listeners = Listener | Iterable[Listener] | None
 
 @dataclass
 class History:
-    """Records the events.
+    """Records the events. `moving` is the share of maps that move anything: 1 without shrinkage.
 
     Examples
     --------
@@ -69,36 +71,45 @@ class History:
     >>> X = np.random.default_rng(0).normal(size=(50, 2))
     >>> flow = SlicedWassersteinFlow(n_steps=3, random_state=0).fit(X)
     >>> sorted(flow.history_)
-    ['distance', 'seconds', 'stage', 'step']
+    ['distance', 'moving', 'seconds', 'stage', 'step']
     >>> flow.history_["stage"]
     ['flow', 'flow', 'flow', 'axis', 'axis']
     """
 
-    events: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
+    events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(default_factory=list)
     before: dict[str, list[Any]] = field(default_factory=dict)  # of the run that is resumed
 
     def __call__(self, event: Event) -> None:
-        self.events.append((event.stage, event.step, event.distance, event.seconds))
+        self.events.append((event.stage, event.step, event.distance, event.moving, event.seconds))
 
     def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length, for ``pandas.DataFrame(history)``."""
         columns: dict[str, list[Any]] = {
             "stage": [e[0] for e in self.events],
             "step": [e[1] for e in self.events],
-            "distance": torch.stack([e[2] for e in self.events]).tolist() if self.events else [],
-            "seconds": [e[3] for e in self.events],
+            "distance": _numbers([e[2] for e in self.events]),
+            "moving": _numbers([e[3] for e in self.events]),
+            "seconds": [e[4] for e in self.events],
         }
         return {name: [*self.before.get(name, []), *column] for name, column in columns.items()}
 
 
+def _numbers(values: Sequence[Tensor | None]) -> list[float]:
+    """The numbers of tensors, read together; 1 for None."""
+    known = [value.double() for value in values if value is not None]
+    read = iter(torch.stack(known).tolist() if known else [])
+    return [1.0 if value is None else next(read) for value in values]
+
+
 def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> dict[str, list[Any]]:
     """The histories of several fits, one behind the other; `names` go before those of their stages."""
-    out: dict[str, list[Any]] = {"stage": [], "step": [], "distance": [], "seconds": []}
+    out: dict[str, list[Any]] = {"stage": [], "step": [], "distance": [], "moving": [], "seconds": []}
     for columns, name in zip(histories, names, strict=True):
         before = out["seconds"][-1] if out["seconds"] else 0.0
         out["stage"] += [f"{name}: {stage}" for stage in columns["stage"]]
         out["step"] += columns["step"]
         out["distance"] += columns["distance"]
+        out["moving"] += columns["moving"]
         out["seconds"] += [before + seconds for seconds in columns["seconds"]]
     return out
 
@@ -128,7 +139,10 @@ class Progress:
             self._bar = tqdm(total=total, unit="step", desc="sliceflow")
         self._bar.update(done - self._bar.n)
         if done % 10 == 0 or done == total:  # reading the distance waits for a GPU
-            self._bar.set_postfix_str(f"{event.stage}, sliced distance {float(event.distance):.4g}")
+            moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
+            self._bar.set_postfix_str(
+                f"{event.stage}, sliced distance {float(event.distance):.4g}{moving}"
+            )
 
     def close(self) -> None:
         if self._bar is not None:

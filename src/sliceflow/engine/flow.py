@@ -25,11 +25,13 @@ from sliceflow.engine.events import Event, Listener, now, tell
 from sliceflow.engine.frames import AnyFrame, Axis, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
+from sliceflow.engine.shrinkage import Shrinkage, variance_within
 from sliceflow.engine.transports import Fit, GridTable, Table, Transport
 
 __all__ = ["Cloud", "Counted", "Flow", "Noise", "Redrawn", "Run", "batches_for", "replay", "simulate"]
 
 BUDGET = 1 << 28  # bytes for the projections of one chunk of particles
+STILL = 0.05  # a stage is done if no more than this share of its maps move
 _NUMBERS = 1 << 26  # random numbers drawn at a time
 
 
@@ -241,10 +243,12 @@ def simulate(
     batches: MiniBatches | None = None,
     run: Run | None = None,
     n_stages: int | None = None,
+    shrinkage: Shrinkage | None = None,
 ) -> list[Step]:
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
-    Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage.
+    Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage. So does
+    a step in which hardly any map moves, with `shrinkage`; every tenth step is looked at.
 
     Parameters
     ----------
@@ -253,6 +257,7 @@ def simulate(
         `Counted` data always use all particles
     run : resumes a simulation; `particles` must be at its position
     n_stages : stop after this many stages
+    shrinkage : of maps within their noise; axis steps are never shrunk, so that they stay exact
     """
     run = run or Run()
     run.model += [[] for _ in flow.schedule[len(run.model) :]]
@@ -274,6 +279,7 @@ def simulate(
             columns_p, columns_q = stage_batches.at(k)
             z_p = flow.project(frame, particles, columns_p)
             target = data.at(k) if isinstance(data, Redrawn) else data
+            z_q = None
             if not isinstance(target, Cloud):
                 fit = target.fit(z_p, flow, frame, i, k)
             elif flow.apart:
@@ -282,7 +288,16 @@ def simulate(
                 runs = stage_batches.runs_at(k) or (particles.runs, target.runs)
                 fit = solver.fit(z_p, flow.project(frame, target, columns_q), None, runs)
             else:
-                fit = solver.fit(z_p, flow.project(frame, target, columns_q), stage_batches.weights)
+                z_q = flow.project(frame, target, columns_q)
+                fit = solver.fit(z_p, z_q, stage_batches.weights)
+            moving: Tensor | None = None
+            if shrinkage is not None and not isinstance(stage.frame, Axis):
+                variance = None
+                if flow.conditional and not flow.apart:
+                    variance = _variance_within(z_q, target, columns_q)
+                fit, factor = shrinkage.shrunk(fit, variance)
+                moving = (factor > 0).to(factor.dtype).mean()
+            del z_q
             dz = fit.dz if columns_p is None else None
             if (
                 dz is None
@@ -302,8 +317,9 @@ def simulate(
                 run.model[i].append(Step(i, k, table))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
             distance, left = fit.cost.mean().sqrt(), total - run.spared
-            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x)
-            if tell(listeners, event):
+            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x, moving)
+            done = moving is not None and k % 10 == 9 and float(moving) <= STILL
+            if tell(listeners, event) or done:
                 run.spared += stage.n_steps - run.step
                 run.step = stage.n_steps
             run.after()
@@ -311,6 +327,19 @@ def simulate(
                 break
         run.stage, run.step = i + 1, 0
     return [step for steps in run.model for step in steps]
+
+
+def _variance_within(
+    z_q: Tensor | None, target: Cloud | Counted, columns: slice | Tensor | None
+) -> Tensor:
+    """The variances of projected data within their classes, added up."""
+    y = target.y if isinstance(target, Cloud) else None
+    if z_q is None or y is None or y.dim() != 1:
+        raise ValueError(
+            "shrinkage needs the variance within each class, which counted data and continuous "
+            "conditions do not have; set shrinkage=0"
+        )
+    return variance_within(z_q, y if columns is None else y[columns])
 
 
 def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:

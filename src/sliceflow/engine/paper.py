@@ -72,6 +72,7 @@ PICTURES = {
     "upsampling": Setting("lanczos", "App. C.1: better than nearest neighbours"),
     "taper": _NO_TAPER,
     "clip": Setting(False, "not mentioned"),
+    "shrinkage": Setting(0.0, "Algorithm 1: maps as they were fitted"),
 }
 
 PARTICLES = {  # Sec. 6

@@ -1,93 +1,142 @@
-"""Shrinkage of maps within their noise: a map moves particles only as far as its data justify."""
+"""Shrinkage of maps within their noise: a map moves particles only as far as its data justify.
+
+This is not in the paper.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.transports import Fit, GridTable, KnotTable, RunPair, Table, Transport
+from sliceflow import kernels
+from sliceflow.engine.conditions import row_weights
+from sliceflow.engine.transports import Fit, GridTable, KnotTable
 
-__all__ = ["Shrunk"]
+__all__ = ["Shrinkage", "noise_rates", "variance_within"]
 
 
 @dataclass(frozen=True)
-class Shrunk:
-    """A transport whose maps are shrunk towards standing still, each by its own noise.
+class Shrinkage:
+    """Shrinks maps towards standing still, each by its own noise.
 
-    A map fitted to m particles and n data of one and the same distribution still moves particles, by
-    κ·σ²·(1/m + 1/n) in the mean square, σ² being the variance along the direction and κ about 2 to 4.
-    So the displacement T(z) − z of a map with mean square c is multiplied by
-    max(0, 1 − κ·σ²·(1/m + 1/n)/c), the factor of James and Stein. Where classes have maps of their
-    own, m, n and σ² are those of the class.
+    A map that is fitted to m particles and n data of the same distribution still moves particles: by
+    about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance along the direction. Thousands
+    of such steps destroy detail. So the displacement T(z) − z of a map with mean square c is multiplied
+    by max(0, 1 − κ·σ²·(1/m + 1/n)/c), the factor of James and Stein. Maps with less than κ stand still.
+
+    Where classes have maps of their own, m, n and σ² are those of the class. Where a finite ξ spreads
+    classes along a map, noise adds up over the classes: σ² is then the sum of their variances.
 
     Parameters
     ----------
-    transport : that fits the maps
     strength : κ
-    distinct : the share of different data: ½ if half of them are mirror images of the others
+    rates : 1/m + 1/n of each class that has its own maps, from `noise_rates`; else of all
 
     Examples
     --------
     >>> from sliceflow.engine.transports import Sorted
     >>> z = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
     >>> z_p, z_q = z[:, :250], z[:, 250:] + torch.tensor([[0.0], [2.0]])
-    >>> free, shrunk = (t.fit(z_p, z_q).dz.square().mean(1) for t in (Sorted(), Shrunk(Sorted(), 3.0)))
-    >>> (shrunk / free < 0.5).tolist()  # the first map is noise, the second a shift by 2
-    [True, False]
+    >>> fit, factor = Shrinkage(3.0, noise_rates(250, 250)).shrunk(Sorted().fit(z_p, z_q))
+    >>> (factor > 0.5).tolist()  # the first map is noise, the second a shift by 2
+    [False, True]
     """
 
-    transport: Transport
     strength: float
-    distinct: float = 1.0
+    rates: tuple[float, ...]
 
-    @property
-    def most(self) -> int | None:
-        return self.transport.most
+    def shrunk(self, fit: Fit, variance: Tensor | None = None) -> tuple[Fit, Tensor]:
+        """The fit with shrunk maps, and the factor of each map.
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        fit = self.transport.fit(z_p, z_q, weights, runs)
-        h, device = len(z_p), z_p.device
-        if runs is None:
-            n = z_q.shape[1] if weights is None else float(weights.sum() ** 2 / weights.square().sum())
-            rate = torch.full((h,), 1 / z_p.shape[1] + 1 / (self.distinct * n), device=device)
-        else:
-            m, n_q = (torch.tensor(of.starts, device=device).diff().clamp(min=1) for of in runs)
-            rate = (1 / m + 1 / (self.distinct * n_q)).repeat_interleave(h)
-        noise = self.strength * _variance(fit.table) * rate.double()
-        cost = fit.cost.double()
-        factor = torch.where(cost > noise, 1 - noise / cost.clamp(min=1e-300), 0.0)
+        `variance` (h,) replaces that of the particles: see `variance_within`.
+        """
+        table, cost = fit.table, fit.cost
+        rate = _on_device(tuple(self.strength * r for r in self.rates), cost.device)
+        if isinstance(table, GridTable) and table.counts is not None and variance is None:
+            values, factor = kernels.for_tensor(table.values).shrink(
+                table.lo, table.hi, table.values, table.counts, cost, rate
+            )
+            return fit._replace(table=replace(table, values=values)), factor
+        if variance is None and isinstance(table, KnotTable):
+            variance = table.knots.double().var(1, correction=0)
+        if variance is None:
+            raise ValueError(
+                f"maps of type {type(table).__name__} do not tell the variance of their particles; "
+                "set shrinkage=0, or use transport='auto'"
+            )
+        noise, cost = rate.repeat_interleave(len(cost) // len(rate)) * variance.double(), cost.double()
+        factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+        if isinstance(table, KnotTable):
+            by = factor[:, None].to(table.values.dtype)
+            table = replace(table, values=torch.lerp(table.knots, table.values, by))
+        elif isinstance(table, GridTable):
+            n_bins = table.values.shape[1] - 1
+            at = torch.arange(n_bins + 1, device=cost.device, dtype=torch.float64) / n_bins
+            edges = torch.lerp(table.lo.double()[:, None], table.hi.double()[:, None], at)
+            values = torch.lerp(edges, table.values.double(), factor[:, None])
+            table = replace(table, values=values.to(table.values.dtype))
         dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
-        return Fit(_towards_identity(fit.table, factor), fit.cost, dz)
+        return Fit(table, fit.cost, dz), factor
 
 
-def _variance(table: Table) -> Tensor:
-    """The variance of the particles that each map was fitted to."""
-    if isinstance(table, KnotTable):
-        return table.knots.double().var(1, correction=0)
-    if not isinstance(table, GridTable) or table.counts is None:
-        raise ValueError(
-            f"maps of type {type(table).__name__} do not tell the variance of their particles"
-        )
-    n_bins = table.counts.shape[1]
-    middle = torch.arange(n_bins, device=table.lo.device, dtype=torch.float32) - (n_bins - 1) / 2
-    powers = torch.stack((torch.ones_like(middle), middle, middle.square()), 1)
-    total, first, second = (table.counts.float() @ powers).double().unbind(1)  # moments, in bins
-    mean = first / total.clamp(min=1)
-    variance: Tensor = (second / total.clamp(min=1) - mean.square()).clamp(min=0)
-    width = (table.hi.double() - table.lo.double()) / n_bins
-    return variance * width.square()
+@lru_cache(64)
+def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(rates, dtype=torch.float64, device=device)
 
 
-def _towards_identity(table: Table, factor: Tensor) -> Table:
-    """The maps z + f·(T(z) − z)."""
-    if isinstance(table, KnotTable):
-        by = factor[:, None].to(table.values.dtype)
-        return KnotTable(table.knots, table.knots + by * (table.values - table.knots))
-    assert isinstance(table, GridTable)
-    values, n_bins = table.values, table.values.shape[1] - 1
-    lo, hi = (of.to(values.dtype)[:, None] for of in (table.lo, table.hi))
-    at = torch.arange(n_bins + 1, device=values.device, dtype=values.dtype) / n_bins
-    edges = torch.lerp(lo, hi, at)
-    return replace(table, values=torch.lerp(edges, values, factor[:, None].to(values.dtype)))
+def noise_rates(
+    m: int,
+    n: int,
+    codes_p: Tensor | None = None,
+    codes_q: Tensor | None = None,
+    n_apart: int = 0,
+    most: int | None = None,
+    distinct: float = 1.0,
+) -> tuple[float, ...]:
+    """1/m + 1/n for m particles and n data: what the noise of a map is proportional to.
+
+    Parameters
+    ----------
+    codes_p, codes_q : class numbers of particles and data, if classes play a part. If they share maps,
+        data are weighted to the particles' proportions: n is then their effective number, (Σw)²/Σw²
+    n_apart : classes that have maps of their own; each of them has a rate
+    most : particles, and data, that a step looks at
+    distinct : share of different data: ½ if half of them are mirror images of the others
+
+    Examples
+    --------
+    >>> noise_rates(100, 200, distinct=0.5)
+    (0.02,)
+    >>> noise_rates(100, 50, torch.tensor([0, 1] * 50), torch.tensor([0, 1] * 25), n_apart=2)
+    (0.06, 0.06)
+    """
+    share_p, share_q = (1.0 if most is None else min(1.0, most / max(1, size)) for size in (m, n))
+    if codes_p is not None and codes_q is not None and n_apart:
+        sizes = (torch.bincount(codes, minlength=n_apart).tolist() for codes in (codes_p, codes_q))
+        pairs = list(zip(*sizes, strict=True))
+    else:
+        weights = None if codes_p is None or codes_q is None else row_weights(codes_q, codes_p)
+        if weights is not None:
+            n = int(weights.sum() ** 2 / weights.square().sum())
+        pairs = [(m, n)]
+    return tuple(
+        1 / max(1.0, share_p * of_p) + 1 / max(1.0, share_q * distinct * of_q) for of_p, of_q in pairs
+    )
+
+
+def variance_within(z: Tensor, codes: Tensor) -> Tensor:
+    """The sum over the classes of the variance of z (h, n) within the class, (h,).
+
+    Examples
+    --------
+    >>> z = torch.tensor([[0.0, 2.0, 100.0, 102.0]])
+    >>> variance_within(z, torch.tensor([0, 0, 1, 1]))
+    tensor([2.], dtype=torch.float64)
+    """
+    member = torch.nn.functional.one_hot(codes.long()).to(z.dtype)  # (n, C)
+    size = member.sum(0).clamp(min=1)
+    apart = z - (z @ member / size)[:, codes.long()]
+    return (apart.square() @ member / size).sum(1, dtype=torch.float64)

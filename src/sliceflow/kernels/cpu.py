@@ -402,6 +402,37 @@ def compose(
 
 
 @_jit
+def _shrink(lo, hi, values, counts, cost, rate, out, factor):
+    n_bins = counts.shape[1]
+    for row in range(len(lo)):
+        total, first, second = 0.0, 0.0, 0.0
+        for b in range(n_bins):
+            middle = b - (n_bins - 1) / 2
+            count = counts[row, b]
+            total += count
+            first += count * middle
+            second += count * middle * middle
+        total = max(total, 1.0)
+        width = (hi[row] - lo[row]) / n_bins
+        noise = rate[row] * max(second / total - (first / total) ** 2, 0.0) * width * width
+        f = 1 - noise / cost[row] if cost[row] > noise else 0.0
+        factor[row] = f
+        for b in range(n_bins + 1):
+            edge = lo[row] + (hi[row] - lo[row]) * (b / n_bins)
+            out[row, b] = edge + f * (values[row, b] - edge)
+
+
+def shrink(
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor
+) -> tuple[Tensor, Tensor]:
+    out, factor = torch.empty_like(values), torch.empty(len(values), dtype=values.dtype)
+    rates = rate.double().repeat_interleave(len(values) // len(rate))
+    tensors = (lo.double(), hi.double(), values, counts, cost.double(), rates)
+    over_rows(_shrink, [*(_array(t) for t in tensors), out.numpy(), factor.numpy()])
+    return out, factor
+
+
+@_jit
 def _displace_grid(z, lo, hi, values, out):
     n_bins = values.shape[1] - 1
     for j in range(z.shape[0]):

@@ -37,6 +37,7 @@ __all__ = [  # every kernel
     "philox",
     "philox_named",
     "project_tiles",
+    "shrink",
     "sort_rows",
     "steady_tails",
     "through_knots",
@@ -332,6 +333,30 @@ def compose(
     left, right = moved[:, :-1], moved[:, 1:]
     square = (left * left + left * right + right * right) / 3
     return values, (counts_p * square).sum(1) / counts_p.sum(1)
+
+
+def shrink(
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Maps of a grid, shrunk within their noise, and their factors (h,): z + f·(T(z) − z).
+
+    f = max(0, 1 − r·σ²/c), where c is the `cost` (h,) of a map, σ² the variance of its particles,
+    `counts` (h, B), which sit in the middle of their bins, and r its `rate` of noise. `rate` (C,) has
+    one number for each of C equal parts of the rows. Maps that move nothing (c = 0) have f = 0.
+    """
+    h, n_bins = counts.shape
+    middle = torch.arange(n_bins, device=lo.device, dtype=torch.float64) - (n_bins - 1) / 2
+    powers = torch.stack((torch.ones_like(middle), middle, middle.square()), 1)
+    total, first, second = (counts.double() @ powers).unbind(1)  # moments, in bins
+    variance = second / total.clamp(min=1) - (first / total.clamp(min=1)).square()
+    variance = variance.clamp(min=0) * ((hi.double() - lo.double()) / n_bins).square()
+    noise = rate.double().repeat_interleave(h // len(rate)) * variance
+    cost = cost.double()
+    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64) / n_bins
+    edges = torch.lerp(lo.double()[:, None], hi.double()[:, None], edge)
+    out = torch.lerp(edges, values.double(), factor[:, None]).to(values.dtype)
+    return out, factor.to(values.dtype)
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:

@@ -122,6 +122,7 @@ def run(
             [history, *listeners],
             start.batches,
             run,
+            start.shrinkage,
         )
     fitted = FittedPictures(
         start.levels, model, data.condition, data.codes, data.place.total, data.device, job.mask

@@ -20,6 +20,7 @@ from sliceflow.engine.conditions import Offset
 from sliceflow.engine.flow import Cloud, Counted, Flow, Noise, Redrawn, Run, replay, simulate
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
+from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Table
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.pyramid import Subspace
@@ -131,6 +132,7 @@ class LevelFlow:
         listeners: list[events.Listener],
         batches: MiniBatches,
         run: Run | None = None,
+        shrinkage: Shrinkage | None = None,
     ) -> list[list[Step]]:
         """Move particles onto the data, and return the model of each stage.
 
@@ -178,6 +180,7 @@ class LevelFlow:
                 listeners=[relay],
                 batches=batches.after(before),
                 run=inside,
+                shrinkage=shrinkage,
             )
             inside.after = Run().after  # break the reference cycle, or the cloud is never freed
             run.stage, run.step, run.level = i + 1, 0, None

@@ -32,8 +32,9 @@ class PictureOptions:
     precision : operands of matrix products on a GPU: "float16" (the default), "bfloat16" or "float32",
         which is slower. With 16 bits, tables of displacements have half precision; sums and particles
         are always float32. A CPU always uses float32
-    shrinkage : κ, how strongly maps are shrunk within their noise (`engine.shrinkage`); 0 is off. For
-        pictures without labels, with clusters or per class, in one process
+    shrinkage : κ: maps are shrunk within κ times their noise, and maps with less than that move nothing
+        (`engine.shrinkage`). A stage ends when hardly any map moves. "auto" is
+        2.5·√(steps per stage/pictures per map), at most 2. 0 turns it off
 
     Examples
     --------
@@ -50,7 +51,7 @@ class PictureOptions:
     taper: float = 0.5
     n_knots: str | int = "auto"
     precision: str = "auto"
-    shrinkage: float = 0.0
+    shrinkage: str | float = "auto"
 
     def check(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
@@ -66,7 +67,8 @@ class PictureOptions:
         ways = sorted(UPSAMPLINGS)
         need(self.upsampling in ways, "upsampling", self.upsampling, f"one of {ways}")
         kappa = self.shrinkage
-        need(is_real(kappa, 0), "shrinkage", kappa, "a finite number of at least 0")
+        ok = kappa == "auto" or is_real(kappa, 0)
+        need(ok, "shrinkage", kappa, "'auto' or a finite number of at least 0")
         noise = self.start_noise
         need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
         need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")

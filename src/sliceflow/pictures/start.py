@@ -13,7 +13,7 @@ from sliceflow.engine.batches import MiniBatches, divide, divide_apart
 from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrunk
+from sliceflow.engine.shrinkage import Shrinkage, noise_rates
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
@@ -71,6 +71,7 @@ class PictureStart:
     place : position of each particle, the kept ones first; None if they are in that order
     batches : the particles and data that each step uses
     transport : combines the clouds of all ranks
+    shrinkage : of the maps; None if it is off
     levels : the flow through the levels of the pyramid
     """
 
@@ -81,6 +82,7 @@ class PictureStart:
     place: Tensor | None
     batches: MiniBatches
     transport: transports.Transport
+    shrinkage: Shrinkage | None
     levels: LevelFlow
 
     def kept_pixels(self, ranks: Ranks) -> Tensor:
@@ -119,8 +121,18 @@ def begin(
     transport = plan.transport
     if ranks is not None:  # all ranks have the same maps
         transport = shared_transport(transport, ranks, n_seen)
+    shrinkage = None
     if plan.shrinkage:
-        transport = Shrunk(transport, plan.shrinkage, 0.5 if plan.mirror else 1.0)
+        rates = noise_rates(
+            plan.n_moved,
+            data.n,
+            codes_p if plan.amplifier > 0 else None,
+            codes if plan.amplifier > 0 else None,
+            apart,
+            plan.n_looked_at,
+            0.5 if plan.mirror else 1.0,
+        )
+        shrinkage = Shrinkage(plan.shrinkage, rates)
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
     noise.child("start").fill(x).mul_(plan.start_noise)
@@ -144,7 +156,7 @@ def begin(
         precision=plan.precision,
         n_directions=plan.n_directions or 1,
     )
-    return PictureStart(share, kept, particles, noise, place, batches, transport, levels)
+    return PictureStart(share, kept, particles, noise, place, batches, transport, shrinkage, levels)
 
 
 def _batches(

@@ -68,19 +68,20 @@ def from_bytes(
     Parameters
     ----------
     directions : the number of maps of each table
-    n_knots : of all tables together
+    n_knots : of each map
     """
-    h = sum(directions)
+    h, size = sum(directions), n_knots
     if len(directions) != len(exponents) or not all(abs(e) <= 1000 for e in exponents):
         raise ValueError(f"there are {len(exponents)} exponents for {len(directions)} tables")
-    size = n_knots // max(h, 1)  # of each map
-    if not 1 <= n_bins <= MOST_BINS or size * h != n_knots or not 2 <= size <= MOST_KNOTS:
-        raise ValueError(f"{h} compact maps have {n_knots} knots on {n_bins} bins")
+    if not 1 <= n_bins <= MOST_BINS or not 2 <= size <= MOST_KNOTS:
+        raise ValueError(f"compact maps have {size} knots on {n_bins} bins")
     counts = [1, 8 * h, 8 * h, h, 2 * h * (size - 2), 2 * h * size]
-    in_units, begin, end, sizes, *knots = _unpacked(packed, counts, n_knots)
+    in_units, begin, end, sizes, *knots = _unpacked(packed, counts, size * h)
     if (sizes != size - 2).any():
         raise ValueError(f"{h} compact maps do not all have {size} knots")
-    gaps, rises = (_whole(t, "<u2").reshape(-1, h).T for t in knots)
+    gaps, rises = (
+        _whole(t, "<u2").reshape(k, h).T for t, k in zip(knots, (size - 2, size), strict=True)
+    )
     at = np.zeros((h, size), np.int32)
     np.cumsum(gaps, axis=1, dtype=np.int32, out=at[:, 1:-1])
     if not gaps.all() or (at[:, -2] >= n_bins).any():

@@ -51,15 +51,17 @@ def pack_history(history: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def unpack_history(header: Fields) -> dict[str, list[Any]]:
-    """The history: stage, step, distance and seconds of every step."""
+    """The history: stage, step, distance, share of moving maps and seconds of every step."""
     row = header.inner("history")
-    columns = {name: row.rows(name) for name in ("stage", "step", "distance", "seconds")}
+    names = ("stage", "step", "distance", "moving", "seconds")
+    before = {"moving": [1.0] * len(row.rows("step"))}  # formats up to 6 have no shrinkage
+    columns = {name: row.rows(name) if name in row.value else before[name] for name in names}
     kinds: dict[str, type | tuple[type, ...]] = {"stage": str, "step": int}
     for name, column in columns.items():
         kind = kinds.get(name, (int, float, type(None)))
         if len(column) != len(columns["step"]) or not all(isinstance(v, kind) for v in column):
             raise ValueError(f"history.{name} does not have one {name} for every step")
-    for name in ("distance", "seconds"):
+    for name in ("distance", "moving", "seconds"):
         columns[name] = [math.nan if v is None else float(v) for v in columns[name]]
     return columns
 

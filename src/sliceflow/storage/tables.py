@@ -73,9 +73,13 @@ def _pack_whole(name: str, kind: str, tables: list[Any], tensors: dict[str, Tens
 def _pack_compact(
     name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """A stream of bytes."""
-    packed = np.frombuffer(bytearray(to_bytes(tables)), np.uint8)
+    """A stream of bytes for the maps that move anything, and a bit for every map: does it?"""
+    tables = [table.to(torch.device("cpu")) for table in tables]
+    moving = [table.moving for table in tables]
+    some = [table.of(rows) for table, rows in zip(tables, moving, strict=True)]
+    packed = np.frombuffer(bytearray(to_bytes(some)), np.uint8)
     tensors[f"{name}.packed"] = torch.from_numpy(packed)
+    tensors[f"{name}.moving"] = torch.from_numpy(np.packbits(torch.cat(moving).numpy()))
     return {
         "directions": [len(t.lo) for t in tables],
         "exponents": [t.exponent for t in tables],
@@ -161,18 +165,33 @@ def _unpack_compact(
     group.whole("packing", PACKING, PACKING)
     if group.text("type") not in ("float32", "float64"):
         raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
-    return cast(
-        list[Table],
-        from_bytes(
-            check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
-            sizes,
-            group.wholes("exponents", -1000),
-            group.whole("bins", 1),
-            group.whole("knots", 0),
-            getattr(torch, group.text("type")),
-            device,
-        ),
+    knots, moving = group.whole("knots", 0), _moving(name, sizes, tensors)
+    n_moving = [int(rows.sum()) for rows in moving]
+    if knots % sum(sizes):
+        raise ValueError(f"{sum(sizes)} compact maps have {knots} knots")
+    tables = from_bytes(
+        check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
+        n_moving,
+        group.wholes("exponents", -1000),
+        group.whole("bins", 1),
+        knots // sum(sizes),
+        getattr(torch, group.text("type")),
+        device,
     )
+    return [
+        table if bool(rows.all()) else table.among(rows.to(device))
+        for table, rows in zip(tables, moving, strict=True)
+    ]
+
+
+def _moving(name: str, sizes: list[int], tensors: dict[str, Tensor]) -> Sequence[Tensor]:
+    """Which maps of each table move anything; all of them in formats up to 6."""
+    total = sum(sizes)
+    if f"{name}.moving" not in tensors:
+        return torch.split(torch.ones(total, dtype=torch.bool), sizes)
+    packed = check_tensor(tensors, f"{name}.moving", torch.uint8, (-(-total // 8),))
+    bits = torch.from_numpy(np.unpackbits(packed.numpy(), count=total).astype(bool))
+    return torch.split(bits, sizes)
 
 
 def farthest(steps: Sequence[Step]) -> float:

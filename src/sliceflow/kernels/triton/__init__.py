@@ -6,6 +6,7 @@ from sliceflow.kernels.triton.histograms import (
     count,
     histogram,
     histogram_of_runs,
+    shrink,
     value_range,
 )
 from sliceflow.kernels.triton.random import laplace, philox
@@ -26,6 +27,7 @@ __all__ = [
     "move_tiles",
     "philox",
     "project_tiles",
+    "shrink",
     "through_knots",
     "value_range",
 ]

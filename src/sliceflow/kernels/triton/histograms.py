@@ -18,7 +18,7 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.triton.values import bins_per_unit, larger
 
-__all__ = ["compose", "count", "histogram", "histogram_of_runs", "value_range"]
+__all__ = ["compose", "count", "histogram", "histogram_of_runs", "shrink", "value_range"]
 
 _BLOCK = 4096  # values of one direction looked at together
 
@@ -234,3 +234,40 @@ def compose(
         BINS_P=bins_p, BINS_Q=bins_q, STEPS=bins_q.bit_length(),
     )  # fmt: skip
     return values, cost
+
+
+@triton.jit
+def _shrink_kernel(lo, hi, values, counts, cost, rate, out, factor, part, BINS: tl.constexpr):
+    """One map; `part` maps share a rate. Moments are taken around the middle bin, in bins."""
+    row = tl.program_id(0).to(tl.int64)
+    edge = tl.arange(0, 2 * BINS)  # twice as many lanes as bins: edges 0..BINS must fit
+    used = edge <= BINS
+    count = tl.load(counts + row * BINS + edge, mask=edge < BINS, other=0).to(tl.float32)
+    middle = edge.to(tl.float32) - (BINS - 1) / 2
+    total = tl.maximum(tl.sum(count, 0), 1.0)
+    mean = tl.sum(count * middle, 0) / total
+    variance = tl.sum(count * (middle - mean) * (middle - mean), 0) / total
+    start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
+    width = (end - start) / BINS
+    noise = tl.load(rate + row // part).to(tl.float32) * variance * width * width
+    moved = tl.load(cost + row).to(tl.float32)
+    f = tl.where(moved > noise, 1.0 - noise / moved, 0.0)
+    tl.store(factor + row, f)
+    at = start + (end - start) * (edge.to(tl.float32) / BINS)
+    value = tl.load(values + row * (BINS + 1) + edge, mask=used, other=0.0)
+    tl.store(out + row * (BINS + 1) + edge, at + f * (value - at), mask=used)
+
+
+def shrink(
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor
+) -> tuple[Tensor, Tensor]:
+    h, n_bins = counts.shape
+    if values.dtype != torch.float32 or n_bins & (n_bins - 1):
+        return reference.shrink(lo, hi, values, counts, cost, rate)
+    out = torch.empty_like(values)
+    factor = torch.empty(h, dtype=torch.float32, device=values.device)
+    _shrink_kernel[(h,)](
+        lo, hi, values.contiguous(), counts.contiguous(), cost, rate, out, factor, h // len(rate),
+        BINS=n_bins,
+    )  # fmt: skip
+    return out, factor
