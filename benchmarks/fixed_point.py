@@ -283,16 +283,16 @@ def move_pictures(
     placed, history = Placed(x0 + shift, codes, firsts[levels]), History()
     began = time.perf_counter()
     done = pictures.run(job, history, [], placed, None)
-    seconds, distances = time.perf_counter() - began, history.as_columns()["distance"]
+    seconds, columns = time.perf_counter() - began, history.as_columns()
     seen = (codes, halves.fitted.own_codes) if job.plan.amplifier > 0 else (None, None)
     classes = Classes(*seen, (len(others.unique()), len(fitted)))
-    noise, kappas = _expected(done.fitted.levels, halves.fitted, classes, firsts[levels], distances)
+    noise, kappas = _expected(done.fitted.levels, halves.fitted, classes, firsts[levels], columns)
     where = placed.x.T, placed.after.T
-    return Moved(*where, job.plan.method, len(distances), seconds, noise, kappas)
+    return Moved(*where, job.plan.method, len(columns["step"]), seconds, noise, kappas)
 
 
 def _expected(
-    levels: LevelFlow, data: PictureData, classes: Classes, first: int, distances: Sequence[float]
+    levels: LevelFlow, data: PictureData, classes: Classes, first: int, history: dict[str, list[Any]]
 ) -> tuple[float, np.ndarray]:
     """`Moved.noise` and `Moved.kappas` of the stages from `first` on.
 
@@ -300,6 +300,7 @@ def _expected(
     known, so that their mean follows from how many there are.
     """
     x, done = data.layout.encode(data.raw, Seed(0), dequantize=levels.dequantize), 0
+    distances, steps = history["distance"], history["step"]
     d, total, ratios, known = x.shape[0], 0.0, [], {}
     for i in range(first, len(levels.stages)):
         flow, subspace = levels.engine(i)
@@ -309,6 +310,8 @@ def _expected(
             known[size] = [classes.noise(low, evenly) for evenly in (False, flow.apart)]
         moved, mapped = known[size]
         for k in range(stage.n_steps):
+            if done == len(steps) or steps[done] != k:  # the stage ended early
+                break
             h = subspace.dimension
             if isinstance(stage.frame, Tiles):
                 h = stage.frame.count(flow.seed.child("frame", 0), k)

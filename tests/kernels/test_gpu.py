@@ -295,6 +295,21 @@ def test_the_cost_is_the_mean_squared_displacement():
     assert torch.allclose(theirs[1], moved.double().square().mean(1), rtol=5e-3)
 
 
+@pytest.mark.parametrize("n_bins", [32, 128, 1024])
+def test_shrunk_maps_are_the_references(n_bins):
+    z_p, z_q = projections("normal", 4000), 1.05 * projections("normal", 1009, seed=1)
+    counts, lo, hi = gpu.histogram(z_p, n_bins)
+    values, cost = gpu.compose(counts, lo, hi, *gpu.histogram(z_q, n_bins))
+    for kappa in (0.0, 1.0, 1e9):
+        h = len(z_p)  # two halves of the maps with rates of their own, where that is possible
+        rate = torch.tensor([kappa / 4000, kappa / 1009][: 1 + (h % 2 == 0)], device=DEVICE).double()
+        ours, factor = gpu.shrink(lo, hi, values, counts, cost, rate)
+        theirs, expected = reference.shrink(lo, hi, values, counts, cost, rate)
+        assert float((ours - theirs).abs().max()) <= 1e-5 * span(z_p, z_q)
+        assert torch.allclose(factor, expected, atol=1e-4)
+    assert float(factor.abs().max()) == 0
+
+
 def test_the_random_bits_are_the_references():
     key = (0xDEADBEEF, 0x12345678)
     for first, n in ((0, 1), (5, 3000), (2**32 - 7, 20), (2**40, 5)):

@@ -106,6 +106,22 @@ def test_histogram_kernels_agree(problem, n_bins):
     close(*moved, scale, z_p.dtype)
 
 
+@given(problems(), st.sampled_from([2, 16, 255]), st.floats(0, 10))
+def test_shrunk_maps_agree(problem, n_bins, kappa):
+    z_p, z_q, _ = problem
+    counts, lo, hi = reference.histogram(z_p, n_bins)
+    values, cost = reference.compose(counts, lo, hi, *reference.histogram(z_q, n_bins))
+    rate = torch.tensor([kappa / z_p.shape[1]], dtype=torch.float64)
+    (ours, factor), (theirs, expected) = (
+        k.shrink(lo, hi, values, counts, cost, rate) for k in (cpu, reference)
+    )
+    close(ours, theirs, max(z_p.abs().max(), z_q.abs().max()), torch.float64)
+    assert torch.allclose(factor, expected, atol=1e-6)
+    assert bool(((factor >= 0) & (factor <= 1)).all())
+    if kappa == 0:
+        assert torch.allclose(theirs[cost > 0], values[cost > 0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("module", [cpu, reference])
 def test_counts_add_up(module):
     """Over chunks, machines and time: the sum of the parts' counts is the whole's."""
