@@ -268,7 +268,9 @@ def _measure_and_report(
     config = folder.read_json("config.json")
     written = [name for name in (*RunFolder.FILES, *RunFolder.STATE) if (folder / name).exists()]
     seconds = progress.seconds_text(config["seconds"])
-    say(f"{config['particles']} particles, {config['steps']} steps, {seconds}")
+    steps, planned = config["steps"], config.get("planned steps", config["steps"])
+    spared = f" of {planned}, {planned - steps} spared" if steps < planned else ""
+    say(f"{config['particles']} particles, {steps} steps{spared}, {seconds}")
     say(measures.text())
     say(f"wrote {folder.path}: {', '.join(written)}")
     if as_json:
@@ -292,6 +294,7 @@ def _write_fit(job: _Job, evolution: Evolution | None, config: dict[str, Any]) -
         "finished": _now(),
         "seconds": flow.history_["seconds"][-1],
         "steps": flow.n_iter_,
+        "planned steps": flow.plan_.n_steps + getattr(flow.plan_, "n_axis_steps", 0),
         "device": str(resolve_device(flow.device)),
         "classes": [str(c) for c in getattr(flow, "classes_", [])],
     }

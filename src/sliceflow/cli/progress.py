@@ -178,6 +178,8 @@ class ProgressPanel:
         table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {description}")
         table.add_row("step", f"{event.step + 1} of {n_steps}")
         table.add_row("distance", f"{self._distances[-1]:<9.3g}  {line}")
+        if event.moving is not None:
+            table.add_row("moving", f"{float(event.moving):.0%} of the maps")
         table.add_row("pace", f"{self._pace.particles_per_second(event):,.0f} particles/s")
         table.add_row("left", self._pace.time_left(event))
         if memory is not None:

@@ -316,9 +316,10 @@ def simulate(
                     table = thinned(table, n_knots, stage.reach, shared, exact)
                 run.model[i].append(Step(i, k, table))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
-            distance, left = fit.cost.mean().sqrt(), total - run.spared
-            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x, moving)
             done = moving is not None and k % 10 == 9 and float(moving) <= STILL
+            distance, left = fit.cost.mean().sqrt(), total - run.spared
+            left -= stage.n_steps - run.step if done else 0
+            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x, moving)
             if tell(listeners, event) or done:
                 run.spared += stage.n_steps - run.step
                 run.step = stage.n_steps

@@ -48,12 +48,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`
-    n_particles : number of particles to keep; None takes the smallest multiple of the number of
-        pictures, including mirror images, that is at least 10,000. The fit may move more to improve
-        the model: at least 2,000, and per class 200, or 1,000 if classes have separate maps
-    quality : "draft", "standard" or "best" (15, 50 or 200 steps per stage), or the number of steps
+    n_particles : number of particles to keep; None takes twice the number of pictures (each once, if
+        there are mirror images as well), or the smallest multiple of this that is at least 10,000. The
+        fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
+        have separate maps
+    quality : "draft", "standard" or "best" (15, 50 or 250 steps per stage), or the number of steps
     amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
-        for each class. "auto" is ∞ if classes have at least 1,000 pictures on average and the
+        for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
         transport uses histograms, else 10
     n_pixel_values : integer pixels are 0..n_pixel_values-1; a type with fewer values, such as bool,
         uses its own number

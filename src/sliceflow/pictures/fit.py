@@ -80,7 +80,7 @@ def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks:
         ranks=ranks,
     )
     n_here = data.raw.shape[1]
-    m = choose_particles(parameters["n_particles"], data.n, data.condition)
+    m = choose_particles(parameters, data.n, data.condition)
     local_counts = (n_here, all_ranks.share(m).count)
     plan = make_plan(parameters, n_moved=None, local_counts=local_counts, **common)
     model = plan.n_knots > 0

@@ -156,7 +156,7 @@ class LevelFlow:
                     event,
                     stage_index=i,
                     steps_done=run.done + 1,
-                    steps_total=total - run.spared,
+                    steps_total=total - run.spared - (self.stages[i].n_steps - event.steps_total),
                     seconds=events.now() - began,
                 )
                 return events.tell(listeners, overall)
