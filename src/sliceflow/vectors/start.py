@@ -18,7 +18,15 @@ from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.plan import VectorPlan
 
-__all__ = ["ParticleConditions", "Start", "as_cloud", "begin", "choose_conditions", "rank_batches"]
+__all__ = [
+    "ParticleConditions",
+    "Start",
+    "as_cloud",
+    "begin",
+    "choose_conditions",
+    "cloud_of",
+    "rank_batches",
+]
 
 
 @dataclass(frozen=True)
@@ -37,9 +45,9 @@ class ParticleConditions:
     codes: Tensor | None = None
     order: Tensor | None = None
 
-    def n_moved(self, m: int) -> int:
+    def n_moved(self, m: int, enough: int) -> int:
         """Number of particles to move in order to keep m."""
-        return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
+        return max(m, enough) if self.codes is None else len(self.codes)
 
     def kept_codes(self, m: int) -> Tensor | None:
         """The codes of the m kept particles, in the user's order."""
@@ -49,9 +57,9 @@ class ParticleConditions:
 
 
 def choose_conditions(
-    rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
+    rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed, enough: int
 ) -> ParticleConditions:
-    """The conditions of m particles: the user's y, or conditions in the data's proportions."""
+    """The conditions of m particles, or of `enough`: the user's y, or those of the data."""
     if rows.condition is None or rows.codes is None or rows.y is None:
         return ParticleConditions()
     chosen_by_user = y is not None
@@ -66,7 +74,7 @@ def choose_conditions(
     else:
         numbers = conditions.proportional(rows.codes, m, seed, least=1)
         y, codes = rows.y[numbers.numpy()], rows.codes[numbers]
-    moved = conditions.moved(rows.codes, codes, amplifier, seed)
+    moved = conditions.moved(rows.codes, codes, amplifier, seed, enough=enough)
     if amplifier == 0 or (not chosen_by_user and len(moved) == m):
         return ParticleConditions(y, moved)
     order = seed.permutation(len(moved))  # the flow needs a random order
@@ -134,7 +142,7 @@ def begin(
     """The start of a fit. With `ranks`, even a single one, each step uses all particles and data."""
     all_ranks, x, place = ranks or Ranks(), rows.x, rows.place
     kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
-    data = as_cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
+    data = cloud_of(rows, device)
     noise = Noise(seed.child("particles"), share.first)
     own_codes = None if assigned.codes is None else assigned.codes[share.slice]
     particles = as_cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
@@ -168,6 +176,11 @@ def rank_batches(
     pair = (rows.codes, codes_p) if flow.conditional else (None, None)
     first = rows.place.first
     return weighted_batches(*pair, torch.arange(first, first + rows.place.count), device)
+
+
+def cloud_of(rows: Rows, device: torch.device) -> Cloud:
+    """This rank's rows in the engine's layout."""
+    return as_cloud(rows.x, None if rows.codes is None else rows.codes[rows.place.slice], device)
 
 
 def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
