@@ -141,6 +141,14 @@ class VectorPlan:
         """Draws of each row with `smoothing`, about as many in all as particles; 1 without."""
         return max(1, round(self.n_moved / self.n_rows)) if self.smoothing else 1
 
+    @property
+    def against_copying(self) -> str:
+        """What helps if samples copy rows."""
+        if not self.smoothing and not self.smoothing_from:
+            return "VectorOptions(smoothing='auto') prevents it"
+        more = f"more smoothing than {self.smoothing:.2g}" if self.smoothing else "smoothing=0.8"
+        return f"VectorOptions with {more}, or fewer n_steps, help"
+
     def stages(self) -> list[Stage]:
         """The stages of the flow."""
         return flat(

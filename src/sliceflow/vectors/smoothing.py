@@ -171,7 +171,8 @@ def draws(
 ) -> tuple[Rows, Rows]:
     """`times` draws of each of this rank's rows, in their order: for the flow, and for its axis steps.
 
-    In those for the axis steps the values that `keeps` names are those of the rows.
+    Those for the axis steps have the row's own value where `keeps` says so, and where a draw leaves
+    the range of its column. So discrete columns end on their values, in the right shares.
 
     Parameters
     ----------
@@ -184,11 +185,13 @@ def draws(
     for i, group in enumerate(groups):
         noise = group.noise(torch.arange(len(group.x)), times, seed.child(i))
         made[group.numbers] = scaled(group.x, noise, h).to(x.dtype)
-    own, kept = x[rows.place.slice, None], keeps(x)[rows.place.slice, None]
-    made = made[rows.place.slice]
+    made, own, kept = (
+        made[rows.place.slice],
+        x[rows.place.slice, None],
+        keeps(x)[rows.place.slice, None],
+    )
+    kept = kept | (made < x.amin(0)) | (made > x.amax(0))
     flow = replace(rows, x=made.flatten(0, 1), place=place, codes=codes, y=None)
-    if not kept.any():
-        return flow, flow
     return flow, replace(flow, x=torch.where(kept, own, made).flatten(0, 1))
 
 
