@@ -21,6 +21,7 @@ from sliceflow.vectors.smoothing import chosen, draws, groups_of, keeps, scaled
 
 ON = dict(random_state=0, device="cpu")
 RNG = np.random.default_rng(0)
+NONE = torch.tensor(False)
 
 
 def moons(n, noise=0.1, seed=0):
@@ -33,7 +34,7 @@ def rows_of(x, codes=None):
 
 def drawn(x, codes=None, h=0.8, times=50, k=20, seed=0):
     groups = groups_of(x, codes, k)
-    return draws(x, rows_of(x, codes), groups, h, times, Seed(seed))
+    return draws(x, rows_of(x, codes), groups, h, times, Seed(seed), NONE)
 
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
@@ -51,16 +52,27 @@ def test_noise_has_the_covariance_of_the_neighbours():
 
 
 @pytest.mark.parametrize("h", [0.3, 1.0, 2.0])
-def test_draws_keep_the_mean_and_spread_of_every_column(h):
-    x = torch.from_numpy(RNG.normal(3, 2, size=(300, 4)))
+def test_draws_keep_mean_and_covariance_and_stay_in_the_range(h):
+    x = torch.from_numpy(RNG.normal(3, 2, size=(300, 4)) @ RNG.normal(size=(4, 4)))
     flow, last = drawn(x, h=h)
-    assert torch.equal(last.x[inside := (flow.x >= x.amin(0)) & (flow.x <= x.amax(0))], flow.x[inside])
+    assert flow.x.shape == (300 * 50, 4)
+    assert flow.place == Place(0, 15_000, 15_000)
+    assert torch.allclose(flow.x.mean(0), x.mean(0))
+    assert torch.allclose(torch.cov(flow.x.T, correction=0), torch.cov(x.T, correction=0))
+    assert not torch.allclose(flow.x, x.repeat_interleave(50, 0), atol=0.1)
     assert (last.x >= x.amin(0)).all()
     assert (last.x <= x.amax(0)).all()
-    assert flow.x.shape == (300 * 50, 4)
-    assert torch.allclose(flow.x.mean(0), x.mean(0))
-    assert torch.allclose(flow.x.std(0, correction=0), x.std(0, correction=0))
-    assert flow.place == Place(0, 15_000, 15_000)
+
+
+def test_columns_that_draws_would_change_keep_their_distribution():
+    """Draws in many columns blur each of them: a skewed one would get another shape."""
+    x = torch.from_numpy(RNG.normal(size=(1000, 6)))
+    x[:, 5] = x[:, 5].mul(2).exp()
+    flow, last = drawn(x, h=1.5, times=10)
+    levels = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    own, with_draws, at_last = (t[:, 5].quantile(levels) for t in (x, flow.x, last.x))
+    assert ((with_draws - own).abs() / own).max() > 0.5
+    assert ((at_last - own).abs() / own).max() < 0.1
 
 
 def test_a_strength_of_0_draws_the_rows():
@@ -77,7 +89,7 @@ def test_draws_stay_within_their_class():
     for c in range(3):
         mine, own = flow.x[flow.codes == c], x[codes == c]
         assert torch.allclose(mine.mean(0), own.mean(0))
-        assert torch.allclose(mine.std(0, correction=0), own.std(0, correction=0))
+        assert torch.allclose(torch.cov(mine.T, correction=0), torch.cov(own.T, correction=0))
 
 
 @given(st.integers(1, 30), st.integers(2, 12), st.integers(1, 3))
@@ -340,11 +352,11 @@ def test_ranks_share_the_draws_of_all_rows():
     x, y = moons(100)
     x, codes = torch.from_numpy(x), torch.from_numpy(y)
     groups = groups_of(x, codes, 20)
-    whole, _ = draws(x, rows_of(x, codes), groups, 0.8, 3, Seed(0))
+    whole, _ = draws(x, rows_of(x, codes), groups, 0.8, 3, Seed(0), NONE)
     parts = []
     for first, count in ((0, 30), (30, 70)):
         mine = Rows(x[first : first + count], Place(first, count, 100), codes=codes)
-        parts.append(draws(x, mine, groups, 0.8, 3, Seed(0))[0])
+        parts.append(draws(x, mine, groups, 0.8, 3, Seed(0), NONE)[0])
     assert torch.equal(torch.cat([part.x for part in parts]), whole.x)
     assert [part.place for part in parts] == [Place(0, 90, 300), Place(90, 210, 300)]
     assert all(torch.equal(part.codes, whole.codes) for part in parts)

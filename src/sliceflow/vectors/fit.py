@@ -76,8 +76,9 @@ def prepare(
     ranks: Ranks,
     n_particles: int | None = None,
     name: str = "",
+    n_flows: int = 1,
 ) -> Job:
-    """The job of fitting one flow to all rows; raises an error if that is impossible."""
+    """The job of fitting one of `n_flows` to its rows; raises an error if that is impossible."""
     units = Units.of(inputs.X, parameters["standardize"], ranks, inputs.place.total)
     rows, held = inputs.rows(units), None
     if parameters["early_stopping"]:
@@ -101,7 +102,7 @@ def prepare(
     strength, groups = resolved(rows, parameters["options"], plan.amplifier, ranks)
     enough = conditions.ENOUGH
     if strength.h > 0:  # then more particles see more draws
-        enough = max(enough, _NUMBERS // rows.x.shape[1])
+        enough = max(enough, _NUMBERS // (rows.x.shape[1] * n_flows))
     assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"), enough)
     n_moved = assigned.n_moved(m, enough)
     local_counts = (len(rows.x), ranks.share(n_moved).count)
@@ -156,6 +157,7 @@ def prepare_classes(
             ranks,
             n_particles=max(1, size),
             name=str(condition.classes[c]),
+            n_flows=len(sizes),
         )
         for c, size in enumerate(sizes)
     ]
@@ -239,8 +241,9 @@ def _targets(job: Job, ranks: Ranks) -> tuple[Rows, Rows]:
     plan, rows = job.plan, job.rows
     if plan.smoothing == 0:
         return rows, rows
-    x, seed = ranks.gather(rows.x), job.seed.child("smoothing")
-    return draws(x, rows, job.groups, plan.smoothing, plan.n_draws, seed)
+    x, heavy = ranks.gather(rows.x), torch.from_numpy(job.units.heavy_tailed)
+    seed = job.seed.child("smoothing")
+    return draws(x, rows, job.groups, plan.smoothing, plan.n_draws, seed, heavy)
 
 
 def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> events.HeldOut:

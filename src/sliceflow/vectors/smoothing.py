@@ -2,8 +2,8 @@
 
 A draw of row i is xᵢ + h·Σⱼ wⱼ·(xⱼ − x̄ᵢ) over its k nearest rows j of the same class, x̄ᵢ being their
 mean and wⱼ ~ N(0, 1/(k − 1)): a Gaussian around xᵢ with h² times the covariance of the neighbourhood.
-It follows the shape of the data: along a curve, and hardly across it. Then each column of a class is
-scaled to the rows' own mean and standard deviation, because draws spread more than the rows.
+It follows the shape of the data: along a curve, and hardly across it. Then the draws of a class are
+moved linearly to the mean and covariance of its rows, because draws spread more than the rows.
 
 The rows themselves choose h: a draw should be as far from its nearest row as a row is from its nearest
 other row.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +27,14 @@ from sliceflow.ranks import Place, Ranks
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.options import VectorOptions
 
-__all__ = ["Group", "Strength", "chosen", "draws", "groups_of", "keeps", "resolved", "scaled"]
+__all__ = ["Group", "Strength", "draws", "groups_of", "resolved"]
 
 NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row
 _TRIED = 4_000  # draws whose distances choose h,
 _HALVINGS = 7  # from 0 to this largest h:
 _LARGEST = 2.0
 _NUMBERS = 1 << 22  # numbers in memory at a time
+_KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
 _MOST = 50_000  # and most: more are hardly copied, and the search would take longer than the flow.
 _MOST_OF_MANY_COLUMNS = 10_000  # Both come sooner
@@ -123,12 +124,30 @@ def resolved(
 
 
 def scaled(x: Tensor, noise: Tensor, h: float) -> Tensor:
-    """The draws x + h·noise, (n, times, d), with each column's mean and standard deviation in x."""
-    out = x[:, None] + h * noise
-    mean, std = out.mean((0, 1)), out.std((0, 1), correction=0)
-    factor = torch.where(std > 0, x.std(0, correction=0) / std, 1.0)
+    """The draws x + h·noise, (n, times, d), moved linearly to the mean and the covariance of x.
+
+    With C the covariance of x and E that of the draws, the map is that which moves
+    them least, E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ².
+    """
+    draws = (x[:, None] + h * noise).flatten(0, 1)
+    (c, centre), (e, mean) = _moments(x), _moments(draws)
+    root, inverse = _power(e, 0.5), _power(e, -0.5)
+    out = centre + (draws - mean) @ (inverse @ _power(root @ c @ root, 0.5) @ inverse)
     # A column of one value stays as it is, to the last bit.
-    return torch.where((x != x[0]).any(0), x.mean(0) + (out - mean) * factor, out)
+    return torch.where((x != x[0]).any(0), out, draws).view(noise.shape)
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    mean = x.mean(0)
+    return (x - mean).T @ (x - mean) / len(x), mean
+
+
+def _power(c: Tensor, exponent: float) -> Tensor:
+    """A power of a covariance; directions without spread stay 0."""
+    w, v = torch.linalg.eigh(c)
+    inside = w > 1e-12 * w.max().clamp(min=1e-300)
+    power: Tensor = (v * torch.where(inside, w.clamp(min=1e-300) ** exponent, 0.0)) @ v.T
+    return power
 
 
 def chosen(groups: Sequence[Group]) -> float:
@@ -167,32 +186,63 @@ def _to_others(x: Tensor, near: Tensor) -> Tensor:
 
 
 def draws(
-    x: Tensor, rows: Rows, groups: Sequence[Group], h: float, times: int, seed: Seed
+    x: Tensor, rows: Rows, groups: Sequence[Group], h: float, times: int, seed: Seed, exact: Tensor
 ) -> tuple[Rows, Rows]:
     """`times` draws of each of this rank's rows, in their order: for the flow, and for its axis steps.
 
-    Those for the axis steps have the row's own value where `keeps` says so, and where a draw leaves
-    the range of its column. So discrete columns end on their values, in the right shares.
+    Axis steps look at each column by itself. So those for them have the row's own value where `keeps`
+    says so and where a draw leaves the range of its column. Where the distribution of a column is still
+    another than that of the rows, they `spread` the rows' values instead.
 
     Parameters
     ----------
     x : (n, d), the rows of all ranks
+    exact : columns (d,) to spread in any case
     """
-    first, count, total = rows.place.first, rows.place.count, rows.place.total
-    place = Place(times * first, times * count, times * total)
+    place = Place(*(times * number for number in astuple(rows.place)))
     codes = None if rows.codes is None else rows.codes.repeat_interleave(times, 0)
-    made = x.new_empty(len(x), times, x.shape[1])
+    flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
+    kept = keeps(x)[:, None]
     for i, group in enumerate(groups):
-        noise = group.noise(torch.arange(len(group.x)), times, seed.child(i))
-        made[group.numbers] = scaled(group.x, noise, h).to(x.dtype)
-    made, own, kept = (
-        made[rows.place.slice],
-        x[rows.place.slice, None],
-        keeps(x)[rows.place.slice, None],
-    )
-    kept = kept | (made < x.amin(0)) | (made > x.amax(0))
-    flow = replace(rows, x=made.flatten(0, 1), place=place, codes=codes, y=None)
-    return flow, replace(flow, x=torch.where(kept, own, made).flatten(0, 1))
+        own, at = group.x[:, None], group.numbers
+        made = scaled(group.x, group.noise(torch.arange(len(own)), times, seed.child(i)), h)
+        flow[at] = made.to(x.dtype)
+        stays = kept[at] | (made < own.amin(0)) | (made > own.amax(0))
+        made = torch.where(stays, own, made)
+        even = exact | _differs(group.x, made.flatten(0, 1))
+        last[at] = torch.where(even, spread(group.x, kept[at, 0], times), made).to(x.dtype)
+    mine = [t[rows.place.slice].flatten(0, 1) for t in (flow, last)]
+    first, second = (replace(rows, x=t, place=place, codes=codes, y=None) for t in mine)
+    return first, second
+
+
+def _differs(x: Tensor, draws: Tensor) -> Tensor:
+    """Columns (d,) in which the rows would refute the draws: Kolmogorov's test, at 5 %."""
+    a, b = (t.T.sort(1).values for t in (x, draws))
+    shares = [torch.searchsorted(t, a, right=True) / t.shape[1] for t in (a, b)]
+    return (shares[0] - shares[1]).abs().amax(1) > _KOLMOGOROV / math.sqrt(len(x))
+
+
+def spread(x: Tensor, kept: Tensor, times: int) -> Tensor:
+    """The values of each column, spread evenly halfway to the next values: (n, times, d).
+
+    The column's distribution stays, linear between its values. Values that are `kept` stay exactly.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[4.0], [0.0], [1.0]])
+    >>> spread(x, x == 4, 2)[:, :, 0]
+    tensor([[4.0000, 4.0000],
+            [0.0000, 0.2500],
+            [0.7500, 1.7500]])
+    """
+    values, order = x.sort(0)
+    gap = values.diff(dim=0)
+    end = gap.new_zeros(1, x.shape[1])
+    down, up = (torch.empty_like(x).scatter_(0, order, torch.cat(t)) for t in ((end, gap), (gap, end)))
+    t = ((torch.arange(times, dtype=x.dtype) + 0.5) / times - 0.5)[:, None]
+    moved = x[:, None] + t * torch.where(t < 0, down[:, None], up[:, None])
+    return torch.where(kept[:, None], x[:, None], moved)
 
 
 def keeps(x: Tensor) -> Tensor:
