@@ -28,7 +28,8 @@ from sliceflow.vectors.units import Units
 
 __all__ = ["FitResult", "Job", "per_class", "prepare", "prepare_classes", "run"]
 
-_NUMBERS = 1 << 16  # in the particles that a fit with smoothing moves, at least
+_NUMBERS = 1 << 16  # a fit with smoothing moves particles of at least so many numbers,
+_DRAWS = 64  # unless that were more than this for a row
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,8 @@ def prepare(
     ranks: Ranks,
     n_particles: int | None = None,
     name: str = "",
-    n_flows: int = 1,
 ) -> Job:
-    """The job of fitting one of `n_flows` to its rows; raises an error if that is impossible."""
+    """The job of fitting one flow to all rows; raises an error if that is impossible."""
     units = Units.of(inputs.X, parameters["standardize"], ranks, inputs.place.total)
     rows, held = inputs.rows(units), None
     if parameters["early_stopping"]:
@@ -102,7 +102,7 @@ def prepare(
     strength, groups = resolved(rows, parameters["options"], plan.amplifier, ranks)
     enough = conditions.ENOUGH
     if strength.h > 0:  # then more particles see more draws
-        enough = max(enough, _NUMBERS // (rows.x.shape[1] * n_flows))
+        enough = max(enough, min(_NUMBERS // rows.x.shape[1], _DRAWS * rows.place.total))
     assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"), enough)
     n_moved = assigned.n_moved(m, enough)
     local_counts = (len(rows.x), ranks.share(n_moved).count)
@@ -157,7 +157,6 @@ def prepare_classes(
             ranks,
             n_particles=max(1, size),
             name=str(condition.classes[c]),
-            n_flows=len(sizes),
         )
         for c, size in enumerate(sizes)
     ]

@@ -143,10 +143,9 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _power(c: Tensor, exponent: float) -> Tensor:
-    """A power of a covariance; directions without spread stay 0."""
+    """A power of a covariance; in directions without spread the identity."""
     w, v = torch.linalg.eigh(c)
-    inside = w > 1e-12 * w.max().clamp(min=1e-300)
-    power: Tensor = (v * torch.where(inside, w.clamp(min=1e-300) ** exponent, 0.0)) @ v.T
+    power: Tensor = (v * torch.where(w > 1e-10 * w.max(), w, 1.0) ** exponent) @ v.T
     return power
 
 
