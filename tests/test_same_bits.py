@@ -41,6 +41,22 @@ def vectors() -> list[np.ndarray]:
     ]
 
 
+def smoothed_vectors() -> list[np.ndarray]:
+    x, y = make_moons(300, noise=0.05, random_state=0)
+    plain = SlicedWassersteinFlow(600, 6, **ON).fit(x)
+    apart = SlicedWassersteinFlow(600, 6, amplifier=math.inf, **ON).fit(x, y)
+    options = VectorOptions(smoothing=0.8, n_neighbors=10)
+    labels = SlicedWassersteinFlow(600, 6, options=options, **ON).fit(x.astype(np.float32), y)
+    strength = np.array([plain.plan_.smoothing, apart.plan_.smoothing])
+    return [
+        strength,
+        plain.particles_,
+        plain.sample(50, random_state=1),
+        apart.particles_,
+        labels.particles_,
+    ]
+
+
 def counted_vectors() -> list[np.ndarray]:
     x = np.random.default_rng(0).standard_t(2, size=(400, 3))
     flow = SlicedWassersteinFlow(800, 6, transport="histogram", entropy=0.01, **ROWS).fit(x)
@@ -99,7 +115,7 @@ def loaded() -> list[np.ndarray]:
     ]
 
 
-CASES = [vectors, counted_vectors, stopped_early, pictures, coloured_pictures, loaded]
+CASES = [vectors, smoothed_vectors, counted_vectors, stopped_early, pictures, coloured_pictures, loaded]
 
 
 def digest(array: np.ndarray) -> str:

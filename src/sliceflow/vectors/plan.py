@@ -328,6 +328,8 @@ def all_bytes(plans: Sequence[VectorPlan]) -> int:
     def stays(plan: VectorPlan) -> int:
         itemsize: int = getattr(torch, plan.dtype).itemsize
         rows = itemsize * plan.n_columns * (plan.n_rows + plan.n_particles)
+        if plan.smoothing:
+            rows += 8 * (plan.n_columns + plan.n_neighbors) * plan.n_rows
         return rows + _model_bytes(plan, plan.n_moved, itemsize)
 
     return sum(map(stays, plans)) + max(plan.nbytes - stays(plan) for plan in plans)

@@ -217,7 +217,7 @@ def draws(
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:
     """Columns (d,) in which the rows would refute the draws: Kolmogorov's test, at 5 %."""
-    a, b = (t.T.sort(1).values for t in (x, draws))
+    a, b = (t.T.contiguous().sort(1).values for t in (x, draws))
     shares = [torch.searchsorted(t, a, right=True) / t.shape[1] for t in (a, b)]
     return (shares[0] - shares[1]).abs().amax(1) > _KOLMOGOROV / math.sqrt(len(x))
 
