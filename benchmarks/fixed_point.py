@@ -3,7 +3,7 @@
     python benchmarks/fixed_point.py --sets moons digits-rows digits --device cpu
     python benchmarks/fixed_point.py --sets mnist cifar10 --data-root DATA --levels last all --steps 200
 
-The particles are already spread as the data are, so every displacement is noise that the flow takes
+Vectors are fitted without smoothing. The particles are already spread as the data are, so every displacement is noise that the flow takes
 for signal. With --start half (the default) the maps are fitted to one random half of the training set
 and the particles start as the rows of the other half, which no map sees. With --start same both are
 the whole training set. Pictures run the stages of the full resolution (--levels last) or all of them.
@@ -152,7 +152,7 @@ def move_rows(
     seed: Seed,
 ) -> Moved:
     """Particles that start as the rows X0 with the labels y0, moved by a fit to X and y."""
-    options = settings.get("options") or VectorOptions()
+    options = settings.get("options") or VectorOptions(smoothing=0)
     parameters = SlicedWassersteinFlow(**settings).get_params(deep=False) | {"options": options}
     if y is not None and y0 is not None and math.isinf(parameters["amplifier"]):
         return _move_classes(settings, X, y, X0, y0, device, seed)
@@ -362,8 +362,7 @@ def settings_of(args: argparse.Namespace, kind: type, steps: str) -> dict[str, A
     given = dict(word.split("=", 1) for word in args.set)
     values = {key: _value(text) for key, text in given.items()}
     options = {key: value for key, value in values.items() if key in named}
-    if kind is PictureOptions:
-        options.setdefault("n_knots", 0)
+    options = {"n_knots": 0} | options if kind is PictureOptions else {"smoothing": 0} | options
     rest = {key: value for key, value in values.items() if key not in named}
     if args.steps is not None:
         rest[steps] = args.steps

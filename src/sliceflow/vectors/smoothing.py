@@ -30,14 +30,14 @@ from sliceflow.vectors.options import VectorOptions
 __all__ = ["Group", "Strength", "draws", "groups_of", "resolved"]
 
 NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row
-_TRIED = 4_000  # draws whose distances choose h,
-_HALVINGS = 7  # from 0 to this largest h:
-_LARGEST = 2.0
+_TRIED = 4_000  # draws whose distances choose h; with many columns, where these differ less,
+_TRIED_IN_MANY_COLUMNS = 1_000
+_HALVINGS, _LARGEST = 7, 2.0  # of the range of h
 _NUMBERS = 1 << 22  # numbers in memory at a time
 _KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
 _MOST = 50_000  # and most: more are hardly copied, and the search would take longer than the flow.
-_MOST_OF_MANY_COLUMNS = 10_000  # Both come sooner
+_MOST_OF_MANY_COLUMNS = 5_000  # Both come sooner
 _FEW_COLUMNS = 4  # if there are more columns than this
 
 
@@ -161,11 +161,12 @@ def chosen(groups: Sequence[Group]) -> float:
         apart = apart.median()
     if apart == 0:
         return 0.0
-    n = sum(len(group.x) for group in groups)
-    tried, step = [], max(1, n // _TRIED)
+    n, d = sum(len(group.x) for group in groups), groups[0].x.shape[1]
+    most = _TRIED if d <= _FEW_COLUMNS else _TRIED_IN_MANY_COLUMNS
+    tried, step = [], max(1, n // most)
     for i, group in enumerate(groups):
         some = torch.arange(0, len(group.x), step)
-        noise = group.noise(some, -(-_TRIED // n), Seed(0).child(i))  # h depends on the rows alone
+        noise = group.noise(some, -(-most // n), Seed(0).child(i))  # h depends on the rows alone
         tried.append((group.search, group.x[some], noise))
 
     def distance(h: float) -> float:
