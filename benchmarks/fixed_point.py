@@ -3,10 +3,11 @@
     python benchmarks/fixed_point.py --sets moons digits-rows digits --device cpu
     python benchmarks/fixed_point.py --sets mnist cifar10 --data-root DATA --levels last all --steps 200
 
-Vectors are fitted without smoothing. The particles are already spread as the data are, so every displacement is noise that the flow takes
+The particles are already spread as the data are, so every displacement is noise that the flow takes
 for signal. With --start half (the default) the maps are fitted to one random half of the training set
 and the particles start as the rows of the other half, which no map sees. With --start same both are
 the whole training set. Pictures run the stages of the full resolution (--levels last) or all of them.
+Vectors are fitted without smoothing.
 
 moved      root mean square displacement of a coordinate, over the standard deviation of the data
 noise      the same, if every step adds its own independent noise: κ·σ²·(1/m + 1/n) per direction with

@@ -253,7 +253,7 @@ def test_a_flow_that_ignores_y_smooths_without_y():
     [
         (RNG.normal(size=(9, 2)), None, "fewer than 10 rows"),
         (RNG.normal(size=(50, 2)), RNG.normal(size=(50, 1)), "y is continuous"),
-        (np.ones((50, 2)), None, "all rows are the same"),
+        (np.ones((50, 2)), None, "no rows of a class differ"),
         (RNG.normal(size=(5_001, 5)), None, "more than 5000 rows"),
         (RNG.normal(size=(50_001, 2)), None, "more than 50000 rows"),
     ],

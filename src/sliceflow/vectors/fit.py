@@ -185,14 +185,17 @@ def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
     nbytes = all_bytes(plans)
     what = f"n_particles={n_particles} with {len(jobs)} classes, each with maps"
     need_memory(nbytes, jobs[0].device, f"{what} of its own, needs", "lower n_steps or n_knots")
+    largest = max(plans, key=lambda plan: plan.n_moved)
+    why = largest.smoothing_from
     return replace(
-        max(plans, key=lambda plan: plan.n_moved),
+        largest,
         n_rows=sum(plan.n_rows for plan in plans),
         n_particles=n_particles,
         n_moved=sum(plan.n_moved for plan in plans),
         condition="labels",
         n_conditions=len(jobs),
         amplifier=float("inf"),
+        smoothing_from=why and f"{why}, here of the largest class",
         nbytes=nbytes,
     )
 

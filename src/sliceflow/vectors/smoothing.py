@@ -101,26 +101,25 @@ def resolved(
 ) -> tuple[Strength, list[Group]]:
     """The option `smoothing` for these rows, and the neighbours of the rows of all ranks."""
     n, d, codes = rows.place.total, rows.x.shape[1], rows.codes if amplifier else None
-    auto, h, why = options.smoothing == "auto", 0.0, ""
-    most = _MOST if d <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
-    if not auto:
+    if options.smoothing != "auto":
         h = float(options.smoothing)
         if h and ranks.size > 1 and n > _MOST:
             fact = f"needs all rows in one process, and {n} rows in {ranks.size} are too many"
             raise ParameterError("smoothing", h, fact, "use 'auto' or 0, or fit in one process")
-    elif codes is not None and codes.dim() == 2:
-        why = "y is continuous"
-    elif n < _FEWEST:
-        why = f"fewer than {_FEWEST} rows"
-    elif n > most:
-        why = f"more than {most} rows"
-    if not h and (why or not auto):
-        return Strength(0.0, why), []
+        found = groups_of(ranks.gather(rows.x), codes, options.n_neighbors) if h else []
+        return Strength(h), found
+    most = _MOST if d <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
+    if codes is not None and codes.dim() == 2:
+        return Strength(0.0, "y is continuous"), []
+    if not _FEWEST <= n <= most:
+        return Strength(
+            0.0, f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows"
+        ), []
     groups = groups_of(ranks.gather(rows.x), codes, options.n_neighbors)
-    if not auto:
-        return Strength(h), groups
-    h = chosen(groups)
-    return Strength(h, "leave-one-out distances of the rows" if h else "all rows are the same"), groups
+    h = ranks.broadcast(chosen(groups))
+    return Strength(
+        h, "leave-one-out distances of the rows" if h else "no rows of a class differ"
+    ), groups
 
 
 def scaled(x: Tensor, noise: Tensor, h: float) -> Tensor:
