@@ -7,7 +7,6 @@ keeps copies of the particles, which the engine holds as (d, M) in standardised 
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -23,7 +22,6 @@ from sliceflow.engine.events import Event
 
 COLOURS = ("#0072B2", "#E69F00")
 SETTINGS = {"n_particles": 2000, "random_state": 0}
-OPTIONS = VectorOptions(smoothing=0)  # moves the particles that are kept, and no others
 STEPS = (1, 2, 3, 5, 8, 12, 18, 30, 50)
 
 
@@ -41,11 +39,10 @@ def main() -> None:
         if event.steps_done in STEPS:
             kept[event.steps_done] = event.particles.T.cpu().numpy().copy()
 
-    flow = SlicedWassersteinFlow(n_steps=max(STEPS), options=OPTIONS, **SETTINGS)
-    flow.fit(X, y, listeners=(keep,))
+    flow = SlicedWassersteinFlow(n_steps=max(STEPS), **SETTINGS).fit(X, y, listeners=(keep,))
     # The listener hears of a step when it is done. No steps at all leave the noise of the start.
     noise = (
-        SlicedWassersteinFlow(n_steps=0, options=replace(OPTIONS, n_axis_steps=0), **SETTINGS)
+        SlicedWassersteinFlow(n_steps=0, options=VectorOptions(n_axis_steps=0), **SETTINGS)
         .fit(X, y)
         .particles_
     )

@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
 
 
 def assert_in_place(flow):
@@ -102,8 +102,7 @@ def test_nothing_is_added_where_there_are_enough_particles():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(600, 2)), np.arange(600) % 3
     steps = []
-    options = VectorOptions(smoothing=0)
-    flow = SlicedWassersteinFlow(n_particles=2000, n_steps=2, random_state=0, options=options)
+    flow = SlicedWassersteinFlow(n_particles=2000, n_steps=2, random_state=0)
     flow.fit(X, y, listeners=(lambda event: steps.append(event.particles.shape[1]),))
     assert set(steps) == {2000}
 

@@ -180,14 +180,11 @@ def test_two_moons_are_no_longer_copied():
     assert f"{h:.3g}, along 20 neighbours: leave-one-out distances of the rows" in str(flow.plan_)
 
 
-def test_more_particles_move_than_are_kept_where_there_are_few_columns():
-    x, y = moons(600)
-    assert smoothed(m=300).plan(x).n_moved == 1 << 15
-    assert smoothed(m=300).plan(x, y).n_moved == 1 << 15
-    assert smoothed(m=300).plan(x[:100]).n_moved == 6400
-    assert smoothed(0, m=300).plan(x).n_moved == 2000
-    assert smoothed(m=300, n_steps=2).fit(x, y).particles_.shape == (300, 2)
+def test_there_are_as_many_draws_as_particles():
+    x, _ = moons(600)
+    assert smoothed(m=300).plan(x).n_draws == 3  # 2,000 particles move
     assert smoothed(m=40_000).plan(x).n_draws == 67
+    assert smoothed(0, m=40_000).plan(x).n_draws == 1
     assert smoothed(m=40_000).plan(x).nbytes > smoothed(0, m=40_000).plan(x).nbytes
 
 

@@ -242,13 +242,11 @@ def even_rows(n: int, m: int, seed: Seed) -> Tensor:
     return rows[seed.child("order").permutation(m)]
 
 
-def extra_codes(
-    codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed, enough: int = ENOUGH
-) -> Tensor:
+def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few for a model.
 
     Maps are fitted to particles and move fresh ones, and maps of few particles are poor. So a fit has
-    at least `enough` particles, and at least 200 of every class in the data, or 2√M of M: far more than
+    at least `ENOUGH` particles, and at least 200 of every class in the data, or 2√M of M: far more than
     the tails, which a model does not keep. The data are weighted to the particles' shares
     (`row_weights`).
 
@@ -266,7 +264,7 @@ def extra_codes(
     2193
     """
     m, n = len(codes_p), len(codes_q)
-    base = max(m, enough)
+    base = max(m, ENOUGH)
     if codes_q.dim() == 2 or codes_p.dim() == 2:  # no classes, or weights of several
         codes = codes_q if codes_q.dim() == codes_p.dim() else codes_p
         return codes[even_rows(len(codes), base - m, seed)]
@@ -274,31 +272,24 @@ def extra_codes(
     n_classes = int((size > 0).sum())
     least = _OF_ONE_APART if apart else max(_OF_A_CLASS, math.ceil(2 * math.sqrt(base)))
     least = min(least, 2 * max(base, _IN_ALL) // n_classes)
-    wanted = (size.double() * (base / n)).round().long() if m < enough else torch.zeros_like(size)
+    wanted = (size.double() * (base / n)).round().long() if m < ENOUGH else torch.zeros_like(size)
     wanted = torch.where(size > 0, wanted.clamp(min=least), 0)
     there = torch.bincount(codes_p, minlength=len(size))
     return torch.repeat_interleave(torch.arange(len(size)), (wanted - there).clamp(min=0))
 
 
-def moved(
-    codes_q: Tensor,
-    codes_p: Tensor,
-    amplifier: float,
-    seed: Seed,
-    model: bool = True,
-    enough: int = ENOUGH,
-) -> Tensor:
+def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model: bool = True) -> Tensor:
     """Codes of all particles that a fit moves: those asked for, and behind them further ones.
 
-    Further ones serve a `model` alone. A flow that does not see the condition (ξ = 0) needs `enough`
+    Further ones serve a `model` alone. A flow that does not see the condition (ξ = 0) needs `ENOUGH`
     particles and no more; `extra_codes` says how many others need.
     """
     if not model:
         return codes_p
     if amplifier == 0:
-        more = even_rows(len(codes_p), max(0, enough - len(codes_p)), seed)
+        more = even_rows(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)
         return torch.cat((codes_p, codes_p[more]))
-    more = extra_codes(codes_q, codes_p, math.isinf(amplifier), seed.child("further"), enough)
+    more = extra_codes(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
     return torch.cat((codes_p, more))
 
 

@@ -57,8 +57,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     ----------
     n_particles : int or None
         Number of particles to keep. None takes the smallest multiple of the number of rows that is at
-        least 10,000. The fit may move more: at least 2,000, 200 per class and, with smoothing, 65,536/d
-        in d columns, because maps fitted to few particles give poor offline samples.
+        least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps fitted to
+        few particles give poor offline samples.
     n_steps : int
         Steps of the flow, before the axis steps. More steps fit the data more closely. Smoothing along
         the nearest rows (`VectorOptions`) prevents copies of small data; `fit` warns of them.

@@ -28,9 +28,6 @@ from sliceflow.vectors.units import Units
 
 __all__ = ["FitResult", "Job", "per_class", "prepare", "prepare_classes", "run"]
 
-_NUMBERS = 1 << 16  # a fit with smoothing moves particles of at least so many numbers,
-_DRAWS = 64  # unless that were more than this for a row
-
 
 @dataclass(frozen=True)
 class Job:
@@ -100,11 +97,8 @@ def prepare(
         parameters, codes=None, local_counts=local_counts, **common
     )  # checks the memory before codes are allocated
     strength, groups = resolved(rows, parameters["options"], plan.amplifier, ranks)
-    enough = conditions.ENOUGH
-    if strength.h > 0:  # then more particles see more draws
-        enough = max(enough, min(_NUMBERS // rows.x.shape[1], _DRAWS * rows.place.total))
-    assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"), enough)
-    n_moved = assigned.n_moved(m, enough)
+    assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
+    n_moved = assigned.n_moved(m)
     local_counts = (len(rows.x), ranks.share(n_moved).count)
     plan = make_plan(
         parameters,

@@ -45,9 +45,9 @@ class ParticleConditions:
     codes: Tensor | None = None
     order: Tensor | None = None
 
-    def n_moved(self, m: int, enough: int) -> int:
+    def n_moved(self, m: int) -> int:
         """Number of particles to move in order to keep m."""
-        return max(m, enough) if self.codes is None else len(self.codes)
+        return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
 
     def kept_codes(self, m: int) -> Tensor | None:
         """The codes of the m kept particles, in the user's order."""
@@ -57,9 +57,9 @@ class ParticleConditions:
 
 
 def choose_conditions(
-    rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed, enough: int
+    rows: Rows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
 ) -> ParticleConditions:
-    """The conditions of m particles, or of `enough`: the user's y, or those of the data."""
+    """The conditions of m particles: the user's y, or conditions in the data's proportions."""
     if rows.condition is None or rows.codes is None or rows.y is None:
         return ParticleConditions()
     chosen_by_user = y is not None
@@ -74,7 +74,7 @@ def choose_conditions(
     else:
         numbers = conditions.proportional(rows.codes, m, seed, least=1)
         y, codes = rows.y[numbers.numpy()], rows.codes[numbers]
-    moved = conditions.moved(rows.codes, codes, amplifier, seed, enough=enough)
+    moved = conditions.moved(rows.codes, codes, amplifier, seed)
     if amplifier == 0 or (not chosen_by_user and len(moved) == m):
         return ParticleConditions(y, moved)
     order = seed.permutation(len(moved))  # the flow needs a random order
