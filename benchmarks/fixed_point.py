@@ -7,6 +7,7 @@ The particles are already spread as the data are, so every displacement is noise
 for signal. With --start half (the default) the maps are fitted to one random half of the training set
 and the particles start as the rows of the other half, which no map sees. With --start same both are
 the whole training set. Pictures run the stages of the full resolution (--levels last) or all of them.
+Vectors are fitted without smoothing.
 
 moved      root mean square displacement of a coordinate, over the standard deviation of the data
 noise      the same, if every step adds its own independent noise: κ·σ²·(1/m + 1/n) per direction with
@@ -152,7 +153,7 @@ def move_rows(
     seed: Seed,
 ) -> Moved:
     """Particles that start as the rows X0 with the labels y0, moved by a fit to X and y."""
-    options = settings.get("options") or VectorOptions()
+    options = settings.get("options") or VectorOptions(smoothing=0)
     parameters = SlicedWassersteinFlow(**settings).get_params(deep=False) | {"options": options}
     if y is not None and y0 is not None and math.isinf(parameters["amplifier"]):
         return _move_classes(settings, X, y, X0, y0, device, seed)
@@ -365,8 +366,7 @@ def settings_of(args: argparse.Namespace, kind: type, steps: str) -> dict[str, A
     given = dict(word.split("=", 1) for word in args.set)
     values = {key: _value(text) for key, text in given.items()}
     options = {key: value for key, value in values.items() if key in named}
-    if kind is PictureOptions:
-        options.setdefault("n_knots", 0)
+    options = {"n_knots": 0} | options if kind is PictureOptions else {"smoothing": 0} | options
     rest = {key: value for key, value in values.items() if key not in named}
     if args.steps is not None:
         rest[steps] = args.steps

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from sliceflow import SlicedWassersteinFlow
+from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import Event
 from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.metrics import sliced_wasserstein
@@ -69,7 +69,8 @@ def main() -> None:
     floor = sliced_wasserstein(train, test, n_directions=200)
 
     # In units of pixels, with steps of full size and no axis steps: nothing but the frames differs.
-    settings = {"standardize": False, "taper": 0.0, "n_axis_steps": 0, "transport": "sorted"}
+    options = VectorOptions(taper=0.0, n_axis_steps=0, smoothing=0)  # the bare steps
+    settings = {"standardize": False, "options": options, "transport": "sorted"}
     settings |= {"n_particles": 2000, "random_state": 0, "device": "cpu"}
     SlicedWassersteinFlow(n_steps=1, **settings).fit(train)  # compile before the clock runs
     fig, axes = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True, layout="constrained")

@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import compare_paper_step
+import copying
 import floors
 import gpu
 import gpu_growth
@@ -409,3 +410,13 @@ def test_the_frontier_is_what_nothing_beats():
         {"seconds": s, "distance": d} for s, d in ((3, 1.0), (1, 5.0), (2, 6.0), (4, 2.0), (5, 0.5))
     ]
     assert [row["seconds"] for row in frontier(rows)] == [1, 3, 5]
+
+
+def test_copying_compares_smoothing_with_none():
+    lines = copying.main(["--sets", "wine", "--seeds", "1", "--steps", "20"]).splitlines()
+    names = [line.split("|")[1].strip() for line in lines[2:6]]
+    kinds = ("off, batched", "off, offline", "auto, batched", "auto, offline")
+    assert names == [f"wine, smoothing {kind}" for kind in kinds]
+    ratios = [float(line.split("|")[3]) for line in lines[2:6]]
+    assert max(ratios[:2]) < min(ratios[2:])
+    assert "--steps 20" in lines[-1]

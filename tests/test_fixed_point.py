@@ -93,7 +93,7 @@ def test_the_flow_still_moves_pictures_that_are_in_the_wrong_place(digits, level
 
 
 def test_without_steps_nothing_moves(digits):
-    none = {"n_steps": 0, "options": VectorOptions(n_axis_steps=0)}
+    none = {"n_steps": 0, "options": VectorOptions(n_axis_steps=0, smoothing=0)}
     for labels in (False, True):
         found, moved = moved_rows("moons", "half", labels, **none)
         assert found["moved"] < 1e-12
@@ -125,7 +125,7 @@ def test_maps_between_halves_have_the_noise_that_is_expected(n_classes):
     kappa = np.square(a - b).mean() / (1 / n + 1 / n)
     X, y = rng.normal(size=(4000, 32)), np.arange(4000) % n_classes
     labels = (None, None) if n_classes == 1 else (y[:2000], y[2000:])
-    settings = {"n_steps": 1, "device": "cpu", "options": VectorOptions(n_axis_steps=0)}
+    settings = {"n_steps": 1, "device": "cpu", "options": VectorOptions(n_axis_steps=0, smoothing=0)}
     settings |= {"amplifier": math.inf, "transport": "sorted"}
     moved = move_rows(settings, X[:2000], labels[0], X[2000:], labels[1], CPU, Seed(0))
     assert moved.kappas == pytest.approx(kappa, rel=0.15)

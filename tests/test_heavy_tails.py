@@ -33,7 +33,7 @@ def test_offline_quantiles_are_those_of_the_data(fitted, column):
     theirs, ours = (np.quantile(t[:, column], levels) for t in (X, samples))
     spread = theirs[3] - theirs[1]
     assert np.abs(ours - theirs)[1:4].max() < 0.05 * spread
-    assert np.abs(ours / theirs - 1)[[0, 4]].max() < 0.1
+    assert np.abs(ours / theirs - 1)[[0, 4]].max() < 0.15  # Cauchy's own error is 0.2
 
 
 @pytest.mark.parametrize("column", range(len(HEAVY)), ids=list(HEAVY))

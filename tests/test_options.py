@@ -47,7 +47,7 @@ WRONG += [
     (VectorOptions, "tol", value, "a number of at least 0") for value in (-1e-9, np.nan, np.inf, "0")
 ]
 WRONG += [
-    (VectorOptions, "smoothing", value, "a number of at least 0")
+    (VectorOptions, "smoothing", value, "'auto' or a number of at least 0")
     for value in (-0.1, np.nan, np.inf, "some", None)
 ]
 WRONG += [(VectorOptions, "n_neighbors", value, "an int of at least 2") for value in (1, 20.0, None)]

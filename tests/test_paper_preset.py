@@ -84,9 +84,8 @@ def test_no_random_patch_is_empty():
 
 def test_a_flow_of_interpolated_maps_is_saved_and_drawn_from(tmp_path):
     given = paper.values(paper.VECTORS)
-    options = VectorOptions(
-        taper=given.pop("taper"), n_axis_steps=given.pop("n_axis_steps"), n_knots=64
-    )
+    names = ("taper", "n_axis_steps", "smoothing")
+    options = VectorOptions(**{name: given.pop(name) for name in names}, n_knots=64)
     given |= dict(n_particles=300, n_steps=6, frame=Random(30), options=options)
     x = np.random.default_rng(0).gamma(2, size=(150, 2))
     flow = SlicedWassersteinFlow(**given, device="cpu", random_state=0).fit(x, np.arange(150) % 3)

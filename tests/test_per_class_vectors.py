@@ -393,7 +393,8 @@ def test_too_many_particles_are_refused_at_once():
 
 def test_the_models_of_all_classes_need_memory(monkeypatch):
     """One class after the other is fitted, but what was fitted stays."""
-    x, many = np.random.default_rng(0).normal(size=(400, 2)), flow(n_steps=5000, n_particles=400)
+    x, options = np.random.default_rng(0).normal(size=(400, 2)), VectorOptions(n_knots=16, smoothing=0)
+    many = flow(n_steps=5000, n_particles=400, options=options)
     one, forty = (many.plan(x, np.arange(400) % n).nbytes for n in (1, 40))
     assert forty > one + 38 * 2 * 8 * 16 * 2 * 5000  # 16 knots a map, 2 maps a step
     monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: forty - 1)

@@ -128,7 +128,8 @@ def test_settings_are_what_the_result_depends_on(fit):
     _, make, data = fit
     plan = make().plan(*data)
     names = {field.name for field in dataclasses.fields(plan)}
-    assert set(plan.settings()) == names - {"nbytes", "device", "n_ranks"}
+    by_rows = {"smoothing"} if getattr(plan, "smoothing_from", "") else set()
+    assert set(plan.settings()) == names - {"nbytes", "device", "n_ranks"} - by_rows
     assert all(value == getattr(plan, name) for name, value in plan.settings().items())
     elsewhere = dataclasses.replace(plan, nbytes=1, device="cuda", n_ranks=4)
     assert elsewhere.settings() == plan.settings()
@@ -166,6 +167,7 @@ def test_a_plan_has_what_was_asked_for(n, d, m, single):
     plan = vectors(n_particles=m).plan(x)
     assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
     assert plan.n_moved == max(m, 2000)
+    assert (plan.smoothing > 0) == (n >= 10)
     assert plan.dtype == str(x.dtype)
     more = vectors(n_particles=m + 2000).plan(x)
     assert more.nbytes >= plan.nbytes
@@ -255,7 +257,7 @@ SPELLINGS = {
             preset=None,
             transport="interpolated",
             standardize=False,
-            options=VectorOptions(taper=0, n_axis_steps=0),
+            options=VectorOptions(taper=0, n_axis_steps=0, smoothing=0),
         ),
     ),
     "what auto is for pictures": (

@@ -137,7 +137,7 @@ def test_what_is_given_for_pictures_wins(name, value):
 def test_options_that_are_given_win_one_by_one():
     given = VectorOptions(taper=0.25, n_knots=64)
     options = SlicedWassersteinFlow(preset="paper", options=given)._parameters()["options"]
-    assert options == VectorOptions(taper=0.25, n_knots=64, n_axis_steps=0)
+    assert options == VectorOptions(taper=0.25, n_knots=64, n_axis_steps=0, smoothing=0)
     given = PictureOptions(start_noise=0.3, upsampling="nearest")
     options = ImageFlow(preset="paper", options=given)._parameters()["options"]
     assert (options.start_noise, options.upsampling) == (0.3, "nearest")

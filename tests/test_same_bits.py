@@ -23,13 +23,14 @@ from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 FILE = Path(__file__).parent / "data" / "bits.json"
 MACHINE = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} torch {torch.__version__}"
 ON = dict(device="cpu", random_state=0)
+ROWS = dict(options=VectorOptions(smoothing=0), **ON)
 
 
 def vectors() -> list[np.ndarray]:
     x, y = make_moons(300, noise=0.05, random_state=0)
-    plain = SlicedWassersteinFlow(600, 6, **ON).fit(x)
-    labels = SlicedWassersteinFlow(600, 6, **ON).fit(x.astype(np.float32), y)
-    columns = SlicedWassersteinFlow(300, 5, frame="random", **ON).fit(x[:, :1], x[:, 1:])
+    plain = SlicedWassersteinFlow(600, 6, **ROWS).fit(x)
+    labels = SlicedWassersteinFlow(600, 6, **ROWS).fit(x.astype(np.float32), y)
+    columns = SlicedWassersteinFlow(300, 5, frame="random", **ROWS).fit(x[:, :1], x[:, 1:])
     return [
         plain.particles_,
         plain.sample(50, random_state=1),
@@ -40,9 +41,25 @@ def vectors() -> list[np.ndarray]:
     ]
 
 
+def smoothed_vectors() -> list[np.ndarray]:
+    x, y = make_moons(300, noise=0.05, random_state=0)
+    plain = SlicedWassersteinFlow(600, 6, **ON).fit(x)
+    apart = SlicedWassersteinFlow(600, 6, amplifier=math.inf, **ON).fit(x, y)
+    options = VectorOptions(smoothing=0.8, n_neighbors=10)
+    labels = SlicedWassersteinFlow(600, 6, options=options, **ON).fit(x.astype(np.float32), y)
+    strength = np.array([plain.plan_.smoothing, apart.plan_.smoothing])
+    return [
+        strength,
+        plain.particles_,
+        plain.sample(50, random_state=1),
+        apart.particles_,
+        labels.particles_,
+    ]
+
+
 def counted_vectors() -> list[np.ndarray]:
     x = np.random.default_rng(0).standard_t(2, size=(400, 3))
-    flow = SlicedWassersteinFlow(800, 6, transport="histogram", entropy=0.01, **ON).fit(x)
+    flow = SlicedWassersteinFlow(800, 6, transport="histogram", entropy=0.01, **ROWS).fit(x)
     online = SlicedWassersteinFlow(500, 6, **ON).partial_fit(x[:300]).partial_fit(x[300:])
     online.forget(x[50:100])
     return [flow.particles_, flow.sample(50, random_state=1), online.particles_]
@@ -51,7 +68,11 @@ def counted_vectors() -> list[np.ndarray]:
 def stopped_early() -> list[np.ndarray]:
     x, _ = make_moons(300, noise=0.05, random_state=0)
     flow = SlicedWassersteinFlow(
-        600, 30, early_stopping=True, options=VectorOptions(n_iter_no_change=2, tol=0.1), **ON
+        600,
+        30,
+        early_stopping=True,
+        options=VectorOptions(n_iter_no_change=2, tol=0.1, smoothing=0),
+        **ON,
     )
     return [flow.fit(x).particles_, np.array(flow.n_iter_)]
 
@@ -94,7 +115,7 @@ def loaded() -> list[np.ndarray]:
     ]
 
 
-CASES = [vectors, counted_vectors, stopped_early, pictures, coloured_pictures, loaded]
+CASES = [vectors, smoothed_vectors, counted_vectors, stopped_early, pictures, coloured_pictures, loaded]
 
 
 def digest(array: np.ndarray) -> str:

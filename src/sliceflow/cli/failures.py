@@ -67,6 +67,7 @@ def with_exit_code(command: F) -> F:
     @functools.wraps(command)
     def inner(*args: Any, **kwargs: Any) -> Any:
         warnings.showwarning = _ignore_warning if kwargs.get("quiet", False) else _print_warning
+        warnings.filterwarnings("ignore", "the particles copy")  # commands measure that themselves
         try:
             with sigterm_as_interrupt():
                 return command(*args, **kwargs)

@@ -52,6 +52,7 @@ VECTORS = {
     "standardize": Setting(False, "Algorithm 1: unscaled data; the start is N(0, I)"),
     "taper": _NO_TAPER,
     "n_axis_steps": Setting(0, "Algorithm 1: random directions only"),
+    "smoothing": Setting(0.0, "Algorithm 1: the data themselves"),
 }
 
 PICTURES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -30,6 +31,7 @@ from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
 from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
+from sliceflow.vectors.copied import copied
 from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors
@@ -58,8 +60,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps fitted to
         few particles give poor offline samples.
     n_steps : int
-        Steps of the flow, before the axis steps. More steps fit the data more closely. On small data
-        they end up copying it: check `sliceflow.metrics.nn_ratio`.
+        Steps of the flow, before the axis steps. More steps fit the data more closely. Smoothing along
+        the nearest rows (`VectorOptions`) prevents copies of small data; `fit` warns of them.
     frame : str or frame kind
         Directions of a step: "orthogonal", "random" or "axis", or an object from `sliceflow.frames`
         such as ``frames.Random(n_directions=10_000)``.
@@ -250,6 +252,14 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         if len(jobs) > 1:
             history_columns = events.joined(histories, [job.name for job in jobs])
         self._keep(plan, fitted, fitted.in_form(particles), y_kept, history_columns)
+        if ranks is None and y_p is None:
+            pairs = [(job.rows.x, x.particles) for job, x in zip(jobs, results, strict=True)]
+            if shown := copied(pairs):
+                warnings.warn(
+                    f"the particles copy rows of X ({shown}); {plan.against_copying}",
+                    UserWarning,
+                    stacklevel=2,
+                )
         return self
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
-from sliceflow.engine.flow import Cloud, Redrawn, Run, simulate
+from sliceflow.engine.flow import Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.ranks import Ranks
@@ -22,8 +22,8 @@ from sliceflow.vectors.data import FitInput, HeldRows, Rows, hold_out
 from sliceflow.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.vectors.fitted import Part
 from sliceflow.vectors.plan import VectorPlan, all_bytes, count_particles, make_plan
-from sliceflow.vectors.smoothing import Smoothed, neighbours_of
-from sliceflow.vectors.start import ParticleConditions, Start, begin, choose_conditions
+from sliceflow.vectors.smoothing import Group, draws, resolved
+from sliceflow.vectors.start import ParticleConditions, Start, begin, choose_conditions, cloud_of
 from sliceflow.vectors.units import Units
 
 __all__ = ["FitResult", "Job", "per_class", "prepare", "prepare_classes", "run"]
@@ -43,6 +43,7 @@ class Job:
     seed : the seed of all random numbers
     device : the device of the fit
     name : the class, if classes are fitted separately; else ""
+    groups : the neighbours of the rows of all ranks; none without smoothing
     """
 
     plan: VectorPlan
@@ -53,6 +54,7 @@ class Job:
     seed: Seed
     device: torch.device
     name: str = ""
+    groups: Sequence[Group] = ()
 
 
 class FitResult(NamedTuple):
@@ -94,13 +96,19 @@ def prepare(
     plan = make_plan(
         parameters, codes=None, local_counts=local_counts, **common
     )  # checks the memory before codes are allocated
+    strength, groups = resolved(rows, parameters["options"], plan.amplifier, ranks)
     assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
     n_moved = assigned.n_moved(m)
     local_counts = (len(rows.x), ranks.share(n_moved).count)
     plan = make_plan(
-        parameters, codes=assigned.codes, n_moved=n_moved, local_counts=local_counts, **common
+        parameters,
+        codes=assigned.codes,
+        n_moved=n_moved,
+        local_counts=local_counts,
+        smoothing=strength,
+        **common,
     )
-    return Job(plan, rows, held, units, assigned, seed, device, name)
+    return Job(plan, rows, held, units, assigned, seed, device, name, groups)
 
 
 def prepare_classes(
@@ -171,14 +179,17 @@ def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
     nbytes = all_bytes(plans)
     what = f"n_particles={n_particles} with {len(jobs)} classes, each with maps"
     need_memory(nbytes, jobs[0].device, f"{what} of its own, needs", "lower n_steps or n_knots")
+    largest = max(plans, key=lambda plan: plan.n_moved)
+    why = largest.smoothing_from
     return replace(
-        max(plans, key=lambda plan: plan.n_moved),
+        largest,
         n_rows=sum(plan.n_rows for plan in plans),
         n_particles=n_particles,
         n_moved=sum(plan.n_moved for plan in plans),
         condition="labels",
         n_conditions=len(jobs),
         amplifier=float("inf"),
+        smoothing_from=why and f"{why}, here of the largest class",
         nbytes=nbytes,
     )
 
@@ -191,7 +202,8 @@ def run(
     ranks: Ranks | None,
 ) -> FitResult:
     """Move the particles onto the rows, then make the columns exact."""
-    start, run = begin(job.plan, job.rows, job.assigned, job.seed, job.device, ranks), Run()
+    rows, last_rows = _targets(job, ranks or Ranks())
+    start, run = begin(job.plan, rows, job.assigned, job.seed, job.device, ranks), Run()
     all_listeners: list[events.Listener] = [history, *listeners]
     rule = None
     if job.held is not None:
@@ -204,7 +216,7 @@ def run(
         simulate(
             start.shared,
             start.particles,
-            _target(job, start, ranks),
+            start.data,
             start.transport,
             start.noise,
             n_knots=job.plan.n_knots,
@@ -215,20 +227,19 @@ def run(
         )
         if writer is not None:
             writer.before_last_steps(run, start.particles, history, rule, start.share.first)
-        x, model = finish(start, run, job.rows, [history, *listeners], job.seed.child("fresh"), ranks)
+        last = start if last_rows is rows else replace(start, data=cloud_of(last_rows, job.device))
+        x, model = finish(last, run, last_rows, [history, *listeners], job.seed.child("fresh"), ranks)
     return FitResult(Part(start.flow, model, job.units), x, start.y)
 
 
-def _target(job: Job, start: Start, ranks: Ranks | None) -> Cloud | Redrawn:
-    """The data that the steps before the axis steps look at: the rows, or draws around them."""
-    plan = job.plan
+def _targets(job: Job, ranks: Ranks) -> tuple[Rows, Rows]:
+    """What the flow looks at, and what its axis steps look at: the rows, or draws around them."""
+    plan, rows = job.plan, job.rows
     if plan.smoothing == 0:
-        return start.data
-    if ranks is not None and ranks.size > 1:
-        raise ValueError("smoothing needs all rows in one process; set smoothing=0 with ranks")
-    neighbours = neighbours_of(job.rows, plan.n_neighbors).to(job.device)
+        return rows, rows
+    x, heavy = ranks.gather(rows.x), torch.from_numpy(job.units.heavy_tailed)
     seed = job.seed.child("smoothing")
-    return Redrawn(Smoothed(start.data, neighbours, plan.smoothing, seed).at)
+    return draws(x, rows, job.groups, plan.smoothing, plan.n_draws, seed, heavy)
 
 
 def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> events.HeldOut:

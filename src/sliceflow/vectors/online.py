@@ -31,6 +31,7 @@ from sliceflow.online.rows import (
 )
 from sliceflow.vectors.fitted import FittedVectors, Part
 from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan, stages_of
+from sliceflow.vectors.smoothing import Strength
 from sliceflow.vectors.units import Units, encode
 
 __all__ = ["VectorsOnline"]
@@ -73,6 +74,7 @@ class VectorsOnline(Online):
             raise ValueError(
                 "early_stopping=True holds out rows, but partial_fit keeps only counts; set it to False"
             )
+        Strength.of_counts(parameters["options"])
         now = settings(parameters)
         need(
             now["n_steps"] + now["n_axis_steps"] > 0,
@@ -155,6 +157,7 @@ class VectorsOnline(Online):
             codes=None,
             device=self.device,
             transport=transports.Histogram(self.ledger.n_bins, most=None),
+            smoothing=Strength.of_counts(parameters["options"]),
         )
 
     def refresh(

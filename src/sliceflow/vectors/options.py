@@ -21,9 +21,10 @@ class VectorOptions:
     validation_fraction : fraction of the rows that `early_stopping` holds out
     n_iter_no_change : `early_stopping` stops after this many steps without improvement
     tol : minimum relative improvement
-    smoothing : h, how far each row is spread along its neighbours, in units of their covariance, anew
-        at every step; 0 fits the rows themselves. It prevents copies of small data
-    n_neighbors : k, the rows of a neighbourhood, the row itself among them
+    smoothing : h, how far each row is spread along its nearest rows, in standard deviations of these
+        (`sliceflow.vectors.smoothing`), so that small data are not copied. "auto" takes the h at which
+        draws are as far from the rows as rows are from each other. 0 fits the rows themselves
+    n_neighbors : k, the nearest rows that count, the row itself among them
 
     Examples
     --------
@@ -37,7 +38,7 @@ class VectorOptions:
     validation_fraction: float = 0.1
     n_iter_no_change: int = 10
     tol: float = 1e-4
-    smoothing: float = 0.0
+    smoothing: float | str = "auto"
     n_neighbors: int = 20
 
     def check(self) -> None:
@@ -50,5 +51,6 @@ class VectorOptions:
         ok = is_real(share, 0, 1) and 0 < share < 1
         need(ok, "validation_fraction", share, "a number between 0 and 1")
         need(is_real(self.tol, 0), "tol", self.tol, "a number of at least 0")
-        need(is_real(self.smoothing, 0), "smoothing", self.smoothing, "a number of at least 0")
+        ok = self.smoothing == "auto" or is_real(self.smoothing, 0)
+        need(ok, "smoothing", self.smoothing, "'auto' or a number of at least 0")
         need(is_int(self.n_neighbors, 2), "n_neighbors", self.n_neighbors, "an int of at least 2")

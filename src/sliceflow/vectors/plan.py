@@ -21,6 +21,7 @@ from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Transport
 from sliceflow.errors import is_bool, is_int, is_real
 from sliceflow.vectors.options import VectorOptions
+from sliceflow.vectors.smoothing import Strength
 
 __all__ = [
     "VectorPlan",
@@ -72,7 +73,8 @@ class VectorPlan:
     n_fresh : number of fresh particles to which the model's axis steps are fitted
     standardize, early_stopping : the parameters of these names
     validation_fraction, n_iter_no_change, tol : settings of early stopping
-    smoothing, n_neighbors : as the options of these names
+    smoothing, n_neighbors : h and k of the options of these names
+    smoothing_from : why "auto" is this h; empty if the user set it
     n_ranks : number of processes
     device : device of the fit
     nbytes : memory of the fit on each device, without the input data
@@ -116,6 +118,7 @@ class VectorPlan:
     n_iter_no_change: int
     tol: float
     smoothing: float
+    smoothing_from: str
     n_neighbors: int
     n_ranks: int
     device: str
@@ -133,6 +136,19 @@ class VectorPlan:
         """Directions of a step."""
         return max(getattr(self.frame, "n_directions", self.n_columns), self.n_columns)
 
+    @property
+    def n_draws(self) -> int:
+        """Draws of each row with `smoothing`, about as many in all as particles; 1 without."""
+        return max(1, round(self.n_moved / self.n_rows)) if self.smoothing else 1
+
+    @property
+    def against_copying(self) -> str:
+        """What helps if samples copy rows."""
+        if not self.smoothing and not self.smoothing_from:
+            return "VectorOptions(smoothing='auto') prevents it"
+        more = f"more smoothing than {self.smoothing:.2g}" if self.smoothing else "smoothing=0.8"
+        return f"VectorOptions with {more}, or fewer n_steps, help"
+
     def stages(self) -> list[Stage]:
         """The stages of the flow."""
         return flat(
@@ -148,6 +164,8 @@ class VectorPlan:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("nbytes", "n_ranks", "device"):
             del values[name]
+        if self.smoothing_from:  # it follows from the rows, and which are held out is not yet known
+            del values["smoothing"]
         return values
 
     def __str__(self) -> str:
@@ -155,7 +173,8 @@ class VectorPlan:
         axis = f", then {self.n_axis_steps} axis steps" if self.n_axis_steps else ""
         kinds = {"labels": f"{self.n_conditions} classes", "columns": f"{self.n_conditions} columns"}
         taper = f", to 0 over the last {self.taper:.0%} of the steps" if self.taper else ""
-        smooth = f"{self.smoothing:g}, along {self.n_neighbors} neighbours" if self.smoothing else ""
+        smooth = f"{self.smoothing:.3g}, along {self.n_neighbors} neighbours" if self.smoothing else "0"
+        smooth += f": {self.smoothing_from}" if self.smoothing_from else ""
         stops = ""
         if self.early_stopping:
             stops = f"after {self.n_iter_no_change} steps without improvement on held-out rows"
@@ -169,7 +188,7 @@ class VectorPlan:
                 ("transport", repr(self.transport)),
                 ("step size", f"{self.step_size:g}{taper}"),
                 ("entropy", "" if self.entropy == 0 else f"{self.entropy:g}"),
-                ("smoothing", smooth),
+                ("smoothing", "" if smooth == "0" else smooth),
                 ("stops early", stops),
                 ("model", f"at most {self.n_knots} knots per map"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
@@ -191,6 +210,7 @@ def make_plan(
     local_counts: tuple[int, int] | None = None,
     n_ranks: int = 1,
     transport: Transport | None = None,
+    smoothing: Strength = Strength(0.0),  # noqa: B008, it is frozen
 ) -> VectorPlan:
     """The plan for data of a shape; raises a `NotEnoughMemoryError` if memory cannot hold it.
 
@@ -204,13 +224,14 @@ def make_plan(
     n_moved : particles moved; None moves only those kept
     local_counts : rows and particles of this rank; None means all
     transport : replaces the parameter: counted data (`online`) cannot be sorted
+    smoothing : the option, resolved
     """
     (n, d), options = shape, parameters["options"]
     counted = transport is not None
     m = n_particles if n_moved is None else n_moved
     transport = transport_of(parameters["transport"]) if transport is None else transport
     if isinstance(transport, Auto):
-        transport = transport.chosen(m + n)
+        transport = transport.chosen(m + (n if smoothing.h == 0 else max(n, m)))
     amplifier = float(parameters["amplifier"]) if condition is not None else 0.0
     kind = "none" if condition is None else "labels" if isinstance(condition, Labels) else "columns"
     plan = VectorPlan(
@@ -237,7 +258,8 @@ def make_plan(
         validation_fraction=float(options.validation_fraction),
         n_iter_no_change=int(options.n_iter_no_change),
         tol=float(options.tol),
-        smoothing=0.0 if counted else float(options.smoothing),
+        smoothing=smoothing.h,
+        smoothing_from=smoothing.why,
         n_neighbors=int(options.n_neighbors),
         n_ranks=n_ranks,
         device=str(device),
@@ -266,10 +288,12 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
     """Peak memory of a fit of n rows and m particles on this rank, without the input data.
 
     The clouds, including fresh particles, and the model stay in memory. Besides these, one after the
-    other: random numbers for the starting particles; the steps, with frame, projections and fitted
-    maps; and the particles in the user's units.
+    other: draws around the rows; random numbers for the starting particles; the steps, with frame,
+    projections and fitted maps; and the particles in the user's units.
     """
     d, h, transport = plan.n_columns, plan.n_directions, plan.transport
+    n, all_rows = n * plan.n_draws, plan.n_rows * plan.n_draws
+    smoothed = (4 * 8 * d * all_rows + 8 * plan.n_neighbors * plan.n_rows) * (plan.smoothing > 0)
     sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
@@ -278,7 +302,7 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
     )
     fresh = plan.n_fresh and count_fresh(m, h)
     if fresh:  # the axis steps sort the columns of all ranks
-        projected = max(projected, sort_bytes * d * (plan.n_moved + plan.n_rows + fresh - m))
+        projected = max(projected, sort_bytes * d * (plan.n_moved + all_rows + fresh - m))
     if plan.early_stopping:
         projected = max(projected, _NUMBERS_PER_CHECK * m * itemsize)
     kept = _model_bytes(plan, m, itemsize)
@@ -286,7 +310,8 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
     converted = (8 + 8 + itemsize) * d * m
-    return itemsize * d * (m + n + fresh) + kept + max(drawn, stepped, converted)
+    clouds = m + fresh + (2 * n if plan.smoothing else n)
+    return itemsize * d * clouds + kept + max(smoothed, drawn, stepped, converted)
 
 
 def _model_bytes(plan: VectorPlan, m: int, itemsize: int) -> int:
@@ -303,6 +328,8 @@ def all_bytes(plans: Sequence[VectorPlan]) -> int:
     def stays(plan: VectorPlan) -> int:
         itemsize: int = getattr(torch, plan.dtype).itemsize
         rows = itemsize * plan.n_columns * (plan.n_rows + plan.n_particles)
+        if plan.smoothing:
+            rows += 8 * (plan.n_columns + plan.n_neighbors) * plan.n_rows
         return rows + _model_bytes(plan, plan.n_moved, itemsize)
 
     return sum(map(stays, plans)) + max(plan.nbytes - stays(plan) for plan in plans)

@@ -18,7 +18,15 @@ from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
 from sliceflow.vectors.plan import VectorPlan
 
-__all__ = ["ParticleConditions", "Start", "as_cloud", "begin", "choose_conditions", "rank_batches"]
+__all__ = [
+    "ParticleConditions",
+    "Start",
+    "as_cloud",
+    "begin",
+    "choose_conditions",
+    "cloud_of",
+    "rank_batches",
+]
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ def begin(
     """The start of a fit. With `ranks`, even a single one, each step uses all particles and data."""
     all_ranks, x, place = ranks or Ranks(), rows.x, rows.place
     kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
-    data = as_cloud(x, None if rows.codes is None else rows.codes[place.slice], device)
+    data = cloud_of(rows, device)
     noise = Noise(seed.child("particles"), share.first)
     own_codes = None if assigned.codes is None else assigned.codes[share.slice]
     particles = as_cloud(x.new_empty(share.count, x.shape[1]), own_codes, device)
@@ -168,6 +176,11 @@ def rank_batches(
     pair = (rows.codes, codes_p) if flow.conditional else (None, None)
     first = rows.place.first
     return weighted_batches(*pair, torch.arange(first, first + rows.place.count), device)
+
+
+def cloud_of(rows: Rows, device: torch.device) -> Cloud:
+    """This rank's rows in the engine's layout."""
+    return as_cloud(rows.x, None if rows.codes is None else rows.codes[rows.place.slice], device)
 
 
 def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:

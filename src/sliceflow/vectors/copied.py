@@ -1,0 +1,56 @@
+"""Whether the particles of a fit copy its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from sliceflow.metrics import nearest
+from sliceflow.metrics.neighbours import IDEAL_COPIES, ratio_of_medians, share_of_copies
+
+__all__ = ["copied"]
+
+_LOOKED_AT = 1_000  # particles, and rows that they are compared with
+_MOST_ROWS = 20_000  # more are hardly copied, and the search would take long
+_MANY_COPIES = 5  # times as many as new rows would have
+_LEAST_RATIO = 0.7
+
+
+def copied(pairs: Sequence[tuple[Tensor, Tensor]]) -> str:
+    """What shows that particles copy rows; empty if nothing does, or if rows are too few or many.
+
+    Each distance is that to the nearest row, of particles and, leaving themselves out, of rows: as in
+    `metrics.copies` and `metrics.nn_ratio`.
+
+    Parameters
+    ----------
+    pairs : rows (n, d) and particles (d, m) of each flow
+
+    Examples
+    --------
+    >>> import torch
+    >>> rows, new = torch.randn(2, 100, 2, generator=torch.Generator().manual_seed(0))
+    >>> copied([(rows, new.T)])
+    ''
+    >>> copied([(rows, rows.T)])
+    'copies 1.00, NN ratio 0.00'
+    """
+    n = sum(len(rows) for rows, _ in pairs)
+    if not 2 * _MANY_COPIES <= n <= _MOST_ROWS:
+        return ""
+    made, real = [], []
+    for rows, particles in pairs:
+        if len(rows) > 1:
+            x, each = rows.numpy(), -(-_LOOKED_AT // len(pairs))
+            some, new = x[:: -(-len(x) // each)], particles.T.cpu().numpy()
+            real.append(nearest(some, x, 2, device="cpu")[0][:, 1])
+            made.append(nearest(new[:: -(-len(new) // each)], x, device="cpu")[0][:, 0])
+    if not real or np.median(of_rows := np.concatenate(real)) == 0:
+        return ""
+    of_particles = np.concatenate(made)
+    copies, ratio = share_of_copies(of_particles, of_rows), ratio_of_medians(of_particles, of_rows)
+    if copies <= _MANY_COPIES * max(IDEAL_COPIES, 2 / (n + 1)) and ratio >= _LEAST_RATIO:
+        return ""
+    return f"copies {copies:.2f}, NN ratio {ratio:.2f}"
