@@ -52,7 +52,11 @@ WRONG += [
 ]
 WRONG += [(VectorOptions, "n_neighbors", value, "an int of at least 2") for value in (1, 20.0, None)]
 WRONG += [
-    (PictureOptions, "shrinkage", value, "a finite number of at least 0")
+    (VectorOptions, "shrinkage", value, "a finite number of at least 0")
+    for value in (-1, np.nan, np.inf, "auto", None)
+]
+WRONG += [
+    (PictureOptions, "shrinkage", value, "'auto' or a finite number of at least 0")
     for value in (-1, np.nan, np.inf, "much", None)
 ]
 WRONG += [

@@ -18,12 +18,13 @@ import torch
 from sklearn.datasets import load_digits, make_moons
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 
 FILE = Path(__file__).parent / "data" / "bits.json"
 MACHINE = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} torch {torch.__version__}"
 ON = dict(device="cpu", random_state=0)
 ROWS = dict(options=VectorOptions(smoothing=0), **ON)
+WHOLE = dict(options=PictureOptions(shrinkage=0), **ON)
 
 
 def vectors() -> list[np.ndarray]:
@@ -79,7 +80,7 @@ def stopped_early() -> list[np.ndarray]:
 
 def pictures() -> list[np.ndarray]:
     images, y = (load_digits().images[:500].astype(np.uint8), load_digits().target[:500])
-    options = dict(schedule="1[1] 4[3] 8[5,3]", quality=3, n_particles=400, n_pixel_values=17, **ON)
+    options = dict(schedule="1[1] 4[3] 8[5,3]", quality=3, n_particles=400, n_pixel_values=17, **WHOLE)
     shared = ImageFlow(**options, amplifier=10).fit(images, y)
     apart = ImageFlow(**options, amplifier=math.inf, transport="histogram").fit(images, y % 2)
     clusters = ImageFlow(**options, n_clusters=3, transport="histogram", mirror=True).fit(images)
@@ -102,7 +103,7 @@ def pictures() -> list[np.ndarray]:
 
 def coloured_pictures() -> list[np.ndarray]:
     images = np.random.default_rng(0).random((200, 6, 5, 3)).astype(np.float32)
-    flow = ImageFlow(quality=2, n_particles=300, **ON).fit(images)
+    flow = ImageFlow(quality=2, n_particles=300, **WHOLE).fit(images)
     return [flow.particles_, flow.sample(10, random_state=1)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from sliceflow import ImageFlow, PictureOptions, load
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions, load
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import Cloud, Flow, Noise, Run, simulate
 from sliceflow.engine.frames import Orthogonal
@@ -17,6 +17,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrinkage, noise_rates, variance_within
 from sliceflow.engine.transports import Histogram, Sorted
+from sliceflow.metrics import nn_ratio
 from sliceflow.pictures.plan import choose_shrinkage
 from sliceflow.ranks import Ranks
 
@@ -186,3 +187,56 @@ def test_the_default_depends_on_steps_and_pictures():
     assert plan.shrinkage == pytest.approx(2.5 * (6 / 179.7) ** 0.5)
     paper = ImageFlow(**QUICK, preset="paper", options=PictureOptions(n_knots=0)).plan(IMAGES)
     assert paper.shrinkage == 0
+
+
+def rows_of(n, seed):
+    return np.random.default_rng(seed).normal(size=(n, 3)) @ np.array([[1, 0, 0], [1, 1, 0], [0, 0, 2]])
+
+
+@pytest.mark.parametrize("amplifier", [10.0, math.inf])
+def test_vectors_spare_steps_and_keep_their_columns_exact(amplifier):
+    """The flow ends early; columns of two values and of many zeros end on their values."""
+    x, rng = rows_of(800, 0), np.random.default_rng(1)
+    x[:, 1] = rng.integers(0, 2, 800)
+    x[:, 2] = np.where(rng.random(800) < 0.6, 0, x[:, 2])
+    y = np.arange(800) % 2
+    options = VectorOptions(shrinkage=2.0, smoothing=0)
+    flow = SlicedWassersteinFlow(n_particles=1600, amplifier=amplifier, random_state=0, options=options)
+    flow.fit(x, y)
+    assert "κ = 2" in str(flow.plan_)
+    assert min(flow.history_["moving"]) < 1
+    assert flow.n_iter_ < (202 if amplifier < math.inf else 404)
+    for found in (flow.particles_, flow.sample(2000, random_state=0)):
+        found = found.round(9)
+        assert set(np.unique(found[:, 1])) == {0.0, 1.0}
+        assert found[:, 1].mean() == pytest.approx(x[:, 1].mean(), abs=0.02)
+        assert (found[:, 2] == 0).mean() == pytest.approx((x[:, 2] == 0).mean(), abs=0.03)
+
+
+def test_shrunk_vectors_are_not_copied():
+    """Few rows without labels: the flow that runs on lands on them, the shrunk one does not."""
+    x, new = rows_of(300, 0), rows_of(300, 1)
+    ratios = [
+        nn_ratio(
+            SlicedWassersteinFlow(random_state=0, options=VectorOptions(shrinkage=k, smoothing=0))
+            .fit(x)
+            .particles_[:2000],
+            x,
+            new,
+        )
+        for k in (0.0, 1.0)
+    ]
+    assert ratios[0] < 0.6 < 0.85 < ratios[1] < 1.15
+
+
+def test_vectors_whose_noise_is_unknown_are_refused():
+    x, options = rows_of(300, 0), VectorOptions(shrinkage=1.0, smoothing=0)
+    with pytest.raises(
+        ValueError, match=r"shrinkage=1.0 does not work with a continuous y; set it to 0"
+    ):
+        SlicedWassersteinFlow(options=options).fit(x[:, :2], x[:, 2:])
+    with pytest.raises(ValueError, match=r"does not work with partial_fit and amplifier=10"):
+        SlicedWassersteinFlow(options=options).partial_fit(x, np.arange(300) % 2)
+    counted = SlicedWassersteinFlow(options=options, random_state=0).partial_fit(x)
+    whole = SlicedWassersteinFlow(options=options, random_state=0).fit(x)
+    assert counted.n_iter_ == pytest.approx(whole.n_iter_, rel=0.5)

@@ -53,6 +53,7 @@ VECTORS = {
     "taper": _NO_TAPER,
     "n_axis_steps": Setting(0, "Algorithm 1: random directions only"),
     "smoothing": Setting(0.0, "Algorithm 1: the data themselves"),
+    "shrinkage": Setting(0.0, "Algorithm 1: maps as they were fitted"),
 }
 
 PICTURES = {

@@ -224,6 +224,7 @@ def run(
             batches=start.batches,
             run=run,
             n_stages=stages_before_axis_steps(start.flow),
+            shrinkage=start.shrinkage,
         )
         if writer is not None:
             writer.before_last_steps(run, start.particles, history, rule, start.share.first)

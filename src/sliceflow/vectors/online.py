@@ -16,6 +16,7 @@ from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.flow import Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
+from sliceflow.engine.shrinkage import Shrinkage, noise_rates
 from sliceflow.errors import need
 from sliceflow.online.counts import CountedStage, Ledger
 from sliceflow.online.first import Column, FirstVectors
@@ -186,9 +187,19 @@ class VectorsOnline(Online):
             replay(flow, steps, particles, noise)
             run = resume_run(steps, previous, history)
         data = self.mixture(0, labels, codes, particles, flow)
-        transport = transports.Histogram(data.n_bins)
+        transport, shrinkage = transports.Histogram(data.n_bins), None
+        if plan.shrinkage:
+            shrinkage = Shrinkage(plan.shrinkage, noise_rates(particles.x.shape[1], len(codes)))
         model = simulate(
-            flow, particles, data, transport, noise, n_knots=plan.n_knots, listeners=listeners, run=run
+            flow,
+            particles,
+            data,
+            transport,
+            noise,
+            n_knots=plan.n_knots,
+            listeners=listeners,
+            run=run,
+            shrinkage=shrinkage,
         )
         units = Units.linear(self.shift, self.scale)
         fitted = FittedVectors(

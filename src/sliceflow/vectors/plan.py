@@ -75,6 +75,7 @@ class VectorPlan:
     validation_fraction, n_iter_no_change, tol : settings of early stopping
     smoothing, n_neighbors : h and k of the options of these names
     smoothing_from : why "auto" is this h; empty if the user set it
+    shrinkage : κ of the maps; 0 is off
     n_ranks : number of processes
     device : device of the fit
     nbytes : memory of the fit on each device, without the input data
@@ -120,6 +121,7 @@ class VectorPlan:
     smoothing: float
     smoothing_from: str
     n_neighbors: int
+    shrinkage: float
     n_ranks: int
     device: str
     nbytes: int
@@ -189,6 +191,7 @@ class VectorPlan:
                 ("step size", f"{self.step_size:g}{taper}"),
                 ("entropy", "" if self.entropy == 0 else f"{self.entropy:g}"),
                 ("smoothing", "" if smooth == "0" else smooth),
+                ("shrinkage", f"κ = {self.shrinkage:.2g}" if self.shrinkage else ""),
                 ("stops early", stops),
                 ("model", f"at most {self.n_knots} knots per map"),
                 ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
@@ -261,6 +264,7 @@ def make_plan(
         smoothing=smoothing.h,
         smoothing_from=smoothing.why,
         n_neighbors=int(options.n_neighbors),
+        shrinkage=_shrinkage(options, kind, amplifier, counted),
         n_ranks=n_ranks,
         device=str(device),
         nbytes=0,
@@ -282,6 +286,15 @@ def make_plan(
         advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
     need_memory(plan.nbytes, device, what, advice)
     return plan
+
+
+def _shrinkage(options: VectorOptions, kind: str, amplifier: float, counted: bool) -> float:
+    """κ; a ParameterError if the noise of the maps is unknown."""
+    kappa, shared = float(options.shrinkage), 0 < amplifier < math.inf
+    if kappa and shared and (kind == "columns" or counted):
+        what = "a continuous y" if kind == "columns" else f"partial_fit and amplifier={amplifier:g}"
+        raise errors.ParameterError("shrinkage", kappa, f"does not work with {what}", "set it to 0")
+    return kappa
 
 
 def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:

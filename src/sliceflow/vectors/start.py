@@ -13,6 +13,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
+from sliceflow.engine.shrinkage import Shrinkage, noise_rates
 from sliceflow.engine.transports import Transport
 from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
@@ -94,6 +95,7 @@ class Start:
     flow : the flow that replays the model
     shared : the same flow, with transports that combine the clouds of all ranks
     transport : for stages without their own transport
+    shrinkage : of the maps; None if it is off
     batches : the columns that each step uses; None lets `simulate` choose
     share : this rank's part of all moved particles
     kept : this rank's part of the kept particles
@@ -107,6 +109,7 @@ class Start:
     flow: Flow
     shared: Flow
     transport: Transport
+    shrinkage: Shrinkage | None
     batches: MiniBatches | None
     share: Place
     kept: Place
@@ -161,7 +164,17 @@ def begin(
         shared, transport = _with_shared_transports(
             flow, transport, ranks, plan.n_moved + place.total - left_out
         )
-    return Start(plan, particles, data, noise, flow, shared, transport, batches, share, kept, assigned)
+    shrinkage = None
+    if plan.shrinkage:
+        codes = (assigned.codes, rows.codes) if flow.conditional else (None, None)
+        most = plan.transport.most if ranks is None else None
+        rates = noise_rates(
+            plan.n_moved, place.total, *codes, most=most, distinct=plan.n_rows / place.total
+        )
+        shrinkage = Shrinkage(plan.shrinkage, rates)
+    return Start(
+        plan, particles, data, noise, flow, shared, transport, shrinkage, batches, share, kept, assigned
+    )
 
 
 def rank_batches(
