@@ -4,7 +4,7 @@ import numpy as np
 import ot
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.engine.classes import Runs
@@ -355,3 +355,25 @@ def test_maps_have_the_type_of_the_particles(dtype):
 def test_by_default_counting_looks_at_so_many_and_sorting_at_all():
     assert Histogram().most == Auto().most == 131_072  # as the docs say
     assert Sorted().most is None
+
+
+@given(
+    values=st.lists(st.sampled_from([-3.0, 0.0, 0.0, 1.0, 2.5]), min_size=60, max_size=200),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_thinned_maps_keep_jumps_between_atoms(values, seed):
+    """Fresh particles end on the atoms, except between the two particles beside a jump."""
+    rng = np.random.default_rng(seed)
+    z_p, z_q = torch.from_numpy(rng.normal(size=(1, 5000))), torch.tensor([values], dtype=torch.float64)
+    table = Sorted().fit(z_p, z_q).table
+    thin = table.thin(32, tails=True)
+    assert bool((thin.knots.diff(dim=1) >= 0).all())
+    assert bool((thin.values.diff(dim=1) >= 0).all())
+    fresh = torch.from_numpy(rng.normal(size=(1, 20_000)))
+    found = (fresh + thin.displace(fresh)).numpy()
+    off = np.abs(found[..., None] - np.unique(values)).min(-1) > 1e-9
+    assert off.mean() < 0.005
+    for value in set(values):
+        share = (np.abs(found - value) < 1e-9).mean()
+        assert share == pytest.approx(values.count(value) / len(values), abs=0.03)

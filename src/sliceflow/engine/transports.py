@@ -34,6 +34,7 @@ __all__ = [
 RunPair = tuple[Runs, Runs] | None
 
 _AT_ONCE = 1 << 30  # values sorted at a time
+JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
 
 
@@ -106,8 +107,10 @@ class KnotTable:
         share, and push fresh particles away from the data.
 
         With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends,
-        to resolve heavy tails. The map is also flat for some distance beyond the ends, so that nothing
-        leaves the range of the data.
+        to resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two particles
+        beside the jump are cells of their own: hardly any fresh particle ends up between the atoms.
+        The map is also flat for some distance beyond the ends, so that nothing leaves the range of the
+        data.
         """
         if tails:
             return self._thin(n_knots, tails)._flat_beyond()
@@ -130,6 +133,10 @@ class KnotTable:
             edge = edge.new_tensor(
                 sorted({*edge.tolist(), *tail_sizes, *(size - k for k in tail_sizes)})
             )
+            jumps = self._jumps()
+            if jumps is not None:
+                beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
+                return self._over(torch.cat((edge.expand(len(beside), -1), beside), 1).sort(1).values)
         first, count = edge[:-1, None], edge.diff()[:, None]
         member = torch.arange(int(count.max()), device=edge.device)
         index, valid = (first + member).clamp(max=size - 1), member < count
@@ -137,6 +144,35 @@ class KnotTable:
         def mean(t: Tensor) -> Tensor:
             cells = torch.where(valid, t[:, index], 0.0)
             return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
+
+        return KnotTable(mean(self.knots), mean(self.values))
+
+    def _jumps(self) -> Tensor | None:
+        """Where values begin that differ from those before, beside equal ones; the widest of each row.
+
+        (h, J), with K where a row has fewer; None if no row has any.
+        """
+        gap = self.values.diff(dim=1)
+        same = torch.nn.functional.pad(gap == 0, (1, 1))
+        gap = torch.where(same[:, :-2] | same[:, 2:], gap, 0.0)
+        n_jumps = min(JUMPS, int((gap > 0).sum(1).amax()) if gap.numel() else 0)
+        if n_jumps == 0:
+            return None
+        widest = gap.topk(n_jumps, dim=1)
+        return torch.where(widest.values > 0, widest.indices + 1, self.values.shape[1])
+
+    def _over(self, edges: Tensor) -> KnotTable:
+        """Averages over the cells between ascending edges (h, E + 1); an empty cell is a particle."""
+        first, end = edges[:, :-1], edges[:, 1:]
+        last = self.knots.shape[1] - 1
+
+        def mean(t: Tensor) -> Tensor:
+            upto = torch.nn.functional.pad(t.double().cumsum(1), (1, 0))
+            sums = upto.gather(1, end) - upto.gather(1, first)
+            low, high = t.gather(1, first.clamp(max=last)), t.gather(1, (end - 1).clamp(min=0))
+            whole = (end == first) | (low == high)  # exact, where sums are rounded
+            mean = torch.where(whole, low, sums / (end - first).clamp(min=1))
+            return mean.to(t.dtype).cummax(1).values
 
         return KnotTable(mean(self.knots), mean(self.values))
 

@@ -18,7 +18,7 @@ from sliceflow.engine.conditions import Condition, Labels, default_particles
 from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.planning import as_table, in_bytes
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Auto, Histogram, Transport
+from sliceflow.engine.transports import JUMPS, Auto, Histogram, Transport
 from sliceflow.errors import is_bool, is_int, is_real
 from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.smoothing import Strength
@@ -330,7 +330,7 @@ def _fit_bytes(plan: VectorPlan, n: int, m: int, itemsize: int) -> int:
 def _model_bytes(plan: VectorPlan, m: int, itemsize: int) -> int:
     """The model of a fit that moves m particles here."""
     n_bins = plan.transport.n_bins if isinstance(plan.transport, Histogram) else 0
-    axis = min(plan.n_axis_knots, m) * plan.n_columns * plan.n_axis_steps
+    axis = min(plan.n_axis_knots + 3 * JUMPS, m) * plan.n_columns * plan.n_axis_steps
     maps = min(plan.n_knots, n_bins or m) * plan.n_directions * plan.n_steps
     return 2 * itemsize * (maps + axis)
 
