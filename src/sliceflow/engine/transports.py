@@ -148,13 +148,15 @@ class KnotTable:
         return KnotTable(mean(self.knots), mean(self.values))
 
     def _jumps(self) -> Tensor | None:
-        """Where values begin that differ from those before, beside equal ones; the widest of each row.
+        """Where an atom, at least ½ % of equal values, begins or ends; the widest jumps of each row.
 
         (h, J), with K where a row has fewer; None if no row has any.
         """
-        gap = self.values.diff(dim=1)
-        same = torch.nn.functional.pad(gap == 0, (1, 1))
-        gap = torch.where(same[:, :-2] | same[:, 2:], gap, 0.0)
+        gap, size = self.values.diff(dim=1), max(2, self.values.shape[1] // 200)
+        atom = self.values[:, size - 1 :] == self.values[:, : 1 - size]  # from here on
+        atom = torch.nn.functional.pad(atom, (size, size))
+        before, after = (atom[:, i + 1 : i + 1 + gap.shape[1]] for i in (0, size))
+        gap = torch.where(before | after, gap, 0.0)
         n_jumps = min(JUMPS, int((gap > 0).sum(1).amax()) if gap.numel() else 0)
         if n_jumps == 0:
             return None
