@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.batches import divide
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram, Sorted
@@ -105,7 +105,13 @@ def test_a_flow_of_batches_ends_near_the_data(transport):
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1], 2000)
     rows = rng.normal(size=(4000, 3)) * [1, 0.5, 2] + 6 * labels[:, None]
-    flow = SlicedWassersteinFlow(n_particles=3000, n_steps=30, transport=transport, random_state=0)
+    flow = SlicedWassersteinFlow(
+        n_particles=3000,
+        n_steps=30,
+        transport=transport,
+        random_state=0,
+        options=VectorOptions(smoothing=0),
+    )
     flow.fit(rows, labels)
     for label in (0, 1):
         ours = flow.particles_[flow.particle_conditions_ == label]

@@ -34,6 +34,7 @@ _TRIED = 4_000  # draws whose distances choose h; with many columns, where these
 _TRIED_IN_MANY_COLUMNS = 1_000
 _HALVINGS, _LARGEST = 7, 2.0  # of the range of h
 _NUMBERS = 1 << 22  # numbers in memory at a time
+_MOST_COLUMNS = 256  # whose covariance draws keep
 _KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
 _MOST = 50_000  # and most: more are hardly copied, and the search would take longer than the flow.
@@ -125,27 +126,29 @@ def resolved(
 def scaled(x: Tensor, noise: Tensor, h: float) -> Tensor:
     """The draws x + h·noise, (n, times, d), moved linearly to the mean and the covariance of x.
 
-    With C the covariance of x and E that of the draws, the map is that which moves
-    them least, E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ².
+    With C the covariance of x and E that of the draws, the map is that which moves them least,
+    E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ². With very many columns only their variances are moved.
     """
     draws = (x[:, None] + h * noise).flatten(0, 1)
-    (c, centre), (e, mean) = _moments(x), _moments(draws)
-    root, inverse = _power(e, 0.5), _power(e, -0.5)
-    out = centre + (draws - mean) @ (inverse @ _power(root @ c @ root, 0.5) @ inverse)
+    centred, made = x - x.mean(0), draws - draws.mean(0)
+    if x.shape[1] > _MOST_COLUMNS:
+        was, now = centred.square().mean(0), made.square().mean(0)
+        out = made * (was / now.clamp(min=1e-300)).sqrt()
+    else:
+        out = made @ _least_map(made.T @ made / len(made), centred.T @ centred / len(x))
     # A column of one value stays as it is, to the last bit.
-    return torch.where((x != x[0]).any(0), out, draws).view(noise.shape)
+    return torch.where((x != x[0]).any(0), x.mean(0) + out, draws).view(noise.shape)
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    mean = x.mean(0)
-    return (x - mean).T @ (x - mean) / len(x), mean
-
-
-def _power(c: Tensor, exponent: float) -> Tensor:
-    """A power of a covariance; in directions without spread the identity."""
-    w, v = torch.linalg.eigh(c)
-    power: Tensor = (v * torch.where(w > 1e-10 * w.max(), w, 1.0) ** exponent) @ v.T
-    return power
+def _least_map(e: Tensor, c: Tensor) -> Tensor:
+    """E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ²; the identity in directions in which E has no spread."""
+    w, v = torch.linalg.eigh(e)
+    inside = w > 1e-10 * w.max()
+    v, root = v[:, inside], w[inside].sqrt()
+    squares, turned = torch.linalg.eigh((v * root).T @ c @ (v * root))
+    half = (v / root) @ turned
+    out: Tensor = (half * squares.clamp(min=0).sqrt()) @ half.T - v @ v.T
+    return out + torch.eye(len(e), dtype=e.dtype)
 
 
 def chosen(groups: Sequence[Group]) -> float:
@@ -206,7 +209,8 @@ def draws(
         own, at = group.x[:, None], group.numbers
         made = scaled(group.x, group.noise(torch.arange(len(own)), times, seed.child(i)), h)
         flow[at] = made.to(x.dtype)
-        stays = kept[at] | (made < own.amin(0)) | (made > own.amax(0))
+        low, high = own.amin(0), own.amax(0)  # the ends of the range stay, too
+        stays = kept[at] | (made < low) | (made > high) | (own == low) | (own == high)
         made = torch.where(stays, own, made)
         even = exact | _differs(group.x, made.flatten(0, 1))
         last[at] = torch.where(even, spread(group.x, kept[at, 0], times), made).to(x.dtype)
