@@ -58,8 +58,8 @@ NEAREST = 2000  # samples and test pictures whose neighbours are looked for
 VARIANTS = (
     "none", "step:.5", "step:.25", "tapered", "own:.25", "own:.4", "own:.7", "own:1", "own:1.5",
     "own:2", "own:1+tapered", "own:1+step:.5", "own:1.5,.2", "hard:.5", "hard:1.2", "squared:.7",
-    "squared:1.5", "pooled:2.5,.1", "pooled:2.5,.25", "pooled:1,.1", "pooled:1,.25+own:.2", "modes:4,.2",
-    "modes:4", "shared:4,.2", "auto",
+    "squared:1.5", "pooled:2.5,.1", "pooled:2.5,.25", "pooled:1,.1", "pooled:1,.25+own:.2",
+    "modes:4,.2", "modes:4", "shared:4,.2", "auto",
 )  # fmt: skip
 TINY = 1e-20
 NEAR = {"NN ratio": metrics.nn_ratio, "copies": metrics.copies, "strays": metrics.strays}
@@ -143,8 +143,8 @@ class Modes(NamedTuple):
     """A displacement as cosine modes of the quantile level u, φ₀ = 1 and φⱼ = √2·cos(πju).
 
     The coefficients aⱼ = ∫ (T(F⁻¹(u)) − F⁻¹(u))·φⱼ(u) du of equal distributions have the variance
-    νⱼ = (1/m + 1/n)·Var Ψⱼ(x), Ψⱼ(x) = ∫ˣ φⱼ(F(s)) ds being their influence function. `rest` is the squared
-    displacement beyond the modes, and `rest_noise` what it is in equal distributions.
+    νⱼ = (1/m + 1/n)·Var Ψⱼ(x), Ψⱼ(x) = ∫ˣ φⱼ(F(s)) ds being their influence function. `rest` is the
+    squared displacement beyond the modes, and `rest_noise` what it is in equal distributions.
     """
 
     coefficients: Tensor  # (J, C·h)
@@ -169,7 +169,7 @@ class Modes(NamedTuple):
             at_edges.append(at)
         found, spread = torch.stack(a), torch.stack(noise)
         whole = (p * at_middle.square()).sum(1)
-        # ∫ u(1 − u)/f(F⁻¹(u))² du, with the density f averaged over nine bins: single ones may be empty.
+        # ∫ u(1 − u)/f(F⁻¹(u))² du, the density f being that of nine bins: single ones may be empty.
         near = torch.nn.functional.avg_pool1d(p[:, None], 9, 1, 4, count_include_pad=False)[:, 0]
         of_bin = torch.where(p > 0, p * u * (1 - u) * (width / near.clamp(min=TINY)).square(), 0.0)
         return cls(
