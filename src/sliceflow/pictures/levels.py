@@ -29,6 +29,7 @@ from sliceflow.pictures.tiles import RandomPatches, Tiles
 
 __all__ = ["PATCH_BASES", "LevelFlow", "Painted"]
 
+_SINGLE_PIXELS = 0.02  # κ of stages of single pixels: black must be black
 PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 
 
@@ -180,11 +181,17 @@ class LevelFlow:
                 listeners=[relay],
                 batches=batches.after(before),
                 run=inside,
-                shrinkage=shrinkage,
+                shrinkage=self._shrinkage_of(i, shrinkage),
             )
             inside.after = Run().after  # break the reference cycle, or the cloud is never freed
             run.stage, run.step, run.level = i + 1, 0, None
         return run.model
+
+    def _shrinkage_of(self, i: int, shrinkage: Shrinkage | None) -> Shrinkage | None:
+        """The shrinkage of stage i: hardly any for single pixels, which end on their own values."""
+        if shrinkage is None or self.stages[i].patch > 1 or not self.engine(i)[1].is_full_resolution:
+            return shrinkage
+        return replace(shrinkage, strength=min(shrinkage.strength, _SINGLE_PIXELS))
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
         """Move fresh particles with a model."""
