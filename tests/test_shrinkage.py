@@ -1,6 +1,7 @@
 """Maps are shrunk within their noise: no signal, no movement; and what is significant stays."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -240,3 +241,17 @@ def test_vectors_whose_noise_is_unknown_are_refused():
     counted = SlicedWassersteinFlow(options=options, random_state=0).partial_fit(x)
     whole = SlicedWassersteinFlow(options=options, random_state=0).fit(x)
     assert counted.n_iter_ == pytest.approx(whole.n_iter_, rel=0.5)
+
+
+def test_pictures_that_are_copied_are_warned_of():
+    few = IMAGES[LABELS == 3][:60]
+    settings = dict(
+        n_pixel_values=17, n_particles=3000, quality=30, transport="histogram", random_state=0
+    )
+    with pytest.warns(
+        UserWarning, match=r"the particles copy pictures of X \(copies .*\); more shrinkage"
+    ):
+        ImageFlow(**settings, options=PictureOptions(shrinkage=0)).fit(few)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ImageFlow(**settings).fit(few)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
+from sliceflow.metrics.copied import copied
 from sliceflow.online.growing import Growing
 from sliceflow.pictures import saved, schedules
 from sliceflow.pictures.data import PictureData
@@ -182,6 +184,15 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             result = run(job, history, all_listeners, writer, ranks)
         # Set attributes last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(job.plan, *result, history.as_columns())
+        if ranks is None and self.observed is None:
+            made = torch.as_tensor(result.particles).flatten(1)
+            if shown := copied([(job.data.raw.T, made.T)], job.plan.device):
+                warnings.warn(
+                    f"the particles copy pictures of X ({shown}); more shrinkage than "
+                    f"{job.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help",
+                    UserWarning,
+                    stacklevel=2,
+                )
         return self
 
     def plan(self, X: Any, y: Any = None) -> PicturePlan:

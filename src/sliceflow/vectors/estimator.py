@@ -23,6 +23,7 @@ from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.errors import is_int, need
+from sliceflow.metrics.copied import copied
 from sliceflow.online.growing import Growing
 from sliceflow.ranks import Ranks
 from sliceflow.storage.checkpoints import CheckpointWriter, digest, identity, same_on_all
@@ -31,7 +32,6 @@ from sliceflow.storage.limits import Allowance
 from sliceflow.storage.models import Saved, restore_rest
 from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
-from sliceflow.vectors.copied import copied
 from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors

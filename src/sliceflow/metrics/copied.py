@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from sliceflow.metrics import nearest
-from sliceflow.metrics.neighbours import IDEAL_COPIES, ratio_of_medians, share_of_copies
+from sliceflow.metrics.neighbours import IDEAL_COPIES, nearest, ratio_of_medians, share_of_copies
 
 __all__ = ["copied"]
 
@@ -18,7 +17,7 @@ _MANY_COPIES = 5  # times as many as new rows would have
 _LEAST_RATIO = 0.7
 
 
-def copied(pairs: Sequence[tuple[Tensor, Tensor]]) -> str:
+def copied(pairs: Sequence[tuple[Tensor, Tensor]], device: str = "cpu") -> str:
     """What shows that particles copy rows; empty if nothing does, or if rows are too few or many.
 
     Each distance is that to the nearest row, of particles and, leaving themselves out, of rows: as in
@@ -27,6 +26,7 @@ def copied(pairs: Sequence[tuple[Tensor, Tensor]]) -> str:
     Parameters
     ----------
     pairs : rows (n, d) and particles (d, m) of each flow
+    device : that compares them
 
     Examples
     --------
@@ -43,10 +43,10 @@ def copied(pairs: Sequence[tuple[Tensor, Tensor]]) -> str:
     made, real = [], []
     for rows, particles in pairs:
         if len(rows) > 1:
-            x, each = rows.numpy(), -(-_LOOKED_AT // len(pairs))
+            x, each = rows.cpu().numpy(), -(-_LOOKED_AT // len(pairs))
             some, new = x[:: -(-len(x) // each)], particles.T.cpu().numpy()
-            real.append(nearest(some, x, 2, device="cpu")[0][:, 1])
-            made.append(nearest(new[:: -(-len(new) // each)], x, device="cpu")[0][:, 0])
+            real.append(nearest(some, x, 2, device=device)[0][:, 1])
+            made.append(nearest(new[:: -(-len(new) // each)], x, device=device)[0][:, 0])
     if not real or np.median(of_rows := np.concatenate(real)) == 0:
         return ""
     of_particles = np.concatenate(made)
