@@ -103,8 +103,8 @@ class Maps(NamedTuple):
 
     @property
     def inverse_ratio(self) -> Tensor:
-        """1/ρ, and ∞ of a map that moves nothing."""
-        return torch.where(self.cost > 0, self.noise / self.cost.double(), math.inf)
+        """1/ρ; of a map that moves nothing, a huge number."""
+        return torch.where(self.cost > 0, self.noise / self.cost.double(), 1 / TINY)
 
     def wiener(self, ratio: Tensor, kappa: float, floor: float, weight: Tensor | None = None) -> Tensor:
         """max(floor, 1 − κ/ρ̄), ρ̄ being the mean of a ratio over classes and positions, per row."""
