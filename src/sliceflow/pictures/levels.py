@@ -27,9 +27,9 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "LevelFlow", "Painted"]
+__all__ = ["PATCH_BASES", "SINGLE_PIXELS", "LevelFlow", "Painted"]
 
-_SINGLE_PIXELS = 0.02  # κ of stages of single pixels: black must be black
+SINGLE_PIXELS = 0.02  # κ of stages of single pixels: black must be black
 PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 
 
@@ -191,7 +191,7 @@ class LevelFlow:
         """The shrinkage of stage i: hardly any for single pixels, which end on their own values."""
         if shrinkage is None or self.stages[i].patch > 1 or not self.engine(i)[1].is_full_resolution:
             return shrinkage
-        return replace(shrinkage, strength=min(shrinkage.strength, _SINGLE_PIXELS))
+        return replace(shrinkage, strength=min(shrinkage.strength, SINGLE_PIXELS))
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
         """Move fresh particles with a model."""
