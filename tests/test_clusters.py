@@ -148,7 +148,7 @@ def test_there_are_as_many_as_pictures_allow():
     choices = {
         ("auto", "draft", 10_000, 60_000, digit): 25,
         ("auto", "standard", 10_000, 60_000, digit): 14,
-        ("auto", "best", 10_000, 60_000, digit): 7,
+        ("auto", "best", 10_000, 60_000, digit): 6,
         ("auto", "draft", 10_000, 100_000, photograph): 10,
         ("auto", "best", 10_000, 100_000, photograph): 10,
         ("auto", "best", 10_000, 10_000, photograph): 4,

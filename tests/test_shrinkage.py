@@ -98,7 +98,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     """Two samples of the same classes, far apart: the noise is that of the classes, added up."""
     codes = torch.arange(4000) % 10
     z_p, z_q = (normal(60, 4000, seed=s) + 100 * codes for s in (0, 1))
-    within = variance_within(z_q, codes)
+    within = variance_within(z_q, codes, 10)
     assert torch.allclose(within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1)
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
@@ -169,7 +169,7 @@ def test_models_of_shrunk_maps_are_saved(tmp_path):
 def test_where_it_cannot_be_it_is_refused():
     options = PictureOptions(shrinkage=1.0)
     with pytest.raises(
-        ValueError, match=r"shrinkage=1.0 does not work with partial_fit and amplifier=10"
+        ValueError, match=r"shrinkage=1.0 does not work with partial_fit if amplifier=10"
     ):
         ImageFlow(**QUICK, options=options, amplifier=10).partial_fit(IMAGES, LABELS)
     with pytest.raises(
@@ -180,7 +180,7 @@ def test_where_it_cannot_be_it_is_refused():
 
 
 def test_the_default_depends_on_steps_and_pictures():
-    few, many = (choose_shrinkage("auto", 0.0, n, 50, counted=False) for n in (100, 60_000))
+    few, many = (choose_shrinkage("auto", 0.0, n, 50) for n in (100, 60_000))
     assert 0.05 < many < 0.1 < few <= 2
     assert choose_shrinkage("auto", 10.0, 500, 50, counted=True) == 0
     plan = ImageFlow(**QUICK, transport="histogram").plan(IMAGES, LABELS)
@@ -236,7 +236,7 @@ def test_vectors_whose_noise_is_unknown_are_refused():
         ValueError, match=r"shrinkage=1.0 does not work with a continuous y; set it to 0"
     ):
         SlicedWassersteinFlow(options=options).fit(x[:, :2], x[:, 2:])
-    with pytest.raises(ValueError, match=r"does not work with partial_fit and amplifier=10"):
+    with pytest.raises(ValueError, match=r"does not work with partial_fit if amplifier=10"):
         SlicedWassersteinFlow(options=options).partial_fit(x, np.arange(300) % 2)
     counted = SlicedWassersteinFlow(options=options, random_state=0).partial_fit(x)
     whole = SlicedWassersteinFlow(options=options, random_state=0).fit(x)

@@ -294,7 +294,7 @@ def simulate(
             if shrinkage is not None and not isinstance(stage.frame, Axis):
                 variance = None
                 if flow.conditional and not flow.apart:
-                    variance = _variance_within(z_q, target, columns_q)
+                    variance = _variance_within(flow, z_q, target, columns_q, solver)
                 fit, factor = shrinkage.shrunk(fit, variance)
                 moving = (factor > 0).to(factor.dtype).mean()
             del z_q
@@ -331,16 +331,21 @@ def simulate(
 
 
 def _variance_within(
-    z_q: Tensor | None, target: Cloud | Counted, columns: slice | Tensor | None
+    flow: Flow,
+    z_q: Tensor | None,
+    target: Cloud | Counted,
+    columns: slice | Tensor | None,
+    transport: Transport,
 ) -> Tensor:
-    """The variances of projected data within their classes, added up."""
+    """The variances of projected data within their classes, added up; of the data of all ranks."""
     y = target.y if isinstance(target, Cloud) else None
     if z_q is None or y is None or y.dim() != 1:
         raise ValueError(
             "shrinkage needs the variance within each class, which counted data and continuous "
             "conditions do not have; set shrinkage=0"
         )
-    return variance_within(z_q, y if columns is None else y[columns])
+    total = getattr(transport, "total", lambda sums: sums)
+    return variance_within(z_q, y if columns is None else y[columns], flow.n_conditions, total)
 
 
 def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:

@@ -5,6 +5,7 @@ This is not in the paper.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,6 +17,8 @@ from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.transports import Fit, GridTable, KnotTable
 
 __all__ = ["Shrinkage", "noise_rates", "variance_within"]
+
+_NUMBERS = 1 << 22  # values in float64 at a time
 
 
 @dataclass(frozen=True)
@@ -127,16 +130,27 @@ def noise_rates(
     )
 
 
-def variance_within(z: Tensor, codes: Tensor) -> Tensor:
+def variance_within(
+    z: Tensor, codes: Tensor, n_classes: int, total: Callable[[Tensor], Tensor] = lambda sums: sums
+) -> Tensor:
     """The sum over the classes of the variance of z (h, n) within the class, (h,).
+
+    `total` adds up sums over ranks. The result is rounded to 20 bits: sums of ranks have another order
+    than those of one process, and must give the same maps.
 
     Examples
     --------
     >>> z = torch.tensor([[0.0, 2.0, 100.0, 102.0]])
-    >>> variance_within(z, torch.tensor([0, 0, 1, 1]))
+    >>> variance_within(z, torch.tensor([0, 0, 1, 1]), 2)
     tensor([2.], dtype=torch.float64)
     """
-    member = torch.nn.functional.one_hot(codes.long()).to(z.dtype)  # (n, C)
-    size = member.sum(0).clamp(min=1)
-    apart = z - (z @ member / size)[:, codes.long()]
-    return (apart.square() @ member / size).sum(1, dtype=torch.float64)
+    member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
+    sums = [torch.cat((member.sum(0)[None], member.new_zeros(1, n_classes)))]
+    for part in torch.split(z, max(1, _NUMBERS // max(1, z.shape[1]))):
+        x = part.double()
+        sums += [torch.stack((x @ member, x.square() @ member), 1).flatten(0, 1)]
+    all_sums = total(torch.cat(sums)).view(-1, 2, n_classes)
+    size, (first, second) = all_sums[0, 0].clamp(min=1), all_sums[1:].unbind(1)
+    variance = (second / size - (first / size).square()).clamp(min=0).sum(1)
+    mantissa, exponent = torch.frexp(variance)
+    return torch.ldexp((mantissa * 2**20).round() / 2**20, exponent)

@@ -11,6 +11,7 @@ from sliceflow.metrics.neighbours import IDEAL_COPIES, nearest, ratio_of_medians
 
 __all__ = ["copied"]
 
+_FEWEST = 100  # particles: fewer do not tell
 _LOOKED_AT = 1_000  # particles, and rows that they are compared with
 _MOST_ROWS = 20_000  # more are hardly copied, and the search would take long
 _MANY_COPIES = 5  # times as many as new rows would have
@@ -18,7 +19,7 @@ _LEAST_RATIO = 0.7
 
 
 def copied(pairs: Sequence[tuple[Tensor, Tensor]], device: str = "cpu") -> str:
-    """What shows that particles copy rows; empty if nothing does, or if rows are too few or many.
+    """What shows that particles copy rows; empty if nothing does, or if there are too few or many.
 
     Each distance is that to the nearest row, of particles and, leaving themselves out, of rows: as in
     `metrics.copies` and `metrics.nn_ratio`.
@@ -37,8 +38,8 @@ def copied(pairs: Sequence[tuple[Tensor, Tensor]], device: str = "cpu") -> str:
     >>> copied([(rows, rows.T)])
     'copies 1.00, NN ratio 0.00'
     """
-    n = sum(len(rows) for rows, _ in pairs)
-    if not 2 * _MANY_COPIES <= n <= _MOST_ROWS:
+    n, m = (sum(len(of) for of in side) for side in zip(*((r, p.T) for r, p in pairs), strict=True))
+    if not 2 * _MANY_COPIES <= n <= _MOST_ROWS or m < _FEWEST:
         return ""
     made, real = [], []
     for rows, particles in pairs:

@@ -302,9 +302,11 @@ def make_plan(
 
 
 def choose_shrinkage(
-    shrinkage: str | float, amplifier: float, n_per_map: float, n_steps: int, counted: bool
+    shrinkage: str | float, amplifier: float, n_per_map: float, n_steps: int, counted: bool = False
 ) -> float:
     """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage.
+
+    The variance within classes that share maps is unknown if pictures are `counted`: then κ is 0.
 
     "auto" is 2.5·√(steps/pictures), at most 2. Every step adds noise, and few pictures have more of
     it. On CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike; digits would be copied
@@ -312,18 +314,20 @@ def choose_shrinkage(
 
     Examples
     --------
-    >>> choose_shrinkage("auto", math.inf, 5_000, 200, counted=False)
+    >>> choose_shrinkage("auto", math.inf, 5_000, 200)
     0.5
-    >>> round(choose_shrinkage("auto", math.inf, 130, 50, counted=False), 2)
+    >>> round(choose_shrinkage("auto", math.inf, 130, 50), 2)
     1.55
     """
-    shared = 0 < amplifier < math.inf and counted
+    unknown = 0 < amplifier < math.inf and counted
     if shrinkage != "auto":
-        if shared and float(shrinkage) > 0:
-            why = f"does not work with partial_fit and amplifier={amplifier:g}, which shares maps"
+        if unknown and float(shrinkage) > 0:
+            why = f"does not work with partial_fit if amplifier={amplifier:g}"
             raise ParameterError("shrinkage", float(shrinkage), why, "set it to 0, or amplifier=inf")
         return float(shrinkage)
-    return 0.0 if shared else min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
+    return (
+        0.0 if unknown else min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
+    )
 
 
 def _most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:

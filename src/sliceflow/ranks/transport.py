@@ -50,6 +50,10 @@ class SharedTransport:
         fit = self.transport.fit(self.ranks.joint(z_p), self.ranks.joint(z_q), weights)
         return fit._replace(dz=None if fit.dz is None else fit.dz[:, place.slice])
 
+    def total(self, sums: Tensor) -> Tensor:
+        """Sums over the columns of all ranks."""
+        return self.ranks.sum(sums)
+
     def _by_counts(
         self, histogram: Histogram, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair
     ) -> Fit:

@@ -54,8 +54,9 @@ def unpack_history(header: Fields) -> dict[str, list[Any]]:
     """The history: stage, step, distance, share of moving maps and seconds of every step."""
     row = header.inner("history")
     names = ("stage", "step", "distance", "moving", "seconds")
-    before = {"moving": [1.0] * len(row.rows("step"))}  # formats up to 6 have no shrinkage
-    columns = {name: row.rows(name) if name in row.value else before[name] for name in names}
+    if "moving" not in row.value:  # formats up to 6 have no shrinkage
+        row = Fields({**row.value, "moving": [1.0] * len(row.rows("step"))}, "history")
+    columns = {name: row.rows(name) for name in names}
     kinds: dict[str, type | tuple[type, ...]] = {"stage": str, "step": int}
     for name, column in columns.items():
         kind = kinds.get(name, (int, float, type(None)))

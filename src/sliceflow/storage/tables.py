@@ -176,10 +176,15 @@ def _unpack_compact(
     tensors: dict[str, Tensor],
     device: torch.device,
 ) -> list[Table]:
-    group.whole("packing", PACKING, PACKING)
+    packing = group.whole("packing", PACKING - 1, PACKING)
     if group.text("type") not in ("float32", "float64"):
         raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
-    knots, moving = group.whole("knots", 0), _moving(name, sizes, tensors)
+    knots, moving = (
+        group.whole("knots", 0),
+        torch.split(torch.ones(sum(sizes), dtype=torch.bool), sizes),
+    )
+    if packing == PACKING:
+        moving = _moving(name, sizes, tensors)
     n_moving = [int(rows.sum()) for rows in moving]
     if knots % sum(sizes):
         raise ValueError(f"{sum(sizes)} compact maps have {knots} knots")
@@ -198,11 +203,9 @@ def _unpack_compact(
     ]
 
 
-def _moving(name: str, sizes: list[int], tensors: dict[str, Tensor]) -> Sequence[Tensor]:
-    """Which maps of each table move anything; all of them in formats up to 6."""
+def _moving(name: str, sizes: list[int], tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Which maps of each table move anything."""
     total = sum(sizes)
-    if f"{name}.moving" not in tensors:
-        return torch.split(torch.ones(total, dtype=torch.bool), sizes)
     packed = check_tensor(tensors, f"{name}.moving", torch.uint8, (-(-total // 8),))
     bits = torch.from_numpy(np.unpackbits(packed.numpy(), count=total).astype(bool))
     return torch.split(bits, sizes)

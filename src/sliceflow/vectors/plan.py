@@ -292,7 +292,9 @@ def _shrinkage(options: VectorOptions, kind: str, amplifier: float, counted: boo
     """κ; a ParameterError if the noise of the maps is unknown."""
     kappa, shared = float(options.shrinkage), 0 < amplifier < math.inf
     if kappa and shared and (kind == "columns" or counted):
-        what = "a continuous y" if kind == "columns" else f"partial_fit and amplifier={amplifier:g}"
+        what = "a continuous y"
+        if kind == "labels":
+            what = f"partial_fit if amplifier={amplifier:g}"
         raise errors.ParameterError("shrinkage", kappa, f"does not work with {what}", "set it to 0")
     return kappa
 
