@@ -95,9 +95,9 @@ class PicturePlan:
     >>> flow = ImageFlow(n_pixel_values=17, quality="draft", device="cpu")
     >>> plan = flow.plan(digits.images.astype("uint8"), digits.target)
     >>> plan.method, plan.patch_basis, len(plan.stages)
-    ('CSWF ξ=10', 'cosines', 12)
+    ('per class', 'cosines', 12)
     >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    method       CSWF ξ=10
+    method       per class
     data         1797 pictures of 8×8, 17 values a pixel
     condition    10 classes
     ...
