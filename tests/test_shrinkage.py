@@ -255,3 +255,16 @@ def test_pictures_that_are_copied_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ImageFlow(**settings).fit(few)
+
+
+def test_black_pixels_are_black():
+    """Of 256 values, two to a bin would be mixed: half of the black pixels would be 1."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((800, 6, 6)) < 0.7, 0, rng.integers(1, 256, (800, 6, 6))).astype(np.uint8)
+    flow = ImageFlow(
+        "1[1] 3[3] 6[3,2,1]", 3000, 12, transport="histogram", random_state=0, device="cpu"
+    )
+    flow.fit(x)
+    for found, slack in ((flow.particles_, 0.02), (flow.sample(2000, random_state=1), 0.05)):
+        assert (found == 0).mean() == pytest.approx((x == 0).mean(), abs=slack)
+        assert ((found > 0) & (found < 3)).mean() < 0.01 + slack

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,9 +28,10 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "SINGLE_PIXELS", "LevelFlow", "Painted"]
+__all__ = ["MOST_BINS", "PATCH_BASES", "SINGLE_PIXELS", "LevelFlow", "Painted"]
 
-SINGLE_PIXELS = 0.02  # κ of stages of single pixels: black must be black
+MOST_BINS = 512  # of single pixels
+SINGLE_PIXELS = 0.002  # κ of stages of single pixels: black must be black
 PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 
 
@@ -171,32 +173,52 @@ class LevelFlow:
                 run.after()
 
             inside.after = after
+            single = self._single_pixels(i)
+            finer = self._finer(transport) if single else transport
             simulate(
                 flow,
                 cloud,
                 target,
-                transport,
+                finer,
                 noise,
-                n_knots=n_knots,
+                n_knots=n_knots if finer == transport else 4 * n_knots,
                 listeners=[relay],
                 batches=batches.after(before),
                 run=inside,
-                shrinkage=self._shrinkage_of(i, shrinkage),
+                shrinkage=_hardly(shrinkage) if single else shrinkage,
             )
             inside.after = Run().after  # break the reference cycle, or the cloud is never freed
             run.stage, run.step, run.level = i + 1, 0, None
         return run.model
 
-    def _shrinkage_of(self, i: int, shrinkage: Shrinkage | None) -> Shrinkage | None:
-        """The shrinkage of stage i: hardly any for single pixels, which end on their own values."""
-        if shrinkage is None or self.stages[i].patch > 1 or not self.engine(i)[1].is_full_resolution:
-            return shrinkage
-        return replace(shrinkage, strength=min(shrinkage.strength, SINGLE_PIXELS))
+    def _single_pixels(self, i: int) -> bool:
+        """Whether stage i looks at single pixels, which must end on their own values."""
+        full = (self.stages[i].h, self.stages[i].w) == self.layout.shape[1:]
+        return self.stages[i].patch == 1 and full and self.patch_basis != "random"
+
+    def _finer(self, transport: transports.Transport) -> transports.Transport:
+        """The transport with two bins for every value of a pixel, so that black is black."""
+        if hasattr(transport, "transport"):  # of several ranks
+            of_ranks: Any = transport
+            return cast(
+                transports.Transport, replace(of_ranks, transport=self._finer(of_ranks.transport))
+            )
+        if not isinstance(transport, transports.Histogram) or self.layout.n_pixel_values is None:
+            return transport
+        n_bins = 1 << self.layout.n_pixel_values.bit_length()
+        return replace(transport, n_bins=max(transport.n_bins, min(n_bins, MOST_BINS)))
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
         """Move fresh particles with a model."""
         for i, flow, _, cloud in self._levels(particles):
             replay(flow, model[i], cloud, noise)
+
+
+def _hardly(shrinkage: Shrinkage | None) -> Shrinkage | None:
+    """The shrinkage of single pixels."""
+    if shrinkage is None:
+        return None
+    return replace(shrinkage, strength=min(shrinkage.strength, SINGLE_PIXELS))
 
 
 def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Redrawn | Counted:

@@ -20,7 +20,7 @@ from sliceflow.engine.transports import Transport
 from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
 from sliceflow.pictures import schedules
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import PATCH_BASES
+from sliceflow.pictures.levels import MOST_BINS, PATCH_BASES
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import Tiles
@@ -249,7 +249,10 @@ def make_plan(
     shared = 0 < amplifier < math.inf
     bytes_per_map = map_bytes(n_knots, getattr(resolved, "n_bins", None), shared) * (apart or 1)
     n_here, m_here = local_counts or (n, moved)
-    bins = (apart or 1) * getattr(resolved, "n_bins", 0)
+    bins = getattr(resolved, "n_bins", 0)
+    if bins and layout.n_pixel_values is not None:
+        bins = max(bins, MOST_BINS)  # of single pixels
+    bins *= apart or 1
     n_columns = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
     work = max(directions) * (4 * n_columns + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
