@@ -205,7 +205,7 @@ class LevelFlow:
             )
         if not isinstance(transport, transports.Histogram) or self.layout.n_pixel_values is None:
             return transport
-        n_bins = 1 << self.layout.n_pixel_values.bit_length()
+        n_bins = 1 << int(self.layout.n_pixel_values).bit_length()
         return replace(transport, n_bins=max(transport.n_bins, min(n_bins, MOST_BINS)))
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
