@@ -26,7 +26,6 @@ Writes fixed_point.md, fixed_point.json and, of every case, the particles as .np
 
 import argparse
 import ast
-import json
 import math
 import sys
 import time
@@ -38,8 +37,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from paper.common import Scale, Scorer, number
-from report import facts, signature, table
+from paper.common import Scale, Scorer, number, pixel_rows
+from report import keep, table
 from sklearn.datasets import make_moons
 from torch import Tensor
 
@@ -420,13 +419,13 @@ def cases_of_pictures(name: str, args: argparse.Namespace) -> Iterator[dict[str,
     usual = {"n_pixel_values": train.n_pixel_values, "mirror": mirror}
     settings = usual | settings_of(args, PictureOptions, "quality")
     layout = Layout.of(train.images, train.n_pixel_values)
-    held_out = _values(test.images[:SCORED], train.n_pixel_values)
+    held_out = pixel_rows(test.images[:SCORED], train.n_pixel_values)
     for start in args.start:
         fitted, others = divided(len(train.images), start, args.particles, seed)
         seen, real = _some(train, fitted), _some(train, others)
 
         def scores(images: np.ndarray, seen: Pictures = seen, real: Pictures = real) -> dict[str, Any]:
-            rows = _values(images[:SCORED], train.n_pixel_values)
+            rows = pixel_rows(images[:SCORED], train.n_pixel_values)
             out = {"sliced distance": metrics.sliced_wasserstein(rows, held_out)}
             out |= scorer.score(images, real.labels)
             few, unseen = images[:2000], test.images[:2000]
@@ -450,7 +449,7 @@ def cases_of_pictures(name: str, args: argparse.Namespace) -> Iterator[dict[str,
                 np.save(args.out / f"{name}-{kind}-{levels}-{start}.npy", after[:KEPT])
                 about = {"set": name, "by": kind, "start": start, "levels": levels}
                 yield _row(
-                    about, moved, _values(seen.images, train.n_pixel_values), before, scores(after)
+                    about, moved, pixel_rows(seen.images, train.n_pixel_values), before, scores(after)
                 )
 
 
@@ -458,12 +457,6 @@ def _some(pictures: Pictures, numbers: Tensor) -> Pictures:
     chosen = numbers.numpy()
     labels = None if pictures.labels is None else pictures.labels[chosen]
     return Pictures(pictures.images[chosen], labels, pictures.n_pixel_values, pictures.name)
-
-
-def _values(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
-    """Rows of pixels in [−1, 1]."""
-    rows = images.reshape(len(images), -1).astype(np.float32)
-    return (rows + 0.5) * np.float32(2 / n_pixel_values) - 1
 
 
 def _row(
@@ -528,14 +521,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for row in (cases_of_rows if name in ROWS else cases_of_pictures)(name, args):
             rows.append(row)
             print(tables(rows[-1:]), flush=True)
-    about = facts(resolve_device(args.device))
     command = " ".join(["python benchmarks/fixed_point.py", *arguments])
-    text = f"{tables(rows)}\n\n{signature(about, command)}\n"
-    kept = {"command": command, "machine": about, "rows": rows}
-    (args.out / "fixed_point.md").write_text(text, encoding="utf-8")
-    written = json.dumps(kept, indent=1, ensure_ascii=False, default=float)
-    (args.out / "fixed_point.json").write_text(written + "\n", encoding="utf-8")
-    print(f"\n{text}")
+    shown, device = f"{tables(rows)}\n\n", resolve_device(args.device)
+    keep(args.out / "fixed_point", shown, rows, device, command)
     return rows
 
 

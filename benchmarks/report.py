@@ -1,18 +1,21 @@
 """How the benchmarks say what they measured: tables, numbers with units, straight lines."""
 
 import datetime
+import json
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import sliceflow
 
-__all__ = ["Line", "facts", "seconds_text", "signature", "table"]
+__all__ = ["Line", "facts", "keep", "seconds_text", "signature", "table"]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -72,3 +75,14 @@ def signature(about: dict[str, str], command: str) -> str:
     """The sentences below every set of tables, from `facts`."""
     versions = ", ".join(f"{k} {v}" for k, v in about.items() if k not in ("date", "machine"))
     return f"{about['date']}, one {about['machine']}. {versions}. Command: `{command}`."
+
+
+def keep(path: Path, shown: str, rows: list[Any], device: torch.device, command: str) -> None:
+    """Write tables with their signature to `path`.md and the rows to `path`.json; print the former."""
+    about = facts(device)
+    text = f"{shown}{signature(about, command)}\n"
+    kept = {"command": command, "machine": about, "rows": rows}
+    written = json.dumps(kept, indent=1, ensure_ascii=False, default=float)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    path.with_suffix(".json").write_text(written + "\n", encoding="utf-8")
+    print(f"\n{text}")

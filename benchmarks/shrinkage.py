@@ -25,7 +25,6 @@ by class, with mirror images. Scores are of the batched samples. Writes shrinkag
 """
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -38,8 +37,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from paper.common import Scale, Scorer, number
-from report import facts, signature, table
+from paper.common import Scale, Scorer, number, pixel_rows
+from report import keep, table
 from torch import Tensor
 
 from sliceflow import ImageFlow, PictureOptions, datasets, metrics
@@ -296,12 +295,6 @@ def read(name: str, root: Path | None, few: int | None) -> tuple[Pictures, Pictu
     return parts[0], parts[1]
 
 
-def rows_of(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
-    """Pixels in [−1, 1]."""
-    rows = images.reshape(len(images), -1).astype(np.float32)
-    return (rows + 0.5) * np.float32(2 / n_pixel_values) - 1
-
-
 def cases(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every variant, fitted and scored."""
     train, test = read(name, args.data_root, args.rows)
@@ -314,8 +307,10 @@ def cases(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     def distances(images: np.ndarray, labels: np.ndarray | None) -> dict[str, Any]:
         if mirror:
             return scorer.score(images, labels)
-        real = [rows_of(part.images, levels) for part in (test, train)]
-        fds = [metrics.frechet_distance_pca(rows, *real) for rows in (rows_of(images, levels), real[1])]
+        real = [pixel_rows(part.images, levels) for part in (test, train)]
+        fds = [
+            metrics.frechet_distance_pca(rows, *real) for rows in (pixel_rows(images, levels), real[1])
+        ]
         return dict(zip(("FD-PCA32", "FD floor"), fds, strict=True))
 
     for text, variant in zip(args.variants, variants, strict=True):
@@ -372,15 +367,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         rows.append(row)
         print(*line(row, SCORES), flush=True)
     scores = [key for key in SCORES if any(key in row for row in rows)]
-    about = facts(resolve_device(args.device))
     command = " ".join(["python benchmarks/shrinkage.py", *arguments])
     shown = table(["variant", "seconds", "steps", *scores], [line(row, scores) for row in rows])
-    floor = f"Floor of FD: {rows[0]['FD floor']:.3g}."
-    text = f"{shown}\n\n{floor} {signature(about, command)}\n"
-    kept = json.dumps({"command": command, "machine": about, "rows": rows}, indent=1, default=float)
-    (args.out / "shrinkage.md").write_text(text, encoding="utf-8")
-    (args.out / "shrinkage.json").write_text(kept + "\n", encoding="utf-8")
-    print(f"\n{text}")
+    shown += f"\n\nFloor of FD: {rows[0]['FD floor']:.3g}. "
+    keep(args.out / "shrinkage", shown, rows, resolve_device(args.device), command)
     return rows
 
 

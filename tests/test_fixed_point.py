@@ -38,7 +38,7 @@ def moved_pictures(digits, labels, levels="last", shift=0.0, **settings):
     settings = PICTURES | ({} if labels else {"n_clusters": 1}) | settings
     y = few.labels if labels else None
     moved = move_pictures(settings, few, y, fitted, others, CPU, Seed(0), levels, shift)
-    return displacement(moved, fixed_point._values(few.images, 17)), moved
+    return displacement(moved, fixed_point.pixel_rows(few.images, 17)), moved
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from sliceflow import metrics
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
 
-__all__ = ["Command", "Scorer", "command", "number", "table"]
+__all__ = ["Command", "Scorer", "command", "number", "pixel_rows", "table"]
 
 MOST = 10_000  # samples that are scored
 # Real sets at a scale for CPUs: so many pictures, and so many times fewer steps.
@@ -251,6 +251,12 @@ class Scorer:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: which network, and how good it is."""
         return {**self.network.about, "accuracy": self.network.accuracy, "mirror": mirrored(self.train)}
+
+
+def pixel_rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
+    """Rows of pixels in [−1, 1]."""
+    rows = images.reshape(len(images), -1).astype(np.float32)
+    return (rows + 0.5) * np.float32(2 / n_pixel_values) - 1
 
 
 def number(value: Any, form: Callable[[float], str] = "{:.3g}".format) -> str:

@@ -24,7 +24,6 @@ _WORK = 1e11  # rows times data times columns, for distances between all pairs
 _TO_LEARN = 5000  # rows that the classifier of `accuracy` is trained on, without a GPU
 _HELD_OUT = "held-out rows"
 _TREES = 20  # of the two-sample test
-_COPIES, _NN_RATIO = 5, 0.7  # copying: copies above this many times their floor, or a lower ratio
 
 
 @dataclass(frozen=True)
@@ -207,11 +206,9 @@ def measure(
 
 
 def _copying(measures: list[Measure]) -> str | None:
-    """A sentence on samples that copy training rows, with the numbers that show it.
+    """A sentence on samples that copy training rows, with the numbers that show it."""
+    from sliceflow.metrics.copied import copies_rows
 
-    The floor of copies is 0.01, and higher with fewer than 99 held-out rows: so few know the share so
-    badly that new real rows may have several times 0.01. They have five times the floor once in 150.
-    """
     found = {m.name: m for m in measures}
     if not {"copies", "NN ratio"} <= found.keys():
         return None
@@ -220,7 +217,7 @@ def _copying(measures: list[Measure]) -> str | None:
         for m in (found["copies"], found["NN ratio"])
     )
     copies, ratio = max(shares), min(ratios)
-    if copies <= _COPIES * (found["copies"].floor or 0) and ratio >= _NN_RATIO:
+    if not copies_rows(copies, ratio, found["copies"].floor or 0):
         return None
     return f"the samples copy training rows (copies {number(copies)}, NN ratio {number(ratio)})"
 

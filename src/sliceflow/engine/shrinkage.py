@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +52,11 @@ class Shrinkage:
     strength: float
     rates: tuple[float, ...]
 
+    @classmethod
+    def of(cls, strength: float, *counts: Any, **more: Any) -> Shrinkage | None:
+        """That of maps with the `noise_rates` of these counts; None if the strength is 0."""
+        return cls(strength, noise_rates(*counts, **more)) if strength else None
+
     def shrunk(self, fit: Fit, variance: Tensor | None = None) -> tuple[Fit, Tensor]:
         """The fit with shrunk maps, and the factor of each map.
 
@@ -58,29 +64,22 @@ class Shrinkage:
         """
         table, cost = fit.table, fit.cost
         rate = _on_device(tuple(self.strength * r for r in self.rates), cost.device)
-        if isinstance(table, GridTable) and table.counts is not None and variance is None:
+        if isinstance(table, GridTable) and table.counts is not None:
             values, factor = kernels.for_tensor(table.values).shrink(
-                table.lo, table.hi, table.values, table.counts, cost, rate
+                table.lo, table.hi, table.values, table.counts, cost, rate, variance
             )
             return fit._replace(table=replace(table, values=values)), factor
-        if variance is None and isinstance(table, KnotTable):
-            variance = table.knots.double().var(1, correction=0)
-        if variance is None:
+        if not isinstance(table, KnotTable):
             raise ValueError(
                 f"maps of type {type(table).__name__} do not tell the variance of their particles; "
                 "set shrinkage=0, or use transport='auto'"
             )
+        if variance is None:
+            variance = table.knots.double().var(1, correction=0)
         noise, cost = rate.repeat_interleave(len(cost) // len(rate)) * variance.double(), cost.double()
         factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
-        if isinstance(table, KnotTable):
-            by = factor[:, None].to(table.values.dtype)
-            table = replace(table, values=torch.lerp(table.knots, table.values, by))
-        elif isinstance(table, GridTable):
-            n_bins = table.values.shape[1] - 1
-            at = torch.arange(n_bins + 1, device=cost.device, dtype=torch.float64) / n_bins
-            edges = torch.lerp(table.lo.double()[:, None], table.hi.double()[:, None], at)
-            values = torch.lerp(edges, table.values.double(), factor[:, None])
-            table = replace(table, values=values.to(table.values.dtype))
+        by = factor[:, None].to(table.values.dtype)
+        table = replace(table, values=torch.lerp(table.knots, table.values, by))
         dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
         return Fit(table, fit.cost, dz), factor
 

@@ -423,8 +423,16 @@ def _shrink(lo, hi, values, counts, cost, rate, out, factor):
 
 
 def shrink(
-    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    counts: Tensor,
+    cost: Tensor,
+    rate: Tensor,
+    variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    if variance is not None:
+        return reference.shrink(lo, hi, values, counts, cost, rate, variance)
     out, factor = torch.empty_like(values), torch.empty(len(values), dtype=values.dtype)
     rates = rate.double().repeat_interleave(len(values) // len(rate))
     tensors = (lo.double(), hi.double(), values, counts, cost.double(), rates)

@@ -336,20 +336,24 @@ def compose(
 
 
 def shrink(
-    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    counts: Tensor,
+    cost: Tensor,
+    rate: Tensor,
+    variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Maps of a grid, shrunk within their noise, and their factors (h,): z + f·(T(z) − z).
 
     f = max(0, 1 − r·σ²/c), where c is the `cost` (h,) of a map, σ² the variance of its particles,
     `counts` (h, B), which sit in the middle of their bins, and r its `rate` of noise. `rate` (C,) has
     one number for each of C equal parts of the rows. Maps that move nothing (c = 0) have f = 0.
+    `variance` (h,) replaces σ².
     """
     h, n_bins = counts.shape
-    middle = torch.arange(n_bins, device=lo.device, dtype=torch.float64) - (n_bins - 1) / 2
-    powers = torch.stack((torch.ones_like(middle), middle, middle.square()), 1)
-    total, first, second = (counts.double() @ powers).unbind(1)  # moments, in bins
-    variance = second / total.clamp(min=1) - (first / total.clamp(min=1)).square()
-    variance = variance.clamp(min=0) * ((hi.double() - lo.double()) / n_bins).square()
+    if variance is None:
+        variance = _variance_of_bins(lo, hi, counts)
     noise = rate.double().repeat_interleave(h // len(rate)) * variance
     cost = cost.double()
     factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
@@ -357,6 +361,16 @@ def shrink(
     edges = torch.lerp(lo.double()[:, None], hi.double()[:, None], edge)
     out = torch.lerp(edges, values.double(), factor[:, None]).to(values.dtype)
     return out, factor.to(values.dtype)
+
+
+def _variance_of_bins(lo: Tensor, hi: Tensor, counts: Tensor) -> Tensor:
+    """The variance of each row's values, which sit in the middle of their bins."""
+    n_bins = counts.shape[1]
+    middle = torch.arange(n_bins, device=lo.device, dtype=torch.float64) - (n_bins - 1) / 2
+    powers = torch.stack((torch.ones_like(middle), middle, middle.square()), 1)
+    total, first, second = (counts.double() @ powers).unbind(1)  # moments, in bins
+    variance: Tensor = second / total.clamp(min=1) - (first / total.clamp(min=1)).square()
+    return variance.clamp(min=0) * ((hi.double() - lo.double()) / n_bins).square()
 
 
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whether the particles of a fit copy its rows."""
+"""Whether samples copy training rows: one rule, for fits and for the command line."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from torch import Tensor
 
 from sliceflow.metrics.neighbours import IDEAL_COPIES, nearest, ratio_of_medians, share_of_copies
 
-__all__ = ["copied"]
+__all__ = ["copied", "copies_rows"]
 
 _FEWEST = 100  # particles: fewer do not tell
 _LOOKED_AT = 1_000  # particles, and rows that they are compared with
 _MOST_ROWS = 20_000  # more are hardly copied, and the search would take long
 _MANY_COPIES = 5  # times as many as new rows would have
 _LEAST_RATIO = 0.7
+
+
+def copies_rows(copies: float, ratio: float, floor: float) -> bool:
+    """Whether these `copies` and this NN `ratio` show copying; `floor` is the copies of new real rows.
+
+    The floor is 0.01, and higher with fewer than 99 real rows: so few know the share so badly that new
+    ones may have several times 0.01. They have five times the floor once in 150.
+    """
+    return copies > _MANY_COPIES * floor or ratio < _LEAST_RATIO
 
 
 def copied(pairs: Sequence[tuple[Tensor, Tensor]], device: str = "cpu") -> str:
@@ -52,6 +61,6 @@ def copied(pairs: Sequence[tuple[Tensor, Tensor]], device: str = "cpu") -> str:
         return ""
     of_particles = np.concatenate(made)
     copies, ratio = share_of_copies(of_particles, of_rows), ratio_of_medians(of_particles, of_rows)
-    if copies <= _MANY_COPIES * max(IDEAL_COPIES, 2 / (n + 1)) and ratio >= _LEAST_RATIO:
+    if not copies_rows(copies, ratio, max(IDEAL_COPIES, 2 / (n + 1))):
         return ""
     return f"copies {copies:.2f}, NN ratio {ratio:.2f}"

@@ -28,9 +28,9 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["MOST_BINS", "PATCH_BASES", "SINGLE_PIXELS", "LevelFlow", "Painted"]
+__all__ = ["PATCH_BASES", "SINGLE_PIXELS", "SINGLE_PIXEL_BINS", "LevelFlow", "Painted"]
 
-MOST_BINS = 512  # of single pixels
+SINGLE_PIXEL_BINS = 512  # of single pixels
 SINGLE_PIXELS = 0.002  # κ of stages of single pixels: black must be black
 PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 
@@ -206,7 +206,7 @@ class LevelFlow:
         if not isinstance(transport, transports.Histogram) or self.layout.n_pixel_values is None:
             return transport
         n_bins = 1 << int(self.layout.n_pixel_values).bit_length()
-        return replace(transport, n_bins=max(transport.n_bins, min(n_bins, MOST_BINS)))
+        return replace(transport, n_bins=max(transport.n_bins, min(n_bins, SINGLE_PIXEL_BINS)))
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
         """Move fresh particles with a model."""

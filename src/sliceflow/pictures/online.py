@@ -19,7 +19,7 @@ from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.flow import Cloud, Noise, Run
 from sliceflow.engine.frames import AnyFrame
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage, noise_rates
+from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.online.counts import REACH, CountedStage, Ledger, to_grid
 from sliceflow.online.first import FirstRows
 from sliceflow.online.growing import check_classes, resume_run
@@ -256,7 +256,13 @@ class PicturesOnline(Online):
             listeners,
             MiniBatches(),
             run,
-            _shrinkage(plan, particles, codes),
+            Shrinkage.of(
+                plan.shrinkage,
+                particles.x.shape[1],
+                len(codes),
+                *((particles.y, codes) if plan.apart else (None, None)),
+                n_apart=plan.apart,
+            ),
         )
         fitted = FittedPictures(levels, model, condition, data_codes, len(codes), self.device)
         n_moved = particles.x.shape[1]
@@ -265,16 +271,6 @@ class PicturesOnline(Online):
         if condition is not None and particles.y is not None:
             y_kept = condition.decode(particles.y)
         return Refreshed(replace(plan, n_moved=n_moved), fitted, self.layout.write(particles.x), y_kept)
-
-
-def _shrinkage(plan: PicturePlan, particles: Cloud, codes: Tensor) -> Shrinkage | None:
-    """The shrinkage of a refresh; `codes` are of the counted pictures, without mirror images."""
-    if plan.shrinkage == 0:
-        return None
-    codes_p = particles.y if plan.apart else None
-    m, n = particles.x.shape[1], len(codes)
-    rates = noise_rates(m, n, codes_p, codes if plan.apart else None, plan.apart)
-    return Shrinkage(plan.shrinkage, rates)
 
 
 def _resume(

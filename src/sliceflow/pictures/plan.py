@@ -20,7 +20,7 @@ from sliceflow.engine.transports import Transport
 from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
 from sliceflow.pictures import schedules
 from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import MOST_BINS, PATCH_BASES
+from sliceflow.pictures.levels import PATCH_BASES, SINGLE_PIXEL_BINS
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import Tiles
@@ -251,7 +251,7 @@ def make_plan(
     n_here, m_here = local_counts or (n, moved)
     bins = getattr(resolved, "n_bins", 0)
     if bins and layout.n_pixel_values is not None:
-        bins = max(bins, MOST_BINS)  # of single pixels
+        bins = max(bins, SINGLE_PIXEL_BINS)  # of single pixels
     bins *= apart or 1
     n_columns = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
@@ -382,7 +382,7 @@ def choose_amplifier(
     """ξ for m particles and n pictures of `n_classes` classes.
 
     "auto" is ∞ if the transport uses histograms and classes have at least 100 pictures on average:
-    digits by class have FD-PCA32 .24 and NN ratio .96 so, .34 and 1.11 with ξ = 10.
+    digits by class have FD-PCA32 .22 and NN ratio .97 so, .24 and .98 with ξ = 10.
     """
     histograms = _uses_histograms(transport, m, n)
     if amplifier == "auto":

@@ -13,7 +13,7 @@ from sliceflow.engine.batches import MiniBatches, divide, divide_apart
 from sliceflow.engine.classes import sort_by_class
 from sliceflow.engine.flow import Cloud, Noise
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage, noise_rates
+from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
@@ -121,18 +121,15 @@ def begin(
     transport = plan.transport
     if ranks is not None:  # all ranks have the same maps
         transport = shared_transport(transport, ranks, n_seen)
-    shrinkage = None
-    if plan.shrinkage:
-        rates = noise_rates(
-            plan.n_moved,
-            data.n,
-            codes_p if plan.amplifier > 0 else None,
-            codes if plan.amplifier > 0 else None,
-            apart,
-            plan.n_looked_at,
-            0.5 if plan.mirror else 1.0,
-        )
-        shrinkage = Shrinkage(plan.shrinkage, rates)
+    shrinkage = Shrinkage.of(
+        plan.shrinkage,
+        plan.n_moved,
+        data.n,
+        *((codes_p, codes) if plan.amplifier > 0 else (None, None)),
+        n_apart=apart,
+        most=plan.n_looked_at,
+        distinct=0.5 if plan.mirror else 1.0,
+    )
     noise = Noise(seed.child("particles"), share.first)
     x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
     noise.child("start").fill(x).mul_(plan.start_noise)

@@ -16,7 +16,7 @@ from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.flow import Flow, Run, replay, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage, noise_rates
+from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.errors import need
 from sliceflow.online.counts import CountedStage, Ledger
 from sliceflow.online.first import Column, FirstVectors
@@ -187,9 +187,7 @@ class VectorsOnline(Online):
             replay(flow, steps, particles, noise)
             run = resume_run(steps, previous, history)
         data = self.mixture(0, labels, codes, particles, flow)
-        transport, shrinkage = transports.Histogram(data.n_bins), None
-        if plan.shrinkage:
-            shrinkage = Shrinkage(plan.shrinkage, noise_rates(particles.x.shape[1], len(codes)))
+        transport = transports.Histogram(data.n_bins)
         model = simulate(
             flow,
             particles,
@@ -199,7 +197,7 @@ class VectorsOnline(Online):
             n_knots=plan.n_knots,
             listeners=listeners,
             run=run,
-            shrinkage=shrinkage,
+            shrinkage=Shrinkage.of(plan.shrinkage, particles.x.shape[1], len(codes)),
         )
         units = Units.linear(self.shift, self.scale)
         fitted = FittedVectors(

@@ -13,7 +13,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.batches import MiniBatches
 from sliceflow.engine.flow import Cloud, Flow, Noise
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage, noise_rates
+from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Transport
 from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 from sliceflow.vectors.data import Rows
@@ -164,14 +164,14 @@ def begin(
         shared, transport = _with_shared_transports(
             flow, transport, ranks, plan.n_moved + place.total - left_out
         )
-    shrinkage = None
-    if plan.shrinkage:
-        codes = (assigned.codes, rows.codes) if flow.conditional else (None, None)
-        most = plan.transport.most if ranks is None else None
-        rates = noise_rates(
-            plan.n_moved, place.total, *codes, most=most, distinct=plan.n_rows / place.total
-        )
-        shrinkage = Shrinkage(plan.shrinkage, rates)
+    shrinkage = Shrinkage.of(
+        plan.shrinkage,
+        plan.n_moved,
+        place.total,
+        *((assigned.codes, rows.codes) if flow.conditional else (None, None)),
+        most=plan.transport.most if ranks is None else None,
+        distinct=plan.n_rows / place.total,
+    )
     return Start(
         plan, particles, data, noise, flow, shared, transport, shrinkage, batches, share, kept, assigned
     )

@@ -259,11 +259,17 @@ def _shrink_kernel(lo, hi, values, counts, cost, rate, out, factor, part, BINS: 
 
 
 def shrink(
-    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    counts: Tensor,
+    cost: Tensor,
+    rate: Tensor,
+    variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     h, n_bins = counts.shape
-    if values.dtype != torch.float32 or n_bins & (n_bins - 1):
-        return reference.shrink(lo, hi, values, counts, cost, rate)
+    if variance is not None or values.dtype != torch.float32 or n_bins & (n_bins - 1):
+        return reference.shrink(lo, hi, values, counts, cost, rate, variance)
     out = torch.empty_like(values)
     factor = torch.empty(h, dtype=torch.float32, device=values.device)
     _shrink_kernel[(h,)](
