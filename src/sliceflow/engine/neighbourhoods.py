@@ -15,7 +15,7 @@ computation in population genetics". A mixture adjusts every mode by itself.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,16 +27,19 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 
-__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "relevance"]
+__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "relevance"]
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
-SPREAD, NEAR = 0.8, 20  # h, and the adjusted rows whose covariance a draw has
+SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
+_NEAREST = 0.95  # distance of a draw to its nearest row, over that of a row to its nearest other row
+_SMALLEST, _LARGEST, _HALVINGS = 0.25, 8.0, 6  # of the range of h
 _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
 _LEARNT = 500  # rows of a neighbourhood that these see
 _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that `choose_k` tries
 _TRIED = 100  # rows whose likelihood chooses k
 _GROWN = 4_000  # rows that the trees of `relevance` see
+_CHECKED = 20  # rows whose neighbourhoods choose h
 _MEASURED = 48  # the least draws of a condition that measure how far draws spread
 _NUMBERS = 1 << 21  # numbers of one array in memory at a time
 
@@ -72,6 +75,7 @@ class Neighbourhoods:
     x, y : float64 rows and their conditions, finite
     k : neighbours of a condition; at most n
     weights : (l,), what a unit of each column of y counts for distances
+    spread : h
 
     Examples
     --------
@@ -90,13 +94,25 @@ class Neighbourhoods:
     y: Tensor
     k: int
     weights: Tensor = field(repr=False)
+    spread: float = SPREAD
 
     @classmethod
     def of(cls, x: Any, y: Any, k: int | None = None) -> Neighbourhoods:
-        """Those of arrays or tensors x (n, d) and y (n, l); None chooses k by `choose_k`."""
-        x, y = (torch.as_tensor(np.asarray(a), dtype=torch.float64) for a in (x, y))
+        """Those of arrays or tensors x (n, d) and y (n, l), with h by `choose_spread`.
+
+        None chooses k by `choose_k`.
+        """
+        x, y = _rows(x), _rows(y)
         near = cls(x, y, min(k or len(x), len(x)), relevance(x, y))
-        return near if k is not None else cls(x, y, choose_k(near), near.weights)
+        if k is None:
+            near = near.with_(k=choose_k(near))
+        return near.with_(spread=choose_spread(near))
+
+    def with_(self, **changes: Any) -> Neighbourhoods:
+        """The same rows and search tree with other settings."""
+        other = replace(self, **changes)
+        other.__dict__["search"] = self.search
+        return other
 
     @cached_property
     def search(self) -> NearestNeighbors:
@@ -154,7 +170,7 @@ class Neighbourhoods:
         chunk = max(1, _NUMBERS // size)
         for first in range(0, len(y0), chunk):
             some = slice(first, min(first + chunk, len(y0)))
-            out[some] = drawn(self.adjusted(y0[some]), n, seed, first)
+            out[some] = drawn(self.adjusted(y0[some]), n, self.spread, seed, first)
         # A column of one value stays as it is, to the last bit.
         return torch.where((self.x != self.x[0]).any(0), out, self.x[0])
 
@@ -306,7 +322,7 @@ def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
     return torch.nn.functional.one_hot(own, n).to(x.dtype).transpose(1, 2).contiguous()
 
 
-def drawn(near: Adjusted, n: int, seed: Seed, first: int = 0) -> Tensor:
+def drawn(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> Tensor:
     """n new points (q, n, d) along the adjusted rows; `first` is the index of the first condition."""
     q, k, d = near.x.shape
     m = max(n, _MEASURED)
@@ -329,11 +345,10 @@ def drawn(near: Adjusted, n: int, seed: Seed, first: int = 0) -> Tensor:
     noise_covariance = flat.transpose(1, 2) @ flat / (m * (shape[2] - 1))
     noise = (w[..., None, : shape[2]] @ points[:, :n])[:, :, 0] / math.sqrt(shape[2] - 1)
     chosen = picked[:, :n, None].expand(-1, -1, d)
-    made = centre.gather(1, chosen) + SPREAD * noise
+    made = centre.gather(1, chosen) + h * noise
     covariance = (near.weight[..., None] * centre).transpose(1, 2) @ centre
-    return mean.gather(1, chosen) + made @ _least_map(
-        covariance + SPREAD**2 * noise_covariance, covariance
-    )
+    least = _least_map(covariance + h**2 * noise_covariance, covariance)
+    return mean.gather(1, chosen) + made @ least
 
 
 def _centred(near: Adjusted) -> tuple[Tensor, Tensor]:
@@ -346,13 +361,18 @@ def _centred(near: Adjusted) -> tuple[Tensor, Tensor]:
     return near.x - mean, mean
 
 
+def _unit(near: Adjusted, centre: Tensor) -> Tensor:
+    """1 over the standard deviation within components of each column: (q, 1, d)."""
+    scale = (near.weight[..., None] * centre.square()).sum(1, keepdim=True).sqrt()
+    return 1 / torch.where(scale > 0, scale, 1)
+
+
 def _nearest(near: Adjusted, centre: Tensor, at: Tensor, n: int) -> Tensor:
     """The n nearest adjusted rows (q, m, n) of the same component, for the rows `at` (q, m).
 
     A component with fewer rows lends those of others, moved to its mean.
     """
-    scale = (near.weight[..., None] * centre.square()).sum(1, keepdim=True).sqrt()
-    z = centre / torch.where(scale > 0, scale, 1)
+    z = centre * _unit(near, centre)
     own = z.gather(1, at[..., None].expand(-1, -1, z.shape[2]))
     distance = torch.cdist(own, z)
     other = near.component.gather(1, at)[..., None] != near.component[:, None]
@@ -421,8 +441,7 @@ def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
     best, likely = k, -math.inf
     while True:
         k = min(k, n - 1, most)
-        trial = Neighbourhoods(near.x, near.y, k, near.weights)
-        trial.__dict__["search"] = near.search
+        trial = near.with_(k=k)
         chunk = max(1, _NUMBERS // (k * COMPONENTS * (columns + 1)))
         found = [
             trial.adjusted(near.y[some], without=some, at=near.x[some]).likelihood
@@ -434,3 +453,29 @@ def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
         if k >= min(n - 1, most):
             return best
         k *= 2
+
+
+def choose_spread(near: Neighbourhoods) -> float:
+    """The h with which draws are about as far from adjusted rows as these are from each other."""
+    if near.k < 3:
+        return SPREAD
+    some = Seed(0).child("spread").permutation(len(near.x))[:_CHECKED]
+    found = near.adjusted(near.y[some])
+    unit = _unit(found, _centred(found)[0])
+    x = found.x * unit
+    step = max(1, near.k // _MEASURED)
+    apart = torch.cdist(x[:, ::step].contiguous(), x).topk(2, dim=2, largest=False).values[..., 1]
+    apart = apart.median(1).values
+    if not bool((apart > 0).any()):  # most rows are there twice
+        return SPREAD
+
+    def ratio(h: float) -> float:
+        made = drawn(found, _MEASURED, h, Seed(0)) * unit
+        nearest = torch.cdist(made, x).amin(2).median(1).values
+        return float((nearest / apart)[apart > 0].median())
+
+    low, high = math.log(_SMALLEST), math.log(_LARGEST)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ratio(math.exp(middle)) < _NEAREST else (low, middle)
+    return math.exp(high)
