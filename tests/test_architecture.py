@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 # A folder, or a module that stands alone, may import what is on a level below it.
 LEVELS = (
     ("cli",),
-    ("loading",),
+    ("loading", "inference"),
     ("vectors", "pictures"),
     ("online", "metrics", "datasets", "storage", "ranks"),
     ("engine",),

@@ -36,17 +36,24 @@ def run_info(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
-    stage, distance = last_distance(flow.history_["stage"], flow.history_["distance"])
+    from sliceflow.storage.disclosure import holds_rows
+
+    local = holds_rows(flow)
+    stage, distance = None, None
+    if not local:
+        stage, distance = last_distance(flow.history_["stage"], flow.history_["distance"])
     out: dict[str, Any] = {
         "model": str(path),
         "bytes": path.stat().st_size,
         "estimator": type(flow).__name__,
+        "conditions": "local" if local else None,
         "steps": flow.n_iter_,
         "last sliced distance": distance,
         "in stage": stage,
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
         "values of the data": _values_of_the_data(flow),
     }
+    out = {name: value for name, value in out.items() if value is not None}
     if hasattr(flow, "schedule_"):
         layout = flow.layout_
         colour = "" if layout.shape[0] == 1 else " in colour"
@@ -73,9 +80,11 @@ def run_info(run: Path) -> dict[str, Any]:
 
 def _values_of_the_data(flow: Any) -> str:
     """Whether values of the data can be read from the model."""
-    from sliceflow.storage.disclosure import holds_data, knots_and_rows
+    from sliceflow.storage.disclosure import holds_data, holds_rows, knots_and_rows
 
     knots, rows = knots_and_rows(flow)
+    if holds_rows(flow):
+        return f"all: the model of local conditions keeps its {rows} rows and their y"
     if rows is None:
         return "unknown whether the maps hold any: an early version saved the model"
     counts = f"{knots} knots of a map for {rows} rows"

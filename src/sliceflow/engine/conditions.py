@@ -24,6 +24,7 @@ __all__ = [
     "Columns",
     "Condition",
     "Labels",
+    "Mixed",
     "Offset",
     "as_array",
     "even_rows",
@@ -165,6 +166,8 @@ class Columns:
 
     def encode(self, y: Any) -> Tensor:
         array = as_array(y)
+        if array.dtype == object and array.ndim == 2:
+            array = _floats(array)
         if array.ndim != 2 or array.shape[1] != self.width:
             raise ValueError(
                 f"y has shape {array.shape} but the model was fitted with {self.width} continuous "
@@ -176,6 +179,80 @@ class Columns:
         return np.asarray(codes.cpu().numpy() * self.scale + self.mean)
 
 
+@dataclass(frozen=True)
+class Mixed:
+    """Labels and continuous columns in one y: an (n, L) array of objects, or a DataFrame.
+
+    A column is continuous if all its values are numbers, and labels otherwise. Codes (n, l) have the
+    number of a row's combination of labels first, then its standardised columns.
+
+    Parameters
+    ----------
+    labels : the combinations of labels, tuples
+    columns : the continuous columns
+    labelled : which of the L columns are labels
+
+    Examples
+    --------
+    >>> y = np.array([["a", 1.0], ["b", 2.0], ["a", 3.0]], dtype=object)
+    >>> Mixed.of(y).encode(("b", 2.0))
+    tensor([[1., 0.]], dtype=torch.float64)
+    """
+
+    labels: Labels
+    columns: Columns
+    labelled: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, y: np.ndarray) -> Mixed:
+        labelled = tuple(not all(_is_number(type(v)) for v in column) for column in y.T)
+        if all(labelled):
+            raise ValueError(
+                f"y has {len(labelled)} columns, all of them labels; pass one label for each row, such "
+                "as a tuple, or at least one column of numbers"
+            )
+        is_label = np.array(labelled)
+        rows = _objects([tuple(row) for row in y[:, is_label].tolist()])
+        _need_labels(rows, "y")
+        return cls(Labels.of(rows), Columns.of(_finite(_floats(y[:, ~is_label]))), labelled)
+
+    @property
+    def width(self) -> int:
+        return 1 + self.columns.width
+
+    def encode(self, y: Any) -> Tensor:
+        array = as_array(y)
+        if array.ndim == 1 and len(array) and all(isinstance(row, tuple) for row in array):
+            array = np.array([list(row) for row in array], dtype=object)
+        array = np.atleast_2d(array)
+        if array.ndim != 2 or array.shape[1] != len(self.labelled):
+            raise ValueError(
+                f"y has shape {np.shape(y)} but the model was fitted with {len(self.labelled)} "
+                f"columns, {sum(self.labelled)} of them labels; pass an (n, {len(self.labelled)}) array"
+            )
+        is_label = np.array(self.labelled)
+        combinations = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
+        numbers = self.labels.encode(combinations)
+        return torch.cat(
+            (numbers[:, None].double(), self.columns.encode(_floats(array[:, ~is_label]))), 1
+        )
+
+    def decode(self, codes: Tensor) -> np.ndarray:
+        out = np.empty((len(codes), len(self.labelled)), dtype=object)
+        is_label = np.array(self.labelled)
+        out[:, is_label] = [list(row) for row in self.labels.decode(codes[:, 0].long())]
+        out[:, ~is_label] = self.columns.decode(codes[:, 1:])
+        return out
+
+
+def _floats(y: np.ndarray) -> np.ndarray:
+    """Numbers in an array of objects as float64; a ValueError shows what is none."""
+    try:
+        return y.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y has a column of numbers with a value that is none: {error}") from error
+
+
 def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     """The condition that the y of `fit` describes: 1-D is labels, 2-D is continuous columns."""
     if array.ndim not in (1, 2):
@@ -185,6 +262,10 @@ def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     if array.ndim == 2:
         if array.shape[1] == 0:
             raise ValueError("y has 0 columns; leave it out for an unconditional flow")
+        if array.dtype == object:
+            if all(_is_number(type(v)) for v in array.flat):
+                return Columns.of(_finite(_floats(array)))
+            return Mixed.of(array)
         return Columns.of(_finite(array))
     _need_labels(array, name)
     if array.dtype.kind == "f":
@@ -205,6 +286,10 @@ def repeated(condition: Condition, y: Any, n: int) -> Any:
         one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
         return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
     array = as_array(y)
+    if isinstance(condition, Mixed):
+        codes_of_one = array.ndim == 1 and len(array) == len(condition.labelled)
+        one = codes_of_one and not isinstance(array[0], tuple)
+        return np.tile(array.astype(object), (n, 1)) if one else array
     if array.ndim == 0 or (array.ndim == 1 and len(array) == condition.width):
         return np.tile(array.reshape(1, -1), (n, 1))
     return array

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import RidgeCV
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
 
-__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "relevance"]
+__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "projection_of", "relevance"]
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
 SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
@@ -38,6 +39,7 @@ _LEARNT = 500  # rows of a neighbourhood that these see
 _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that `choose_k` tries
 _TRIED = 100  # rows whose likelihood chooses k
+_WIDE = 20  # more columns of y are replaced by what they predict
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _CHECKED = 20  # rows whose neighbourhoods choose h
 _MEASURED = 48  # the least draws of a condition that measure how far draws spread
@@ -74,7 +76,7 @@ class Neighbourhoods:
     ----------
     x, y : float64 rows and their conditions, finite
     k : neighbours of a condition; at most n
-    weights : (l,), what a unit of each column of y counts for distances
+    projection : (l, m), what y is multiplied with before distances and regressions
     spread : h
 
     Examples
@@ -93,7 +95,7 @@ class Neighbourhoods:
     x: Tensor
     y: Tensor
     k: int
-    weights: Tensor = field(repr=False)
+    projection: Tensor = field(repr=False)
     spread: float = SPREAD
 
     @classmethod
@@ -103,7 +105,7 @@ class Neighbourhoods:
         None chooses k by `choose_k`.
         """
         x, y = _rows(x), _rows(y)
-        near = cls(x, y, min(k or len(x), len(x)), relevance(x, y))
+        near = cls(x, y, min(k or len(x), len(x)), projection_of(x, y))
         if k is None:
             near = near.with_(k=choose_k(near))
         return near.with_(spread=choose_spread(near))
@@ -111,24 +113,36 @@ class Neighbourhoods:
     def with_(self, **changes: Any) -> Neighbourhoods:
         """The same rows and search tree with other settings."""
         other = replace(self, **changes)
-        other.__dict__["search"] = self.search
+        other.__dict__.update(search=self.search, _projected=self._projected)
         return other
+
+    @cached_property
+    def _projected(self) -> Tensor:
+        return self.y @ self.projection
 
     @cached_property
     def search(self) -> NearestNeighbors:
         """The search tree of the rows' conditions."""
-        return NearestNeighbors().fit((self.y * self.weights).numpy())
+        return NearestNeighbors().fit(self._projected.numpy())
 
     @cached_property
-    def typical(self) -> float:
-        """Median distance of a row to its tenth neighbour (of few rows, the last)."""
-        some = (self.y * self.weights)[:: max(1, len(self.y) // 1_000)].numpy()
-        return float(np.median(self.search.kneighbors(some, min(10, len(self.y)))[0][:, -1]))
+    def _plain(self) -> tuple[NearestNeighbors, np.ndarray, Tensor]:
+        """The search tree of the distinct conditions in standard deviations, these, and the unit."""
+        unit = _per_deviation(self.y)
+        distinct = torch.unique(self.y * unit, dim=0).numpy()
+        return NearestNeighbors().fit(distinct), distinct, unit
+
+    @cached_property
+    def reach(self) -> float:
+        """The largest distance of a distinct condition to its tenth neighbour (of few, the last)."""
+        search, distinct, _ = self._plain
+        some = distinct[:: max(1, len(distinct) // 1_000)]
+        return float(search.kneighbors(some, min(10, len(distinct)))[0][:, -1].max())
 
     def distances(self, y0: Any) -> Tensor:
-        """(q,), how far the nearest row is from each condition; compare with `typical`."""
-        found = self.search.kneighbors((_rows(y0) * self.weights).numpy(), 1)[0]
-        return torch.from_numpy(found[:, 0])
+        """(q,), how far the nearest row is, in standard deviations of y; compare with `reach`."""
+        search, _, unit = self._plain
+        return torch.from_numpy(search.kneighbors((_rows(y0) * unit).numpy(), 1)[0][:, 0])
 
     def adjusted(
         self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
@@ -141,12 +155,11 @@ class Neighbourhoods:
         most : the largest K
         at : (q, d), points whose log density is wanted
         """
-        y0 = _rows(y0)
-        scaled = (y0 * self.weights).numpy()
+        y0 = _rows(y0) @ self.projection
         k = self.k if without is None else min(self.k, len(self.x) - 1)
         distance, rows = map(
             torch.from_numpy,
-            self.search.kneighbors(scaled, k + (without is not None)),
+            self.search.kneighbors(y0.numpy(), k + (without is not None)),
         )
         if without is not None:  # drop this row, or else the farthest
             own = rows == without[:, None]
@@ -155,8 +168,7 @@ class Neighbourhoods:
         radius = distance[:, -1:] * (1 + 1e-6)
         weight = 1 - (distance / torch.where(radius > 0, radius, 1)).square()
         weight = weight / weight.sum(1, keepdim=True)
-        offset = (self.y[rows] - y0[:, None]) * self.weights
-        offset = offset / torch.where(radius > 0, radius, 1)[..., None]
+        offset = (self._projected[rows] - y0[:, None]) / torch.where(radius > 0, radius, 1)[..., None]
         return _adjusted(self.x[rows], offset, weight, rows, most, at)
 
     def sample(self, y0: Any, n: int, seed: Seed) -> Tensor:
@@ -166,7 +178,9 @@ class Neighbourhoods:
         """
         y0, d = _rows(y0), self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
-        size = self.k * max(COMPONENTS * (self.y.shape[1] + d + 1), min(self.k, max(n, _MEASURED)))
+        size = self.k * max(
+            COMPONENTS * (self.projection.shape[1] + d + 1), min(self.k, max(n, _MEASURED))
+        )
         chunk = max(1, _NUMBERS // size)
         for first in range(0, len(y0), chunk):
             some = slice(first, min(first + chunk, len(y0)))
@@ -392,6 +406,33 @@ def _least_map(e: Tensor, c: Tensor) -> Tensor:
     return out
 
 
+def _per_deviation(y: Tensor) -> Tensor:
+    """1 over the standard deviation of each column; 1 for columns of one value."""
+    scale = y.std(0, correction=0)
+    return 1 / torch.where(scale > 1e-12 * y.abs().amax(0), scale, 1)
+
+
+def projection_of(x: Tensor, y: Tensor) -> Tensor:
+    """What y (n, l) is multiplied with: its `relevance`, or for many columns what they predict.
+
+    More than 20 columns are replaced by their linear predictions of the columns of x and of their
+    squares, in standard deviations of these: 2d columns. The ridge is chosen by leave-one-out errors.
+    Such summaries are due to Fearnhead and Prangle (2012), "Constructing summary statistics for
+    approximate Bayesian computation".
+    """
+    if y.shape[1] <= _WIDE:
+        return torch.diag(relevance(x, y))
+    unit = torch.where((y != y[0]).any(0), _per_deviation(y), 0)
+    ridge = RidgeCV(np.geomspace(1e-3, 1e3, 13) * len(y)).fit((y * unit).numpy(), _targets(x).numpy())
+    return unit[:, None] * torch.from_numpy(ridge.coef_.T)
+
+
+def _targets(x: Tensor) -> Tensor:
+    """The columns of x in standard deviations, and their squares."""
+    z = (x - x.mean(0)) / (x.std(0, correction=0) + 1e-300)
+    return torch.cat((z, z.square().clamp(max=9.0)), 1)
+
+
 def relevance(x: Tensor, y: Tensor) -> Tensor:
     """(l,) what a unit of each column of y counts: √(l·its importance), over its standard deviation.
 
@@ -405,19 +446,15 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     >>> relevance(y[:, :1].abs(), y).round(decimals=1)
     tensor([1.4000, 0.0000], dtype=torch.float64)
     """
-    scale = y.std(0, correction=0)
-    varies = scale > 1e-12 * y.abs().amax(0)
-    unit = torch.where(varies, 1 / torch.where(varies, scale, 1), 0)
+    varies = (y != y[0]).any(0)
+    unit = torch.where(varies, _per_deviation(y), 0)
     if len(y) < 10 or int(varies.sum()) < 2:
-        return torch.where(varies.any(), unit, 1.0)
+        return unit if bool(varies.any()) else torch.ones_like(unit)
     some = Seed(0).child("some").permutation(len(y))[:_GROWN]
     columns = (y * unit)[some][:, varies]
     shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
-    target = x[some]
-    target = (target - target.mean(0)) / (target.std(0, correction=0) + 1e-300)
-    target = torch.cat((target, target.square().clamp(max=9.0)), 1)
     trees = ExtraTreesRegressor(50, min_samples_leaf=5, random_state=0)
-    trees.fit(torch.cat((columns, shuffled), 1).numpy(), target.numpy())
+    trees.fit(torch.cat((columns, shuffled), 1).numpy(), _targets(x[some]).numpy())
     found = torch.from_numpy(trees.feature_importances_)
     own, chance = found[: columns.shape[1]], found[columns.shape[1] :]
     own = (own - chance.max()).clamp(min=0)
@@ -431,14 +468,15 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
 def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
     """The k under which rows that it does not use are most likely, given their conditions.
 
-    Tries neighbourhoods of 50 rows, or twice the columns of y, and doubles them up to `most` rows.
+    Tries neighbourhoods of 50 rows, or twice the columns, and doubles them up to `most` rows or until
+    the likelihood has fallen twice.
     """
-    n, columns = near.x.shape[0], near.y.shape[1] + near.x.shape[1]
+    n, columns = near.x.shape[0], near.projection.shape[1] + near.x.shape[1]
     k = max(_FEWEST, 2 * columns)
     if n <= k:
         return n
     tried = Seed(0).child("k").permutation(n)[:_TRIED]
-    best, likely = k, -math.inf
+    best, likely, worse = k, -math.inf, 0
     while True:
         k = min(k, n - 1, most)
         trial = near.with_(k=k)
@@ -448,9 +486,10 @@ def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
             for some in torch.split(tried, chunk)
         ]
         value = float(torch.cat(found).clamp(min=-1e6).mean())
+        worse = 0 if value > likely else worse + 1
         if value > likely:
             best, likely = k, value
-        if k >= min(n - 1, most):
+        if k >= min(n - 1, most) or worse == 2:
             return best
         k *= 2
 

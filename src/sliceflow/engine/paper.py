@@ -48,6 +48,7 @@ VECTORS = {
     ),
     "transport": _TRANSPORT,
     "amplifier": _AMPLIFIER,
+    "condition": Setting("joint", "Sec. 4: one flow of x and y together"),
     "entropy": Setting(0.0, "Sec. 3.4, footnote: the Laplacian term is ignored"),
     "standardize": Setting(False, "Algorithm 1: unscaled data; the start is N(0, I)"),
     "taper": _NO_TAPER,

@@ -7,7 +7,7 @@ from typing import Any
 from sliceflow.engine.compact import CompactTable
 from sliceflow.engine.transports import KnotTable
 
-__all__ = ["holds_data", "knots_and_rows"]
+__all__ = ["holds_data", "holds_rows", "knots_and_rows"]
 
 
 def holds_data(flow: Any) -> bool | None:
@@ -16,7 +16,7 @@ def holds_data(flow: Any) -> bool | None:
     A map with a knot for every row it was fitted to leads to the data's own values: exactly, where
     there are as many particles as rows, and nearly, where there are more. With fewer knots than rows
     a knot is what several rows have in common; the outermost may still be single rows. None is not
-    known: an early version saved the model.
+    known: an early version saved the model. Local conditions (``condition="local"``) keep all rows.
 
     Examples
     --------
@@ -28,8 +28,15 @@ def holds_data(flow: Any) -> bool | None:
     >>> holds_data(flow.fit(X)), holds_data(few.fit(X))
     (True, False)
     """
+    if holds_rows(flow):
+        return True
     knots, rows = knots_and_rows(flow)
     return None if rows is None else knots >= rows
+
+
+def holds_rows(flow: Any) -> bool:
+    """Whether the model keeps the rows themselves: local conditions need them."""
+    return getattr(flow._fitted, "local", None) is not None
 
 
 def knots_and_rows(flow: Any) -> tuple[int, int | None]:

@@ -32,7 +32,8 @@ from sliceflow.storage.schema import (
 __all__ = ["FORMAT", "OLDEST", "RUN_FILE", "Saved", "read_model", "restore_rest"]
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
-FORMAT = 7  # a new number only where an old library would misread the file
+FORMAT = 7  # of most files; a new number only where an old library would misread the file
+LOCAL = 8  # of files with the rows of local conditions, which an older library would misread
 OLDEST = 4  # the oldest format that is read
 _RENAMED = {"levels": "n_pixel_values", "directions": "patch_basis", "clusters": "n_clusters"}  # in 6
 _RARE = (  # parameters before format 6, options since
@@ -70,7 +71,8 @@ class Saved:
         """Write the fitted model to one file, which `sliceflow.load` opens on any machine.
 
         Values of the data can be read from maps that have a knot for every row: small sets, or many
-        knots. `sliceflow.storage.disclosure.holds_data` tells, and ``sliceflow info``.
+        knots. A model of local conditions holds all rows. `sliceflow.storage.disclosure.holds_data`
+        tells, and ``sliceflow info``.
 
         Parameters
         ----------
@@ -87,7 +89,7 @@ class Saved:
             tensors["particles"] = self._particle_tensor()
             pack_particle_conditions(estimator.particle_conditions_, fitted.condition, tensors)
         text = {
-            "format": FORMAT,
+            "format": LOCAL if "local" in body else FORMAT,
             "library": sliceflow.__version__,
             "estimator": type(self).__name__,
             "parameters": parameters_of(estimator),
@@ -152,17 +154,17 @@ def _in_folder(path: str | os.PathLike[str]) -> str:
 
 def _check_version(header: Fields) -> None:
     version = header.whole("format", 1)
-    if version > FORMAT:
+    if version > LOCAL:
         library = header.text("library")
         raise ValueError(
             f"it has format {version}, by sliceflow {library}; this is sliceflow "
-            f"{sliceflow.__version__}, which reads formats up to {FORMAT}: install sliceflow {library} "
+            f"{sliceflow.__version__}, which reads formats up to {LOCAL}: install sliceflow {library} "
             "or newer"
         )
     if version < OLDEST:
         raise ValueError(
             f"it has format {version}; sliceflow {sliceflow.__version__} reads formats {OLDEST} to "
-            f"{FORMAT}: fit the model again"
+            f"{LOCAL}: fit the model again"
         )
 
 

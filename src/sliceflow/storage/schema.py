@@ -207,12 +207,23 @@ def pack_condition(
         }
         _classes(Fields(row))  # check that it can be read
         return row
+    row = {"kind": "columns"}
+    if isinstance(condition, conditions.Mixed):
+        classes = condition.labels.classes
+        row = {
+            "kind": "mixed",
+            "dtype": classes.dtype.str,
+            "classes": [_label(v) for v in _plain(classes)],
+            "labelled": list(condition.labelled),
+        }
+        _classes(Fields(row))
+        condition = condition.columns
     columns = cast(conditions.Columns, condition)
     tensors["codes"] = codes
     tensors["condition.mean"], tensors["condition.scale"] = map(
         torch.from_numpy, (columns.mean, columns.scale)
     )
-    return {"kind": "columns"}
+    return row
 
 
 def pack_particle_conditions(
@@ -221,7 +232,8 @@ def pack_particle_conditions(
     """The conditions of the batched samples."""
     if y is None or condition is None:
         return
-    if isinstance(condition, conditions.Labels) and np.ndim(y) == 1:
+    labels = isinstance(condition, conditions.Labels) and np.ndim(y) == 1
+    if labels or isinstance(condition, conditions.Mixed):
         tensors["particle_conditions"] = condition.encode(y)
     else:
         tensors["particle_conditions"] = torch.from_numpy(np.asarray(y, dtype=np.float64))
@@ -240,7 +252,18 @@ def unpack_particle_conditions(
         if y.dim() != 1 or (m and not 0 <= int(y.min()) <= int(y.max()) < condition.width):
             raise ValueError("particle_conditions are not numbers of the classes")
         return cast(np.ndarray, condition.classes[y.numpy()])
-    return check_tensor(tensors, "particle_conditions", torch.float64, (m, condition.width)).numpy()
+    y = check_tensor(tensors, "particle_conditions", torch.float64, (m, condition.width))
+    if not isinstance(condition, conditions.Mixed):
+        return y.numpy()
+    _check_combinations(y, condition.labels, "particle_conditions")
+    return condition.decode(y)
+
+
+def _check_combinations(codes: Tensor, labels: conditions.Labels, name: str) -> None:
+    """Raise a ValueError if the first column does not number combinations of labels."""
+    numbers = codes[:, 0]
+    if not bool(((numbers == numbers.round()) & (numbers >= 0) & (numbers < labels.width)).all()):
+        raise ValueError(f"{name} are not numbers of the combinations of labels")
 
 
 def unpack_condition(header: Fields, tensors: dict[str, Tensor]) -> tuple[Any, Tensor | None]:
@@ -249,15 +272,30 @@ def unpack_condition(header: Fields, tensors: dict[str, Tensor]) -> tuple[Any, T
         return None, None
     row = header.inner("condition")
     kind = row.text("kind")
-    if kind == "columns":
+    if kind in ("columns", "mixed"):
         mean = check_tensor(tensors, "condition.mean", torch.float64, (None,))
         scale = check_tensor(tensors, "condition.scale", torch.float64, mean.shape)
-        codes = check_tensor(tensors, "codes", torch.float64, (None, len(mean)))
+        codes = check_tensor(tensors, "codes", torch.float64, (None, len(mean) + (kind == "mixed")))
         if 0 in codes.shape or not bool((scale > 0).all()):
             raise ValueError("condition has no rows, or a scale that is not positive")
-        return conditions.Columns(mean.numpy(), scale.numpy()), codes
+        columns = conditions.Columns(mean.numpy(), scale.numpy())
+        if kind == "columns":
+            return columns, codes
+        labels, labelled = conditions.Labels(_classes(row)), tuple(row.rows("labelled"))
+        _check_combinations(codes, labels, "codes")
+        widths = {(type(label), len(label)) for label in labels.classes if isinstance(label, tuple)}
+        flags = all(type(flag) is bool for flag in labelled)
+        if (
+            not flags
+            or widths != {(tuple, sum(labelled))}
+            or len(labelled) - sum(labelled) != len(mean)
+        ):
+            raise ValueError("condition.labelled does not fit the labels and the columns")
+        if len(torch.unique(codes[:, 0])) != labels.width:
+            raise ValueError("condition has a combination of labels without rows")
+        return conditions.Mixed(labels, columns, labelled), codes
     if kind != "labels":
-        raise ValueError(f"condition.kind is {kind!r}; it must be 'labels' or 'columns'")
+        raise ValueError(f"condition.kind is {kind!r}; it must be 'labels', 'columns' or 'mixed'")
     hidden = "hidden" in row.value and row.flag("hidden")
     labels = conditions.Labels(_classes(row), hidden)
     codes = check_tensor(tensors, "codes", torch.int32, (None,)).long()

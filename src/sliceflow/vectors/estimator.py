@@ -19,6 +19,7 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events, frames, transports
+from sliceflow.engine.flow import Flow
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -34,7 +35,8 @@ from sliceflow.storage.schema import restore_parameters
 from sliceflow.vectors import saved
 from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
-from sliceflow.vectors.fitted import FittedVectors
+from sliceflow.vectors.fitted import FittedVectors, Part
+from sliceflow.vectors.local import is_local, local_plan, particle_codes
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.plan import VectorPlan, check_parameters, stages_of
@@ -89,6 +91,12 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     preset : None or "paper"
         "paper" runs Algorithm 1 of Du et al. (2023) as printed: parameters left at their defaults
         take the paper's values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale.
+    condition : "auto", "joint" or "local"
+        What to do with a continuous y. "joint" runs one flow of x and y together, as the paper. "local"
+        keeps the rows and samples from those near the y that is asked for
+        (`sliceflow.engine.neighbourhoods`): more exact where y says much about x, without steps or
+        maps. "auto" is local for continuous columns, also with labels beside them, unless ξ = 0,
+        ``early_stopping`` or several ranks need the joint flow. Labels alone are never local.
     options : VectorOptions or None
         Rarely changed settings; None takes the defaults.
 
@@ -140,6 +148,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         standardize: bool = True,
         early_stopping: bool = False,
         preset: str | None = None,
+        condition: str = "auto",
         options: VectorOptions | None = None,
     ) -> None:
         self.n_particles = n_particles
@@ -154,6 +163,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         self.standardize = standardize
         self.early_stopping = early_stopping
         self.preset = preset
+        self.condition = condition
         self.options = options
 
     def fit(
@@ -172,7 +182,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         Parameters
         ----------
         X : (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept
-        y : None, labels (n,) of any hashable kind, or continuous columns (n, l)
+        y : None, labels (n,) of any hashable kind, continuous columns (n, l), or both in one DataFrame
+            or (n, L) array of objects, where a column is continuous if all its values are numbers
         particle_conditions : y of the M particles; None takes the data's proportions. Labels may have
             any proportions, because the data are weighted to match. Continuous conditions should be
             distributed like the data's.
@@ -195,6 +206,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         )
         inputs, features = self._read(X, y, all_ranks)
         seed = all_ranks.broadcast(Seed.of(self.random_state))
+        if is_local(parameters, inputs.condition, ranks):
+            self._fit_local(parameters, inputs, y_p, seed, device)
+            self.__dict__.pop("feature_names_in_", None)
+            self.__dict__.update(features)
+            return self
         jobs, plan, y_kept, codes_kept = self._jobs(parameters, inputs, y_p, seed, device, all_ranks)
         writers: list[CheckpointWriter] = []
         if checkpoint_dir is not None:
@@ -274,8 +290,39 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         parameters, device = self._parameters(), resolve_device(self.device)
         inputs, _ = self._read(X, y, Ranks())
         y_p = _conditions(particle_conditions)
+        if is_local(parameters, inputs.condition, None):
+            return local_plan(parameters, inputs, y_p, device)[0]
         seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
         return self._jobs(parameters, inputs, y_p, seed, device, Ranks())[1]
+
+    def _fit_local(
+        self,
+        parameters: dict[str, Any],
+        inputs: FitInput,
+        y_p: np.ndarray | None,
+        seed: Seed,
+        device: torch.device,
+    ) -> None:
+        """Keep the rows; the particles are samples at their own conditions."""
+        plan, units, model = local_plan(parameters, inputs, y_p, device)
+        part = Part(Flow([], seed.child("flow")), [], units)
+        dtype, condition = getattr(torch, plan.dtype), inputs.condition
+        fitted = FittedVectors(
+            (part,),
+            condition,
+            inputs.codes,
+            plan.n_rows,
+            dtype,
+            device,
+            inputs.device,
+            inputs.form,
+            model,
+        )
+        codes = particle_codes(inputs, plan.n_particles, y_p, seed.child("conditions"))
+        particles = fitted.sample(len(codes), codes, seed.child("particles"))
+        assert condition is not None
+        y_kept = condition.decode(codes) if y_p is None else y_p
+        self._keep(plan, fitted, particles, y_kept, events.History().as_columns())
 
     def _jobs(
         self,
@@ -294,13 +341,19 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         return jobs, per_class(jobs, len(codes)), y_kept, codes
 
     def sample(
-        self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
+        self,
+        n_samples: int | None = None,
+        y: Any = None,
+        random_state: Any = None,
+        *,
+        return_y: bool = False,
     ) -> Any:
-        """Offline samples: fresh noise moved by the fitted maps.
+        """Offline samples: fresh noise moved by the fitted maps, or draws near y if that is local.
 
         Parameters
         ----------
-        n_samples : int
+        n_samples : int or None
+            None takes one for each condition in y, or 1.
         y : one condition for all samples, an array with one per sample, or None for conditions in the
             data's proportions. Labels may also be an (n_samples, C) array of class weights, unless
             each class was fitted separately.
@@ -315,10 +368,16 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         `return_y`, a pair: the samples and their y (None without conditions)
         """
         check_is_fitted(self, "history_")
+        fitted, seed = self._fitted, Seed.of(random_state)
+        if n_samples is None:
+            known = None if y is None else fitted.condition
+            n_samples = 1 if known is None else len(conditions.repeated(known, y, 1))
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        fitted, n, seed = self._fitted, int(n_samples), Seed.of(random_state)
+        n = int(n_samples)
         fitted.check_memory(n)
         codes = fitted.codes_for(n, y, seed.child("conditions"))
+        if fitted.local is not None and y is not None and codes is not None:
+            fitted.local.warn_of_far(codes, stacklevel=3)
         x = fitted.sample(n, codes, seed)
         if not return_y:
             return x

@@ -19,6 +19,7 @@ from sliceflow.engine.flow import Cloud, Flow, Noise, replay
 from sliceflow.engine.frames import frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
+from sliceflow.vectors.local import LocalModel
 from sliceflow.vectors.start import as_cloud
 from sliceflow.vectors.units import Units
 
@@ -50,6 +51,7 @@ class FittedVectors:
     device : device that draws the samples
     given_device : device of the user's tensors; None for arrays
     form : columns of the user's DataFrame; None for other types
+    local : the rows, if conditions are local; the only part then has no maps
     """
 
     parts: tuple[Part, ...]
@@ -60,6 +62,7 @@ class FittedVectors:
     device: torch.device
     given_device: torch.device | None = None
     form: Form | None = None
+    local: LocalModel | None = None
 
     @property
     def n_columns(self) -> int:
@@ -111,6 +114,10 @@ class FittedVectors:
     @releasing()
     def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n fresh rows with these conditions, in the user's units."""
+        if self.local is not None:
+            assert codes is not None
+            x = self.local.sample(codes, seed).to(self.dtype)
+            return self.in_form(self.rows(self.parts[0].units, x.T))
         if len(self.parts) == 1:
             return self.in_form(self._concatenated(self._draw_chunks(self.parts[0], n, codes, seed)))
         if codes is None or codes.dim() != 1:

@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow import errors
 from sliceflow.devices import need_memory
 from sliceflow.engine import frames, transports
-from sliceflow.engine.conditions import Condition, Labels, default_particles
+from sliceflow.engine.conditions import Condition, Labels, Mixed, default_particles
 from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.planning import as_table, in_bytes
 from sliceflow.engine.schedule import Stage, flat
@@ -61,7 +61,7 @@ class VectorPlan:
     dtype : dtype of the particles, "float32" or "float64"
     n_particles : particles kept
     n_moved : particles moved; may be more than are kept, to improve the model
-    condition : "none", "labels" or "columns"
+    condition : "none", "labels", "columns" or "mixed"
     n_conditions : number of classes, or of condition columns
     amplifier : ξ; 0 if the flow ignores conditions, ∞ if each class is fitted separately
     frame, transport : directions of a step, and how to solve them
@@ -79,6 +79,8 @@ class VectorPlan:
     n_ranks : number of processes
     device : device of the fit
     nbytes : memory of the fit on each device, without the input data
+    neighbours, components : rows of a neighbourhood, and the most regressions of one, chosen by BIC,
+        if conditions are local; else 0
 
     Examples
     --------
@@ -125,10 +127,14 @@ class VectorPlan:
     n_ranks: int
     device: str
     nbytes: int
+    neighbours: int = 0
+    components: int = 0
 
     @property
     def method(self) -> str:
-        """The method: SWF, CSWF with its ξ, or per class."""
+        """The method: SWF, CSWF with its ξ, per class, or local."""
+        if self.neighbours:
+            return "local"
         if self.amplifier == 0 or self.condition == "none":
             return "SWF"
         return "per class" if math.isinf(self.amplifier) else f"CSWF ξ={self.amplifier:g}"
@@ -164,13 +170,35 @@ class VectorPlan:
     def settings(self) -> dict[str, Any]:
         """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("nbytes", "n_ranks", "device"):
+        for name in ("nbytes", "n_ranks", "device", "neighbours", "components"):
             del values[name]
         if self.smoothing_from:  # it follows from the rows, and which are held out is not yet known
             del values["smoothing"]
         return values
 
+    def _local_table(self) -> str:
+        mixed = self.condition == "mixed"
+        n = self.n_conditions - mixed
+        what = f"{'labels and ' if mixed else ''}{n} column{'s' if n > 1 else ''}"
+        k = f"the {self.neighbours} nearest of {self.n_rows} rows"
+        if mixed:
+            k = f"at most {self.neighbours} nearest rows with the same labels"
+        return as_table(
+            [
+                ("method", self.method),
+                ("data", f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"),
+                ("condition", what),
+                ("neighbours", f"{k}: likelihood of rows left out"),
+                ("regressions", f"1 to {self.components} in a neighbourhood, by BIC"),
+                ("particles", f"{self.n_particles}"),
+                ("model", "keeps all rows"),
+                ("memory", f"about {in_bytes(self.nbytes)}"),
+            ]
+        )
+
     def __str__(self) -> str:
+        if self.neighbours:
+            return self._local_table()
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
         axis = f", then {self.n_axis_steps} axis steps" if self.n_axis_steps else ""
         kinds = {"labels": f"{self.n_conditions} classes", "columns": f"{self.n_conditions} columns"}
@@ -198,6 +226,11 @@ class VectorPlan:
                 ("memory", f"about {in_bytes(self.nbytes)}"),
             ]
         )
+
+
+def _kind_of(condition: Condition | None) -> str:
+    kinds = {Labels: "labels", Mixed: "mixed"}
+    return "none" if condition is None else kinds.get(type(condition), "columns")
 
 
 def make_plan(
@@ -236,7 +269,7 @@ def make_plan(
     if isinstance(transport, Auto):
         transport = transport.chosen(m + (n if smoothing.h == 0 else max(n, m)))
     amplifier = float(parameters["amplifier"]) if condition is not None else 0.0
-    kind = "none" if condition is None else "labels" if isinstance(condition, Labels) else "columns"
+    kind = _kind_of(condition)
     plan = VectorPlan(
         n_rows=n,
         n_columns=d,
@@ -453,5 +486,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     xi = parameters["amplifier"]
     ok = is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
     need(ok, "amplifier", "a number of at least 0; math.inf fits each class separately")
+    ok = parameters["condition"] in ("auto", "joint", "local")
+    need(ok, "condition", "'auto', 'joint' or 'local'")
     need(is_real(parameters["entropy"], 0), "entropy", "a finite number of at least 0")
     need(is_int(parameters["verbose"], 0), "verbose", "an int of at least 0")

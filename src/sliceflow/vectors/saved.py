@@ -15,6 +15,7 @@ from sliceflow.dataframes import Form
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
 from sliceflow.engine.compact import Step
+from sliceflow.engine.conditions import Labels, Mixed
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
 from sliceflow.storage.file import Fields
@@ -38,6 +39,7 @@ from sliceflow.storage.schema import (
 )
 from sliceflow.storage.tables import pack_tables, unpack_tables
 from sliceflow.vectors.fitted import FittedVectors, Part
+from sliceflow.vectors.local import LocalModel
 from sliceflow.vectors.units import Units
 
 __all__ = ["packed", "unpacked"]
@@ -55,7 +57,8 @@ def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dic
     for name in _UNITS if heavy_tailed else _UNITS[:2]:
         tensors[name] = torch.from_numpy(np.stack([getattr(part.units, name) for part in fitted.parts]))
     engine = fitted.parts[0].flow
-    return {
+    local = None if fitted.local is None else _packed_local(fitted.local, tensors)
+    return ({} if local is None else {"local": local}) | {
         "columns": None if names is None else [str(name) for name in names],
         "frame": None if fitted.form is None else fitted.form.packed(),
         "type": str(fitted.dtype).removeprefix("torch."),
@@ -128,6 +131,7 @@ def unpacked(
         device,
         None if on is None else torch.device("cpu") if on == "cpu" else device,
         _form(header, d),
+        _local(header, tensors, d, condition, codes),
     )
     for part in parts:
         _check(part, fitted)
@@ -137,6 +141,31 @@ def unpacked(
         if len(names) != d:
             raise ValueError(f"columns has {len(names)} names for {d} columns")
     return fitted, names
+
+
+def _packed_local(local: LocalModel, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """The rows, and how many neighbours are asked and what counts among them, for each part."""
+    tensors["local.x"] = local.x
+    tensors["local.projection"] = torch.stack([near.projection for near in local.near])
+    return [{"k": near.k, "spread": near.spread} for near in local.near]
+
+
+def _local(
+    header: Fields, tensors: dict[str, Tensor], d: int, condition: Any, codes: Tensor | None
+) -> LocalModel | None:
+    """The rows of a model whose conditions are local."""
+    if header.value.get("local") is None:
+        return None
+    mixed = isinstance(condition, Mixed)
+    if codes is None or isinstance(condition, Labels) or codes.dim() != 2:
+        raise ValueError("local needs a condition with columns")
+    rows = header.inners("local")
+    shape = (len(rows), codes.shape[1] - mixed, None)
+    projections = check_tensor(tensors, "local.projection", torch.float64, shape)
+    x = check_tensor(tensors, "local.x", torch.float64, (len(codes), d))
+    settings = [(row.whole("k", 1), row.number("spread", 0, 100)) for row in rows]
+    parts = [(k, h, w) for (k, h), w in zip(settings, projections, strict=True)]
+    return LocalModel.again(x, codes, mixed, parts)
 
 
 def _stage(row: Fields) -> Stage:

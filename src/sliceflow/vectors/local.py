@@ -1,0 +1,179 @@
+"""Local conditions of vectors: the rows are kept, and every condition asks those nearest to it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.devices import need_memory
+from sliceflow.engine.conditions import Condition, Labels, Mixed, even_rows
+from sliceflow.engine.neighbourhoods import COMPONENTS, Neighbourhoods
+from sliceflow.engine.random import Seed
+from sliceflow.errors import ParameterError
+from sliceflow.ranks import Ranks
+from sliceflow.vectors.data import FitInput
+from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
+from sliceflow.vectors.units import Units
+
+__all__ = ["LocalModel", "is_local", "local_plan", "particle_codes"]
+
+PARTICLES = 200  # of a fit unless the user says how many: each needs a neighbourhood
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """The rows of a fit, ready to be asked for x given y.
+
+    Parameters
+    ----------
+    x : (n, d), all rows in the engine's units, float64
+    near : the neighbourhoods of all rows; with labels in y, of the rows of each combination of them
+    labelled : whether the first column of codes is the number of a combination
+    """
+
+    x: Tensor
+    near: tuple[Neighbourhoods, ...]
+    labelled: bool = False
+
+    @classmethod
+    def of(cls, x: Tensor, codes: Tensor, labelled: bool) -> LocalModel:
+        """The model of rows x (n, d) with codes (n, l); finds k, K and what matters."""
+        x = x.double()
+        return cls(x, tuple(Neighbourhoods.of(*part) for part in _parts(x, codes, labelled)), labelled)
+
+    @classmethod
+    def again(cls, x: Tensor, codes: Tensor, labelled: bool, settings: Any) -> LocalModel:
+        """The model of a file: `settings` has k, h and the projection of each part."""
+        parts = _parts(x.double(), codes, labelled)
+        if len(parts) != len(settings):
+            raise ValueError(f"local has settings for {len(settings)} parts of {len(parts)}")
+        near = []
+        for (own, y), (k, spread, projection) in zip(parts, settings, strict=True):
+            if k > len(own):
+                raise ValueError(f"local has {k} neighbours among {len(own)} rows")
+            near.append(Neighbourhoods(own, y, k, projection, spread))
+        return cls(x.double(), tuple(near), labelled)
+
+    def sample(self, codes: Tensor, seed: Seed) -> Tensor:
+        """One row x (n, d) for each of the codes (n, l); equal ones share a neighbourhood."""
+        out = torch.empty(len(codes), self.x.shape[1], dtype=torch.float64)
+        part = codes[:, 0].long() if self.labelled else torch.zeros(len(codes), dtype=torch.int64)
+        for c in torch.unique(part).tolist():
+            at = torch.nonzero(part == c)[:, 0]
+            y = codes[at, 1:] if self.labelled else codes[at]
+            out[at] = _one_each(self.near[c], y, seed.child(c))
+        return out
+
+    def warn_of_far(self, codes: Tensor, stacklevel: int) -> None:
+        """Warn of conditions that are farther from all rows than rows are from each other."""
+        part = codes[:, 0].long() if self.labelled else torch.zeros(len(codes), dtype=torch.int64)
+        for c in torch.unique(part).tolist():
+            at, near = torch.nonzero(part == c)[:, 0], self.near[c]
+            distance = near.distances(codes[at, 1:] if self.labelled else codes[at])
+            i = int(distance.argmax())
+            if distance[i] > near.reach:
+                warnings.warn(
+                    f"y[{int(at[i])}] is {float(distance[i]):.3g} standard deviations of y from the "
+                    f"nearest row, where rows have ten neighbours within {near.reach:.3g}: its samples "
+                    "are extrapolated",
+                    UserWarning,
+                    stacklevel=stacklevel,
+                )
+
+
+def _parts(x: Tensor, codes: Tensor, labelled: bool) -> list[tuple[Tensor, Tensor]]:
+    """The rows and columns of y of each combination of labels."""
+    if not labelled:
+        return [(x, codes)]
+    part = codes[:, 0].long()
+    return [(x[part == c], codes[part == c, 1:]) for c in range(int(part.max()) + 1)]
+
+
+def _one_each(near: Neighbourhoods, y: Tensor, seed: Seed) -> Tensor:
+    """One sample (n, d) for each row of y."""
+    if len(y) == 1 or bool((y == y[0]).all()):
+        return near.sample(y[:1], len(y), seed)[0]
+    distinct, own, counts = torch.unique(y, dim=0, return_inverse=True, return_counts=True)
+    order = torch.argsort(own, stable=True)
+    first = torch.cumsum(counts, 0) - counts
+    out = torch.empty(len(y), near.x.shape[1], dtype=torch.float64)
+    for n in torch.unique(counts).tolist():  # conditions that are there equally often
+        some = torch.nonzero(counts == n)[:, 0]
+        at = order[(first[some][:, None] + torch.arange(n)).flatten()]
+        out[at] = near.sample(distinct[some], n, seed.child("times", n)).flatten(0, 1)
+    return out
+
+
+def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: Ranks | None) -> bool:
+    """Whether a fit is local; an error if it shall be and cannot."""
+    mode = parameters["condition"]
+    continuous = condition is not None and not isinstance(condition, Labels)
+    obstacle = (
+        "needs continuous columns in y; pass y of shape (n, l)"
+        if not continuous
+        else "keeps all rows in one process; fit without ranks, or set condition='joint'"
+        if ranks is not None
+        else "has no steps that could stop early; set early_stopping=False, or condition='joint'"
+        if parameters["early_stopping"]
+        else ""
+    )
+    if mode == "local" and obstacle:
+        fact, advice = obstacle.split("; ", 1)
+        raise ParameterError("condition", mode, fact, advice)
+    xi = parameters["amplifier"]
+    local = mode == "local" or (mode == "auto" and not obstacle and 0 < xi < float("inf"))
+    if isinstance(condition, Mixed) and not local:
+        raise ValueError(
+            f"y has labels and columns, which condition={mode!r} cannot fit here; use "
+            "condition='local', or pass labels (n,) or columns (n, l)"
+        )
+    return local
+
+
+def local_plan(
+    parameters: Mapping[str, Any],
+    inputs: FitInput,
+    y_p: np.ndarray | None,
+    device: torch.device,
+) -> tuple[VectorPlan, Units, LocalModel]:
+    """The plan of a local fit, its units, and its model: to know k is to have fitted it."""
+    assert inputs.codes is not None
+    units = Units.of(inputs.X, parameters["standardize"])
+    n, d = inputs.X.shape
+    given = parameters["n_particles"] or (PARTICLES if y_p is None else None)
+    dtype = torch.float32 if inputs.X.dtype == np.float32 else torch.float64
+    still = replace(parameters["options"], n_axis_steps=0)
+    plan = make_plan(
+        {**parameters, "n_steps": 0, "options": still},
+        shape=(n, d),
+        dtype=dtype,
+        n_particles=count_particles(given, n, inputs.condition, y_p),
+        condition=inputs.condition,
+        codes=None,
+        device=device,
+    )
+    columns = inputs.codes.shape[1]
+    nbytes = plan.nbytes + 8 * 3 * n * (d + columns) + (1 << 26)
+    need_memory(
+        nbytes, device, f"{n} rows of {d} columns, kept for condition='local', need", "keep fewer"
+    )
+    labelled = isinstance(inputs.condition, Mixed)
+    model = LocalModel.of(units.encode(inputs.X), inputs.codes, labelled)
+    sizes = [near.k for near in model.near]
+    plan = replace(plan, neighbours=max(sizes), components=COMPONENTS, nbytes=nbytes)
+    return plan, units, model
+
+
+def particle_codes(inputs: FitInput, m: int, y_p: np.ndarray | None, seed: Seed) -> Tensor:
+    """The conditions of m particles: the user's, or those of rows, each equally often."""
+    assert inputs.codes is not None
+    assert inputs.condition is not None
+    if y_p is not None:
+        return inputs.condition.encode(y_p)
+    return inputs.codes[even_rows(len(inputs.codes), m, seed)]
