@@ -19,6 +19,7 @@ chose the settings. Writes posteriors.md and posteriors.json after every task.
 """
 
 import argparse
+import shlex
 import sys
 import time
 import warnings
@@ -147,9 +148,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("posteriors"))
     chosen = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
-    command = " ".join(
-        ["python benchmarks/posteriors.py", *(argv if argv is not None else sys.argv[1:])]
-    )
+    arguments = sys.argv[1:] if argv is None else argv
+    command = shlex.join(["python", "benchmarks/posteriors.py", *arguments])
     for name in chosen.tasks:
         task = TASKS[name]
         _, x0 = task.draw(chosen.observations, seed=2_000)
