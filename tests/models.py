@@ -77,7 +77,7 @@ FITTED: dict[str, Callable[[], SlicedWassersteinFlow | ImageFlow]] = {
     "vectors": lambda: vectors().fit(X, np.arange(60) % 3),
     "tuples": lambda: vectors().fit(X, [("a", i % 3, None) for i in range(60)]),
     "floats": lambda: vectors(entropy=0.01).fit(X.astype(np.float32)),
-    "columns": lambda: vectors().fit(X, X[:, :2]),
+    "columns": lambda: vectors(condition="joint").fit(X, X[:, :2]),
     "counted": lambda: vectors(transport=Histogram(16)).fit(X),
     "pictures": lambda: pictures().fit(PICTURES, EVEN_AND_ODD),
     "bends": lambda: pictures(4, transport=Histogram(16)).fit(PICTURES),

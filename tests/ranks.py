@@ -66,7 +66,11 @@ CASES = {
         (X, Y),
         dict(particle_conditions=[1, 0, 1, 1] * 1250),
     ),
-    "columns": (lambda: SlicedWassersteinFlow(**vectors, frame="random"), (X[:, :3], X[:, 3:]), {}),
+    "columns": (
+        lambda: SlicedWassersteinFlow(**vectors, frame="random", condition="joint"),
+        (X[:, :3], X[:, 3:]),
+        {},
+    ),
     "sorted": (lambda: SlicedWassersteinFlow(**{**vectors, "n_particles": 161}), (FEW,), {}),
     "early stopping": (
         lambda: SlicedWassersteinFlow(

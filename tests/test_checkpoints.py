@@ -52,7 +52,11 @@ def stops(event):
 FITS = {
     "vectors": (lambda: SlicedWassersteinFlow(**quick), (X,), {}),
     "labels, entropy": (lambda: SlicedWassersteinFlow(**quick, entropy=0.01), (X, Y), {}),
-    "columns": (lambda: SlicedWassersteinFlow(**quick, frame=frames.Random(20)), (X, X[:, :2]), {}),
+    "columns": (
+        lambda: SlicedWassersteinFlow(**quick, frame=frames.Random(20), condition="joint"),
+        (X, X[:, :2]),
+        {},
+    ),
     "batches": (lambda: SlicedWassersteinFlow(**quick, transport=Histogram(16, most=40)), (X, Y), {}),
     "shares": (
         lambda: SlicedWassersteinFlow(**quick),

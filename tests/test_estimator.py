@@ -186,11 +186,12 @@ def test_labels_choose_what_is_sampled():
     assert abs(halfway.mean()) < 2.5  # class weights, between the two
 
 
-def test_a_continuous_condition_moves_the_samples():
+@pytest.mark.parametrize("condition", ["joint", "local"])
+def test_a_continuous_condition_moves_the_samples(condition):
     rng = np.random.default_rng(0)
     y = rng.uniform(-1, 1, size=(1000, 1))
     x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(size=(1000, 2))
-    flow = SlicedWassersteinFlow(n_particles=2000, n_steps=200, random_state=0).fit(x, y)
+    flow = SlicedWassersteinFlow(200, n_steps=200, condition=condition, random_state=0).fit(x, y)
     for value in (-0.7, 0.0, 0.7):
         ours = flow.sample(400, y=value, random_state=0)[:, 0]
         assert ours.mean() == pytest.approx(3 * value, abs=0.3)

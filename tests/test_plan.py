@@ -42,7 +42,11 @@ FITS = {
     "SWF": (vectors, {}, (X,)),
     "SWF, float32": (vectors, dict(n_particles=None), (X.astype(np.float32),)),
     "CSWF ξ=10": (vectors, {}, (X, Y)),
-    "CSWF ξ=2.5": (vectors, dict(amplifier=2.5, frame=frames.Random(7)), (X, X[:, :2])),
+    "CSWF ξ=2.5": (
+        vectors,
+        dict(amplifier=2.5, frame=frames.Random(7), condition="joint"),
+        (X, X[:, :2]),
+    ),
     "per class": (vectors, dict(amplifier=math.inf), (X, Y)),
     "SWF, early": (vectors, dict(early_stopping=True, amplifier=0), (X, Y)),
     "SWF, paper": (vectors, dict(preset="paper", frame=frames.Random(9)), (X,)),

@@ -93,7 +93,7 @@ def test_few_particles_with_a_continuous_condition_leave_offline_samples_usable(
     rng = np.random.default_rng(0)
     y = rng.uniform(-2, 2, (1000, 1))
     X = y + 0.1 * rng.normal(size=(1000, 2))
-    flow = SlicedWassersteinFlow(n_particles=50, n_steps=60, random_state=0).fit(X, y)
+    flow = SlicedWassersteinFlow(50, n_steps=60, condition="joint", random_state=0).fit(X, y)
     assert flow.particles_.shape == (50, 2)
     assert np.abs(flow.sample(500, y=1.0, random_state=1) - 1.0).mean() < 0.3
 

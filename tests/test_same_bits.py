@@ -31,7 +31,8 @@ def vectors() -> list[np.ndarray]:
     x, y = make_moons(300, noise=0.05, random_state=0)
     plain = SlicedWassersteinFlow(600, 6, **ROWS).fit(x)
     labels = SlicedWassersteinFlow(600, 6, **ROWS).fit(x.astype(np.float32), y)
-    columns = SlicedWassersteinFlow(300, 5, frame="random", **ROWS).fit(x[:, :1], x[:, 1:])
+    columns = SlicedWassersteinFlow(300, 5, frame="random", condition="joint", **ROWS)
+    columns.fit(x[:, :1], x[:, 1:])
     return [
         plain.particles_,
         plain.sample(50, random_state=1),

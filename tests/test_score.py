@@ -159,7 +159,8 @@ def test_searches_over_continuous_conditions_and_options():
         "options": [VectorOptions(n_axis_steps=0), VectorOptions(taper=0)],
         "amplifier": [0.0, 10.0],
     }
-    search = GridSearchCV(vectors(), grid, cv=2, error_score="raise").fit(X, X[:, :1])
+    joint = vectors(condition="joint")
+    search = GridSearchCV(joint, grid, cv=2, error_score="raise").fit(X, X[:, :1])
     assert search.best_params_["amplifier"] == 10.0
 
 

@@ -257,14 +257,14 @@ def test_a_flow_that_ignores_y_smooths_without_y():
     ids=["few", "columns", "same", "many", "more"],
 )
 def test_auto_is_0_for_a_reason_that_the_plan_says(x, y, why):
-    plan = smoothed(m=20, n_steps=1).plan(x, y)
+    plan = smoothed(m=20, n_steps=1).set_params(condition="joint").plan(x, y)
     assert plan.smoothing == 0
     assert f"smoothing  0: {why}" in str(plan)
 
 
 def test_columns_of_a_condition_can_be_smoothed():
     x, _ = moons(200, 0.05)
-    flow = smoothed(0.5, 400, 20, k=8).fit(x, x[:, :1])
+    flow = smoothed(0.5, 400, 20, k=8).set_params(condition="joint").fit(x, x[:, :1])
     assert np.isfinite(flow.particles_).all()
     assert flow.sample(5, y=0.5, random_state=0).shape == (5, 2)
 

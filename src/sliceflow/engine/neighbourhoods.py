@@ -32,13 +32,13 @@ __all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "projectio
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
 SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
-_NEAREST = 0.95  # distance of a draw to its nearest row, over that of a row to its nearest other row
-_SMALLEST, _LARGEST, _HALVINGS = 0.25, 8.0, 6  # of the range of h
+_NEAREST = 0.92  # distance of a draw to its nearest row, over that of a row to its nearest other row
+_SMALLEST, _LARGEST, _HALVINGS = 0.25, 4.0, 6  # of the range of h
 _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
 _LEARNT = 500  # rows of a neighbourhood that these see
 _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that `choose_k` tries
-_TRIED = 100  # rows whose likelihood chooses k
+_TRIED = 150  # rows whose likelihood chooses k
 _WIDE = 20  # more columns of y are replaced by what they predict
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _CHECKED = 20  # rows whose neighbourhoods choose h
@@ -57,6 +57,8 @@ class Adjusted:
     component : (q, k), the regression to which they belong
     rows : (q, k), their numbers
     n_components : (q,), K
+    inflation : (q,), √(n/(n − p)) for the p coefficients of regressions on n effective rows, which
+        make residuals too small
     likelihood : (q,), log density of the mixture at a point that was asked for; else empty
     """
 
@@ -65,6 +67,7 @@ class Adjusted:
     component: Tensor
     rows: Tensor
     n_components: Tensor
+    inflation: Tensor
     likelihood: Tensor
 
 
@@ -219,7 +222,10 @@ def _adjusted(
         out[left] = x[left] - moved
         if at is not None:
             likelihood[left] = fit.likelihood[chosen]
-    return Adjusted(out, weight, component, rows, n_components, likelihood)
+    count = 1 / weight.square().sum(1)
+    left_over = torch.maximum(count - n_components * (offset.shape[2] + 1), count / 2)
+    inflation = (count / left_over).sqrt()
+    return Adjusted(out, weight, component, rows, n_components, inflation, likelihood)
 
 
 @dataclass(frozen=True)
@@ -362,7 +368,7 @@ def drawn(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> Tenso
     made = centre.gather(1, chosen) + h * noise
     covariance = (near.weight[..., None] * centre).transpose(1, 2) @ centre
     least = _least_map(covariance + h**2 * noise_covariance, covariance)
-    return mean.gather(1, chosen) + made @ least
+    return mean.gather(1, chosen) + near.inflation[:, None, None] * (made @ least)
 
 
 def _centred(near: Adjusted) -> tuple[Tensor, Tensor]:
@@ -466,32 +472,37 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
-    """The k under which rows that it does not use are most likely, given their conditions.
+    """The least k under which rows that it does not use are about most likely, given their conditions.
 
     Tries neighbourhoods of 50 rows, or twice the columns, and doubles them up to `most` rows or until
-    the likelihood has fallen twice.
+    the mean log likelihood has fallen twice. Of those within half a standard error of the best, takes
+    the smallest: it is the fastest, and sees the least of other conditions.
     """
     n, columns = near.x.shape[0], near.projection.shape[1] + near.x.shape[1]
     k = max(_FEWEST, 2 * columns)
     if n <= k:
         return n
     tried = Seed(0).child("k").permutation(n)[:_TRIED]
-    best, likely, worse = k, -math.inf, 0
-    while True:
+    found: dict[int, Tensor] = {}
+    best = k
+    while not found or max(found) < min(n - 1, most):
         k = min(k, n - 1, most)
         trial = near.with_(k=k)
         chunk = max(1, _NUMBERS // (k * COMPONENTS * (columns + 1)))
-        found = [
+        parts = [
             trial.adjusted(near.y[some], without=some, at=near.x[some]).likelihood
             for some in torch.split(tried, chunk)
         ]
-        value = float(torch.cat(found).clamp(min=-1e6).mean())
-        worse = 0 if value > likely else worse + 1
-        if value > likely:
-            best, likely = k, value
-        if k >= min(n - 1, most) or worse == 2:
-            return best
+        found[k] = torch.cat(parts).clamp(min=-1e6)
+        best = max(found, key=lambda k: float(found[k].mean()))
+        if best not in list(found)[-2:]:
+            break
         k *= 2
+    for k, likelihood in found.items():
+        behind = found[best] - likelihood
+        if behind.mean() <= behind.std() / (2 * math.sqrt(len(tried))):
+            return k
+    return best
 
 
 def choose_spread(near: Neighbourhoods) -> float:
@@ -509,12 +520,13 @@ def choose_spread(near: Neighbourhoods) -> float:
         return SPREAD
 
     def ratio(h: float) -> float:
-        made = drawn(found, _MEASURED, h, Seed(0)) * unit
+        made = drawn(found, 2 * _MEASURED, h, Seed(0)) * unit
         nearest = torch.cdist(made, x).amin(2).median(1).values
         return float((nearest / apart)[apart > 0].median())
 
     low, high = math.log(_SMALLEST), math.log(_LARGEST)
+    aim = _NEAREST * min(1.0, ratio(_LARGEST))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if ratio(math.exp(middle)) < _NEAREST else (low, middle)
+        low, high = (middle, high) if ratio(math.exp(middle)) < aim else (low, middle)
     return math.exp(high)

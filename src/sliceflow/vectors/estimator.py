@@ -36,7 +36,7 @@ from sliceflow.vectors import saved
 from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors, Part
-from sliceflow.vectors.local import is_local, local_plan, particle_codes
+from sliceflow.vectors.local import is_local, local_plan, particle_conditions
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.plan import VectorPlan, check_parameters, stages_of
@@ -318,11 +318,9 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             inputs.form,
             model,
         )
-        codes = particle_codes(inputs, plan.n_particles, y_p, seed.child("conditions"))
+        y, codes = particle_conditions(inputs, plan.n_particles, y_p, seed.child("conditions"))
         particles = fitted.sample(len(codes), codes, seed.child("particles"))
-        assert condition is not None
-        y_kept = condition.decode(codes) if y_p is None else y_p
-        self._keep(plan, fitted, particles, y_kept, events.History().as_columns())
+        self._keep(plan, fitted, particles, y, events.History().as_columns())
 
     def _jobs(
         self,

@@ -21,7 +21,7 @@ from sliceflow.vectors.data import FitInput
 from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
 from sliceflow.vectors.units import Units
 
-__all__ = ["LocalModel", "is_local", "local_plan", "particle_codes"]
+__all__ = ["LocalModel", "is_local", "local_plan", "particle_conditions"]
 
 PARTICLES = 200  # of a fit unless the user says how many: each needs a neighbourhood
 
@@ -170,10 +170,14 @@ def local_plan(
     return plan, units, model
 
 
-def particle_codes(inputs: FitInput, m: int, y_p: np.ndarray | None, seed: Seed) -> Tensor:
-    """The conditions of m particles: the user's, or those of rows, each equally often."""
+def particle_conditions(
+    inputs: FitInput, m: int, y_p: np.ndarray | None, seed: Seed
+) -> tuple[np.ndarray, Tensor]:
+    """y of m particles and its codes: the user's, or those of rows, each equally often."""
     assert inputs.codes is not None
     assert inputs.condition is not None
+    assert inputs.y is not None
     if y_p is not None:
-        return inputs.condition.encode(y_p)
-    return inputs.codes[even_rows(len(inputs.codes), m, seed)]
+        return y_p, inputs.condition.encode(y_p)
+    rows = even_rows(len(inputs.codes), m, seed)
+    return inputs.y[rows.numpy()], inputs.codes[rows]

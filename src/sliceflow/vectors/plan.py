@@ -170,7 +170,7 @@ class VectorPlan:
     def settings(self) -> dict[str, Any]:
         """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("nbytes", "n_ranks", "device", "neighbours", "components"):
+        for name in ("nbytes", "n_ranks", "device"):
             del values[name]
         if self.smoothing_from:  # it follows from the rows, and which are held out is not yet known
             del values["smoothing"]
