@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from sliceflow.engine.neighbourhoods import (
     Neighbourhoods,
@@ -20,30 +21,39 @@ def heteroscedastic(n, rng):
     return np.sin(2 * y) + (0.1 + 0.4 * np.abs(y)) * rng.normal(size=(n, 1)), y
 
 
+def heteroscedastic_cdf(x, y):
+    return norm.cdf((x - np.sin(2 * y)) / (0.1 + 0.4 * np.abs(y)))
+
+
 def bimodal(n, rng):
-    """x = ±(1 + y) with noise 0.2."""
-    y = rng.uniform(-0.5, 1, (n, 1))
-    return rng.choice([-1, 1], (n, 1)) * (1 + y) + 0.2 * rng.normal(size=(n, 1)), y
+    """x = ±(1.5 + y) with noise 0.2."""
+    y = rng.uniform(-1, 1, (n, 1))
+    return rng.choice([-1, 1], (n, 1)) * (1.5 + y) + 0.2 * rng.normal(size=(n, 1)), y
 
 
-@pytest.mark.parametrize("problem", [heteroscedastic, bimodal])
-def test_intervals_cover_fresh_rows_as_often_as_they_say(problem):
-    rng = np.random.default_rng(0)
-    near = Neighbourhoods.of(*problem(2_000, rng))
-    x, y = problem(1_000, np.random.default_rng(1))
-    made = near.sample(y, 200, Seed(0)).numpy()
+def bimodal_cdf(x, y):
+    return (norm.cdf((x - 1.5 - y) / 0.2) + norm.cdf((x + 1.5 + y) / 0.2)) / 2
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("problem", "cdf"), [(heteroscedastic, heteroscedastic_cdf), (bimodal, bimodal_cdf)]
+)
+def test_intervals_cover_as_often_as_they_say(problem, cdf, seed):
+    near = Neighbourhoods.of(*problem(2_000, np.random.default_rng(seed)))
+    y = np.linspace(-0.95, 0.95, 40)
+    made = near.sample(y[:, None], 500, Seed(0)).numpy()[..., 0]
     for share in (0.5, 0.9):
-        low, high = np.quantile(made[..., 0], [(1 - share) / 2, (1 + share) / 2], axis=1)
-        inside = np.mean((x[:, 0] > low) & (x[:, 0] < high))
-        assert abs(inside - share) < 0.03, share
+        low, high = np.quantile(made, [(1 - share) / 2, (1 + share) / 2], axis=1)
+        assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.03, share
 
 
 def test_the_posterior_of_a_gaussian_is_the_formulas():
     """θ ~ N(0, I), x = θ + N(0, I) in five dimensions: θ given x is N(x/2, I/2)."""
     theta = Seed(0).normal(2_000, 5)
-    near = Neighbourhoods.of(theta, theta + Seed(1).normal(2_000, 5))
+    near = Neighbourhoods.of(theta, theta + Seed(1).normal(2_000, 5), k=1_000)
     x0 = Seed(2).normal(4, 5)
-    made = near.sample(x0, 4_000, Seed(3))
+    made = near.sample(x0, 2_000, Seed(3))
     assert float((made.mean(1) - x0 / 2).abs().max()) < 0.15
     for one in made:
         assert float((torch.cov(one.T) - torch.eye(5) / 2).abs().max()) < 0.12
@@ -53,7 +63,7 @@ def test_two_modes_stay_apart():
     rng = np.random.default_rng(0)
     near = Neighbourhoods.of(*bimodal(2_000, rng))
     made = near.sample([[0.8]], 2_000, Seed(0))[0, :, 0]
-    assert float((made.abs() < 1).double().mean()) < 0.01
+    assert float((made.abs() < 1.3).double().mean()) < 0.01
     assert abs(float((made > 0).double().mean()) - 0.5) < 0.08
     assert int(near.adjusted([[0.8]]).n_components[0]) == 2
 

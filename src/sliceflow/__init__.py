@@ -1,8 +1,8 @@
 """Nonparametric generative modelling with sliced-Wasserstein flows: no network, no training.
 
-The public API: the estimators, `load`, and the modules `datasets`, `metrics`, `frames`, `transports`,
-`schedules`, `events` and `ranks`. Names are imported on first use, because torch takes seconds to
-import and ``sliceflow --help`` should be fast.
+The public API: the estimators, `load`, and the modules `datasets`, `inference`, `metrics`, `frames`,
+`transports`, `schedules`, `events` and `ranks`. Names are imported on first use, because torch takes
+seconds to import and ``sliceflow --help`` should be fast.
 """
 
 from importlib import import_module
@@ -19,6 +19,7 @@ __all__ = [
     "datasets",
     "events",
     "frames",
+    "inference",
     "load",
     "metrics",
     "ranks",
@@ -36,7 +37,7 @@ _MODULE_OF_NAME = {
     "SlicedWassersteinFlow": "vectors.estimator",
     "load": "loading",
 }
-_MODULES = {  # besides the packages `datasets`, `metrics` and `ranks`
+_MODULES = {  # besides `datasets`, `inference`, `metrics` and `ranks`
     "events": "engine.events",
     "frames": "engine.frames",
     "schedules": "pictures.schedules",
@@ -44,7 +45,7 @@ _MODULES = {  # besides the packages `datasets`, `metrics` and `ranks`
 }
 
 if TYPE_CHECKING:
-    from sliceflow import datasets, metrics, ranks
+    from sliceflow import datasets, inference, metrics, ranks
     from sliceflow.engine import events, frames, transports
     from sliceflow.loading import load
     from sliceflow.pictures import schedules

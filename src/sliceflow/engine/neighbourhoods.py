@@ -32,6 +32,7 @@ __all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "projectio
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
 SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
+_ALWAYS, _BY_COLUMN = 0.8, 0.2  # the largest h: in few columns more would only blur
 _NEAREST = 0.92  # distance of a draw to its nearest row, over that of a row to its nearest other row
 _SMALLEST, _LARGEST, _HALVINGS = 0.25, 4.0, 6  # of the range of h
 _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
@@ -529,4 +530,4 @@ def choose_spread(near: Neighbourhoods) -> float:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if ratio(math.exp(middle)) < aim else (low, middle)
-    return math.exp(high)
+    return min(math.exp(high), _ALWAYS + _BY_COLUMN * x.shape[2])

@@ -1,4 +1,4 @@
-"""Metrics of samples: distances, coverage, copies, classifiers, FID.
+"""Metrics of samples: distances, coverage, copies, calibration, classifiers, FID.
 
 No single number suffices. Distances between distributions do not detect copies, so print `nn_ratio`
 and `copies` beside them. Print every metric together with its floor (real rows against real rows):
@@ -7,6 +7,7 @@ they are needed. Only FID needs the extra ``sliceflow[metrics]``.
 """
 
 from sliceflow.metrics.battery import MEANING, Battery
+from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.classifier import PictureClassifier, train_classifier
 from sliceflow.metrics.coverage import (
     DensityCoverage,
@@ -25,10 +26,12 @@ __all__ = [
     "FID",
     "MEANING",
     "Battery",
+    "Calibration",
     "DensityCoverage",
     "PictureClassifier",
     "PrecisionRecall",
     "Score",
+    "calibration",
     "copies",
     "density_coverage",
     "energy_distance",
