@@ -77,6 +77,8 @@ def test_every_picture_is_on_a_page():
 MORE_PUBLIC_NAMES = (
     "errors.NotEnoughMemoryError",
     "errors.ParameterError",
+    "inference.Posterior",
+    "inference.posterior",
     "ranks.LostRank",
     "ranks.Ranks",
     "ranks.joined",
