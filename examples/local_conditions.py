@@ -3,7 +3,8 @@
     python examples/local_conditions.py --out examples-out
 
 writes `posterior_moons.png` (true draws, ours, and rejection ABC), `conditional_quantiles.png`
-(quantiles of samples given y against the true ones) and `calibration.png` (ranks and coverage on two moons).
+(quantiles of samples given y against the true ones) and `calibration.png` (ranks and coverage on two
+moons).
 """
 
 import argparse
@@ -89,7 +90,8 @@ def regressions(path):
             ours, truth = np.quantile(made, level, axis=1), np.array(true)[:, j]
             axis.plot(grid, truth, color=INK, lw=1, ls="--", label="true" if j == 0 else None)
             axis.plot(grid, ours, color=BLUE, lw=1.2, label="samples" if j == 0 else None)
-        axis.set(title=f"{title}: quantiles {', '.join(f'{q:g}' for q in levels)}", xlabel="y")
+        axis.set_title(f"{title}: quantiles {', '.join(f'{q:g}' for q in levels)}", fontsize=10)
+        axis.set_xlabel("y")
     axes[0].set_ylabel("x")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=90)
