@@ -53,7 +53,7 @@ def candidates(paper: str, text: str, labels: bool, steps: tuple[int, ...]) -> l
         "low levels × 10": {"schedule": text.replace("*3", "*10")},
         "small patches once": {"schedule": text.replace(f" {side}[7,5,3]*2", "")},
         "small patches again × 4": {"schedule": text.replace(f"{side}[7,5,3]*2", f"{side}[7,5,3]*4")},
-        "no pairs, no single pixels": {"schedule": text.replace(f" {side}[2,1]", "")},
+        "no pairs, no single pixels": {"schedule": text.partition(f" {side}[2]")[0]},
         "no large patches": {"schedule": text.replace("15,13,11,", "").replace("14,13,11,", "14,")},
         "every second patch": {"schedule": text.replace("15,13,11,9,7,5,3", "15,11,7,5,3")},
         "no taper": {"options": PictureOptions(n_knots=0, taper=0.0)},

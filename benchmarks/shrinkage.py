@@ -47,7 +47,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Fit, GridTable
-from sliceflow.pictures.levels import SINGLE_PIXELS, LevelFlow
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.tiles import TileFrame
 
@@ -257,7 +257,7 @@ class Variant(NamedTuple):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Fits of pictures follow this variant."""
-        project, engine, whole, side = TileFrame.project, LevelFlow.engine, Shrinkage.shrunk, [1]
+        project, engine, side = TileFrame.project, LevelFlow.engine, [1]
 
         def seen(frame: TileFrame, *args: Any) -> Tensor:
             side[0] = frame.geometry.side
@@ -268,8 +268,6 @@ class Variant(NamedTuple):
             return replace(flow, schedule=[replace(flow.schedule[0], **self.stage)]), subspace
 
         def shrunk(by: Shrinkage, fit: Fit, variance: Tensor | None = None) -> tuple[Fit, Tensor]:
-            if by.strength <= SINGLE_PIXELS:  # as the library does: black pixels end black
-                return whole(by, fit, variance)
             return self.shrunk(fit, by.rates, side[0])
 
         with ExitStack() as stack:

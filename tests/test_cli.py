@@ -179,6 +179,34 @@ def test_pictures_are_brought_to_the_levels_of_others(kind):
     assert np.allclose(other.rows(), digits.rows(), atol=0.005)
 
 
+def test_a_mask_may_be_a_picture(tmp_path):
+    known = np.ones((8, 8), bool)
+    known[2:6, 3:] = False
+    Image.fromarray((255 * known).astype(np.uint8)).save(tmp_path / "mask.png")
+    run, out = tmp_path / "run", tmp_path / "done.npz"
+    fit = ("fit", "digits", *FEW, "--out", run)
+    result = inside(*fit, "--mask", tmp_path / "mask.png")
+    assert result.returncode == 0, result.stderr
+    image = load("digits", "test").images[0]
+    np.save(tmp_path / "given.npy", image[None])
+    result = inside("inpaint", run, tmp_path / "given.npy", "--n", 2, "--out", out)
+    assert result.returncode == 0, result.stderr
+    with np.load(out) as done:
+        assert (done["images"][:, known] == image[known]).all()
+    for name, picture, said in (
+        ("white", Image.new("L", (8, 8), 255), "is all white"),
+        ("large", Image.new("L", (9, 8), 255), "is 9x8, the pictures are 8x8"),
+    ):
+        picture.save(tmp_path / f"{name}.png")
+        refused(inside(*fit, "--mask", tmp_path / f"{name}.png", "--force"), 2, said, "white where")
+    (tmp_path / "text.png").write_text("no picture")
+    refused(
+        inside(*fit, "--mask", tmp_path / "text.png", "--force"), 2, "cannot be read", "white where"
+    )
+    both = (*fit, "--mask", tmp_path / "mask.png", "--observed", "top", "--force")
+    refused(inside(*both), 2, "exclude each other", "choose one")
+
+
 def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
     run = tmp_path / "top"
     assert inside("fit", "digits", "--observed", "top", *FEW, "--out", run).returncode == 0

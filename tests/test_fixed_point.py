@@ -106,8 +106,8 @@ def test_without_steps_nothing_moves(digits):
 def test_the_last_level_is_all_stages_of_the_full_resolution(digits):
     _, last = moved_pictures(digits, False, "last")
     _, every = moved_pictures(digits, False, "all")
-    assert last.steps == 6 * 4  # 8[8,7,5,3,2,1]
-    assert every.steps in range(6 * 4 + 6 * 10, 6 * 4 + 6 * 12 + 1)  # and six stages × 3, some of 10
+    assert last.steps == 4 * 4 + 2 + 1  # 8[8,7,5,3] 8[2]*0.5 8[1]=1
+    assert every.steps in range(19 + 6 * 10, 19 + 6 * 12 + 1)  # and six stages × 3, some of 10
     assert last.noise < every.noise
 
 

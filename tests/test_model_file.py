@@ -34,7 +34,7 @@ from sliceflow import (
 from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.storage import file as container
-from sliceflow.storage.models import FORMAT, LOCAL, OLDEST
+from sliceflow.storage.models import FORMAT, OLDEST
 
 DATA = Path(__file__).parent / "data"
 LABELS = {
@@ -642,10 +642,10 @@ def test_an_oversized_header_is_refused_before_it_is_read(tmp_path):
 
 def test_a_newer_format_says_which_version_is_needed(model, tmp_path):
     old = parts(model)
-    container.write(tmp_path / "m", {**old.text, "format": LOCAL + 1, "library": "9.1.0"}, old.tensors)
+    container.write(tmp_path / "m", {**old.text, "format": FORMAT + 1, "library": "9.1.0"}, old.tensors)
     refuses(
         tmp_path / "m",
-        f"has format {LOCAL + 1}, by sliceflow 9.1.0; .* install sliceflow 9.1.0 or newer",
+        f"has format {FORMAT + 1}, by sliceflow 9.1.0; .* install sliceflow 9.1.0 or newer",
     )
     row = old.text["schedule"][0]["tables"][0]
     row["kind"] = "splines"

@@ -83,18 +83,34 @@ def test_steps_can_be_a_rule():
 
 
 def test_a_bracket_can_have_more_steps_or_fewer():
-    levels = from_string("1[1]*0.01 4[4,3]*2.5 8[3]", 8, 8, steps=10)
-    assert [level.n_steps for level in levels] == [1, 25, 25, 10]
+    levels = from_string("1[1]*0.01 4[4,3]*2.5 8[3] 8[2,1]=3", 8, 8, steps=10)
+    assert [level.n_steps for level in levels] == [1, 25, 25, 10, 3, 3]
 
 
 @pytest.mark.parametrize(
     "word",
-    ["8", "8[", "8[]", "[8]", "8[3,]", "8[3;5]", "8[-3]", "x[3]", "8(3)", "8[3]×2", "8[3]*", "8[3]*-1"],
+    [
+        "8",
+        "8[",
+        "8[]",
+        "[8]",
+        "8[3,]",
+        "8[3;5]",
+        "8[-3]",
+        "x[3]",
+        "8(3)",
+        "8[3]×2",
+        "8[3]*",
+        "8[3]*-1",
+        "8[3]=",
+        "8[3]=0",
+        "8[3]=2*2",
+    ],
 )
 def test_a_word_of_another_form_is_named(word):
     message = (
         f"schedule entry {word!r} is not of the form resolution[patch,patch,…], "
-        "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
+        "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps, or 28[1]=4 for 4 steps"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_string(f"1[1] {word}", 8, 8)
@@ -143,9 +159,11 @@ def test_auto_suits_squares(size):
 def check_auto(height, width):
     """Coarse to fine, ending at the full resolution; patches fit and fall, down to 3 where they can.
 
-    Coarse levels have three times the steps. The last one does small patches again, pairs and pixels.
+    Coarse levels have more steps. The last one does small patches again, pairs, and grey pixels once.
     """
+    colour = from_string(auto(height, width, channels=3), height, width)
     levels = from_string(auto(height, width), height, width)
+    assert levels[: len(colour)] == colour
     assert (levels[0].h, levels[0].w, levels[0].patch) == (1, 1, 1)
     assert (levels[-1].h, levels[-1].w) == (height, width)
     longer = [max(level.h, level.w) for level in levels]
@@ -160,8 +178,9 @@ def check_auto(height, width):
         assert falling[0] == min(r, 15)
         assert falling == sorted(set(falling), reverse=True)
         assert falling[-1] == (3 if r >= 7 else r)
-        first = 100 if last or r >= 12 else 300
-        assert list(steps) == [first] * len(falling) + [200] * len(again) + [100] * len(ends)
+        first = 100 if last or r >= 20 else 200 if r >= 12 else 300
+        small = [{2: 50, 1: 1}[patch] for patch in ends]
+        assert list(steps) == [first] * len(falling) + [200] * len(again) + small
     resolutions = sorted(set(longer))
     assert all(b <= max(a + 1, 1.6 * a) for a, b in pairwise(resolutions))
 

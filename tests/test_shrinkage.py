@@ -257,14 +257,31 @@ def test_pictures_that_are_copied_are_warned_of():
         ImageFlow(**settings).fit(few)
 
 
-def test_black_pixels_are_black():
-    """Of 256 values, two to a bin would be mixed: half of the black pixels would be 1."""
+@pytest.mark.parametrize("labels", [None, np.arange(800) % 2], ids=["all", "per class"])
+def test_black_is_black_and_white_is_white(labels):
+    """Bins that mix two values, or ties of clipped particles, would move the shares of both."""
     rng = np.random.default_rng(0)
-    x = np.where(rng.random((800, 6, 6)) < 0.7, 0, rng.integers(1, 256, (800, 6, 6))).astype(np.uint8)
+    shape = (800, 6, 6)
+    kind, grey = rng.random(shape), rng.integers(1, 255, shape)
+    x = np.where(kind < 0.7, 0, np.where(kind > 0.98, 255, grey)).astype(np.uint8)
     flow = ImageFlow(
-        "1[1] 3[3] 6[3,2,1]", 3000, 12, transport="histogram", random_state=0, device="cpu"
+        "1[1] 3[3] 6[3,2] 6[1]=1", 3000, 12, transport="histogram", random_state=0, device="cpu"
     )
-    flow.fit(x)
-    for found, slack in ((flow.particles_, 0.02), (flow.sample(2000, random_state=1), 0.05)):
-        assert (found == 0).mean() == pytest.approx((x == 0).mean(), abs=slack)
-        assert ((found > 0) & (found < 3)).mean() < 0.01 + slack
+    flow.fit(x, labels)
+    for found, slack in ((flow.particles_, 0.002), (flow.sample(2000, random_state=1), 0.01)):
+        for value in (0, 255):
+            assert (found == value).mean() == pytest.approx((x == value).mean(), abs=slack)
+        assert ((found > 0) & (found < 3)).mean() < 0.005 + slack
+
+
+def test_pictures_with_few_values_end_on_all_of_them():
+    rng = np.random.default_rng(0)
+    x = rng.choice(np.arange(5), p=[0.5, 0.1, 0.05, 0.05, 0.3], size=(600, 5, 5)).astype(np.uint8)
+    flow = ImageFlow(
+        "1[1] 5[3,2] 5[1]=1", 3000, 10, n_pixel_values=5, transport="histogram", random_state=0
+    )
+    shares = [
+        np.bincount(pictures.ravel(), minlength=5) / pictures.size
+        for pictures in (x, flow.fit(x).particles_)
+    ]
+    np.testing.assert_allclose(*shares, atol=0.003)

@@ -28,7 +28,7 @@ def main() -> None:
 
     images = RNG.integers(0, 17, (150, 6, 6)).astype(np.uint8)
     on |= dict(n_pixel_values=17, n_particles=300)
-    levels = dict(schedule="1[1] 3[3] 6[3,1]", quality=3, **on)
+    levels = dict(schedule="1[1] 3[3] 6[3] 6[1]=1", quality=3, **on)
     labels = np.array(["a", "b"])[np.arange(150) % 2]
     grids = dict(transport=Histogram(16), options=PictureOptions(n_knots=16))  # so few bins stay grids
     pictures = ImageFlow(**levels, **grids).fit(images, labels)

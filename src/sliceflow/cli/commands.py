@@ -154,6 +154,9 @@ def fit(
     ),
     size: int | None = _integer(None, "Crop the middle square and resize it to this side."),
     observed: Part | None = _option(None, _PARTS, metavar="<part>"),
+    mask: Path | None = _option(
+        None, "A picture of the known part instead: white is known, black is completed."
+    ),
     schedule: str = _option(
         "auto", 'auto, mnist, cifar10, celeba, or text such as "1[1] 4[4,3] 8[5]".'
     ),
@@ -188,6 +191,7 @@ def fit(
 
     flags |= {"drop": tuple(drop or ()), "keep": tuple(keep or ())}
     flags |= {"out": out and str(out), "data_root": data_root and str(data_root)}
+    flags |= {"mask": mask and str(mask)}
     run(
         Settings(**{field.name: flags[field.name] for field in fields(Settings)}),
         resume=resume,

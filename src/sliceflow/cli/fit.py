@@ -81,7 +81,8 @@ def fit(
         say(f"{train.name}: {train.what} to fit, {len(test.x) if test else 'none'} to measure with")
         for note in train.notes if first else ():  # even if quiet: data are missing from here on
             print(f"note: {note}", file=sys.stderr if quiet or as_json else sys.stdout, flush=True)
-        if train.labels is not None and job.labels is None and train.pictures and not settings.observed:
+        completes = settings.observed or settings.mask
+        if train.labels is not None and job.labels is None and train.pictures and not completes:
             say("note: the labels are not used; --conditional fits by class")
         from sliceflow.cli import plan
 

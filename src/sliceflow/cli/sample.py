@@ -24,9 +24,7 @@ def sample(
 
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is not None:
-        raise WrongUsage(
-            f"{run} completes pictures (--observed {flow.observed})", "use sliceflow inpaint"
-        )
+        raise WrongUsage(f"{run} completes pictures, and makes none", "use sliceflow inpaint")
     pictures = hasattr(flow, "schedule_")
     _check_ending(out, pictures)
     y = _class(flow, label, run)
@@ -51,7 +49,8 @@ def inpaint(
     flow: Any = RunFolder.model(run, device)
     if getattr(flow, "observed", None) is None:
         raise WrongUsage(
-            f"{run} does not complete pictures", "fit with --observed top (or left, border, …)"
+            f"{run} does not complete pictures",
+            "fit with --observed top (or left, border, …), or with --mask mask.png",
         )
     pictures = _read_pictures(given, flow, resize)
     _check_memory(flow, n * len(pictures))

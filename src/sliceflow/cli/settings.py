@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
-_PICTURES_ONLY = ("size", "observed", "schedule", "clusters", "mirror", "conditional")
+_PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "conditional")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Settings:
     keep: tuple[str, ...] = ()
     conditional: bool = False
     observed: str | None = None
+    mask: str | None = None
     quality: str = "standard"
     particles: int | None = None
     schedule: str = "auto"
@@ -122,7 +123,7 @@ class Settings:
                 "fit them in Python, with sliceflow.ImageFlow",
             )
         self.n_steps(data)
-        given = {"--conditional": self.conditional, "--observed": self.observed}
+        given = {"--conditional": self.conditional, "--observed": self.observed, "--mask": self.mask}
         given["--clusters"] = self.clusters is not None
         exclusive = [flag for flag, value in given.items() if value]
         if len(exclusive) > 1:
@@ -167,7 +168,7 @@ class Settings:
             mirror=self.mirror,
             device=self.device,
             random_state=self.seed,
-            observed=self.observed,
+            observed=self.observed if self.mask is None else _read_mask(self.mask, data.x.shape[1:3]),
         )
         try:
             Layout.of(data.x, data.n_pixel_values)
@@ -198,3 +199,22 @@ class Settings:
     def labels(self, data: Data) -> Any:
         """The labels that condition the flow: those of --target, or of --conditional."""
         return data.labels if self.conditional or self.target is not None else None
+
+
+def _read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
+    """(h, w) booleans, True where the picture in a file is white."""
+    from PIL import Image, UnidentifiedImageError
+
+    height, width = shape
+    hint = f"pass a picture of {width}x{height}, white where pixels are known and black elsewhere"
+    try:
+        with Image.open(Path(file).expanduser()) as stored:
+            known = np.asarray(stored.convert("L")) >= 128
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
+    if known.shape != (height, width):
+        own = f"{known.shape[1]}x{known.shape[0]}"
+        raise WrongUsage(f"--mask {file} is {own}, the pictures are {width}x{height}", hint)
+    if known.all() or not known.any():
+        raise WrongUsage(f"--mask {file} is all {'white' if known.all() else 'black'}", hint)
+    return known

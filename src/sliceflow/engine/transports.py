@@ -19,6 +19,7 @@ from sliceflow.engine.classes import Runs
 from sliceflow.errors import is_int, need
 
 __all__ = [
+    "AlignedHistogram",
     "Auto",
     "Counts",
     "Fit",
@@ -423,6 +424,10 @@ class Histogram:
             return Counts(*kernel.histogram_of_runs(z, self.n_bins, runs.starts))
         return Counts(*kernel.histogram(z, self.n_bins, weights))
 
+    def range_of(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        """The range of the bins for values from lo to hi."""
+        return lo, hi
+
     def between(
         self, p: Counts, q: Counts, dtype: torch.dtype, still: Collection[int] = (), n_classes: int = 1
     ) -> Fit:
@@ -438,6 +443,28 @@ class Histogram:
             place = torch.linspace(-1, 1, values.shape[1], dtype=torch.float64, device=values.device)
             values[rows] = place.to(values.dtype)
         return Fit(GridTable(lo, hi, values.to(dtype), counts), cost)
+
+
+@dataclass(frozen=True)
+class AlignedHistogram(Histogram):
+    """Histograms whose bins cover at least `span`, such as the range of pixels.
+
+    If no bin has two values of a pixel, the particles end on these values, and in the right shares.
+    """
+
+    span: tuple[float, float] = (-1.0, 1.0)
+
+    def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
+        kernel, starts = kernels.for_tensor(z), (0, z.shape[1]) if runs is None else runs.starts
+
+        def histogram(z: Tensor, n_bins: int) -> tuple[Tensor, Tensor, Tensor]:
+            lo, hi = self.range_of(*kernel.value_range(z))
+            return kernel.count(z, lo, hi, n_bins, weights), lo, hi
+
+        return Counts(*kernels.reference.histogram_of_runs(z, self.n_bins, starts, histogram))
+
+    def range_of(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        return lo.clamp(max=self.span[0]), hi.clamp(min=self.span[1])
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from sliceflow.pictures.pyramid import Subspace
 from sliceflow.pictures.schedules import PictureStage
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "SINGLE_PIXELS", "SINGLE_PIXEL_BINS", "LevelFlow", "Painted"]
+__all__ = ["PATCH_BASES", "SINGLE_PIXEL_BINS", "LevelFlow", "Painted"]
 
 SINGLE_PIXEL_BINS = 512  # of single pixels
-SINGLE_PIXELS = 0.002  # κ of stages of single pixels: black must be black
 PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
 
 
@@ -63,6 +62,7 @@ class LevelFlow:
     budget: int
     precision: torch.dtype | None
     n_directions: int = 1000
+    exact_pixels: bool = True  # False: as fits were whose models have format 7 or less
 
     @property
     def apart(self) -> int:
@@ -90,7 +90,8 @@ class LevelFlow:
         level, (c, h, w) = self.stages[i], self.layout.shape
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
         directions = self.directions(i)
-        last = i == len(self.stages) - 1
+        single = self._single_pixels(i)  # exact: in float32, and no step is a smaller one
+        last = not single and all(map(self._single_pixels, range(i + 1, len(self.stages))))
         # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
         stage = schedule.Stage(
@@ -107,7 +108,7 @@ class LevelFlow:
             self.n_conditions,
             self.amplifier,
             budget=self.budget,
-            precision=self.precision if isinstance(directions, Tiles) else None,
+            precision=self.precision if isinstance(directions, Tiles) and not single else None,
         )
         return flow, subspace
 
@@ -122,8 +123,8 @@ class LevelFlow:
                 cloud = replace(particles, x=before.clone())
                 yield i, flow, subspace, cloud
                 particles.x += subspace.up(cloud.x - before)
-            if self.clip and subspace.is_full_resolution:
-                particles.x.clamp_(-1, 1)
+            if self.clip and subspace.is_full_resolution and not self._single_pixels(i + 1):
+                particles.x.clamp_(-1, 1)  # before single pixels, ties at ±1 would stay ties
 
     def simulate(
         self,
@@ -181,44 +182,47 @@ class LevelFlow:
                 target,
                 finer,
                 noise,
-                n_knots=n_knots if finer == transport else 4 * n_knots,
+                n_knots=SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots,
                 listeners=[relay],
                 batches=batches.after(before),
                 run=inside,
-                shrinkage=_hardly(shrinkage) if single else shrinkage,
+                shrinkage=None if single else shrinkage,
             )
             inside.after = Run().after  # break the reference cycle, or the cloud is never freed
             run.stage, run.step, run.level = i + 1, 0, None
         return run.model
 
     def _single_pixels(self, i: int) -> bool:
-        """Whether stage i looks at single pixels, which must end on their own values."""
-        full = (self.stages[i].h, self.stages[i].w) == self.layout.shape[1:]
-        return self.stages[i].patch == 1 and full and self.patch_basis != "random"
+        """Whether stage i looks at single pixels of grey pictures, which end on their own values."""
+        if i >= len(self.stages) or self.patch_basis == "random" or not self.exact_pixels:
+            return False
+        stage = self.stages[i]
+        return stage.patch == 1 and (1, stage.h, stage.w) == self.layout.shape
 
     def _finer(self, transport: transports.Transport) -> transports.Transport:
-        """The transport with two bins for every value of a pixel, so that black is black."""
+        """The transport with whole bins, at least two, for every value of a pixel.
+
+        So black is black: no bin has black and other values, between which a map would be linear.
+        """
         if hasattr(transport, "transport"):  # of several ranks
             of_ranks: Any = transport
             return cast(
                 transports.Transport, replace(of_ranks, transport=self._finer(of_ranks.transport))
             )
-        if not isinstance(transport, transports.Histogram) or self.layout.n_pixel_values is None:
+        values = self.layout.n_pixel_values
+        if not isinstance(transport, transports.Histogram) or values is None:
             return transport
-        n_bins = 1 << int(self.layout.n_pixel_values).bit_length()
-        return replace(transport, n_bins=max(transport.n_bins, min(n_bins, SINGLE_PIXEL_BINS)))
+        n_bins = max(transport.n_bins, min(1 << int(values).bit_length(), SINGLE_PIXEL_BINS))
+        each = n_bins // values
+        if each == 0:  # more values than bins
+            return transport
+        end = 2 * n_bins / (each * values) - 1  # pixels are in [−1, 1]
+        return transports.AlignedHistogram(n_bins, transport.most, (-1.0, end))
 
     def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
         """Move fresh particles with a model."""
         for i, flow, _, cloud in self._levels(particles):
             replay(flow, model[i], cloud, noise)
-
-
-def _hardly(shrinkage: Shrinkage | None) -> Shrinkage | None:
-    """The shrinkage of single pixels."""
-    if shrinkage is None:
-        return None
-    return replace(shrinkage, strength=min(shrinkage.strength, SINGLE_PIXELS))
 
 
 def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Redrawn | Counted:

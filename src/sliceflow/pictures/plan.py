@@ -349,9 +349,11 @@ def _kind(condition: Labels | None, observed: Any) -> str:
 
 def stages_of(parameters: Mapping[str, Any], layout: Layout) -> list[PictureStage]:
     """The stages for pictures of this layout."""
-    text, (_, height, width) = parameters["schedule"], layout.shape
-    if text in ("auto", "paper"):
-        text = (schedules.auto if text == "auto" else schedules.paper)(height, width)
+    text, (channels, height, width) = parameters["schedule"], layout.shape
+    if text == "auto":
+        text = schedules.auto(height, width, channels)
+    elif text == "paper":
+        text = schedules.paper(height, width)
     steps = _steps_per_stage(parameters["quality"])
     return schedules.from_string(schedules.PRESETS.get(text, text), height, width, steps)
 

@@ -121,6 +121,7 @@ def unpacked(
         budget=projection_budget(device),
         precision=choose_operands(precision, device),
         n_directions=n_random or 1,
+        exact_pixels=header.whole("format", 1) > 7,
     )
     model = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):

@@ -47,7 +47,7 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
     Parameters
     ----------
     text : resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a bracket
-        triples the steps of its stages, ``*0.5`` halves them
+        triples the steps of its stages, ``*0.5`` halves them, ``=4`` makes them 4
     steps : steps per stage, or a function (h, w, patch) -> steps
 
     Examples
@@ -56,17 +56,17 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
     ['1[1]×20', '4[4]×20', '4[3]×20', '8[5]×20']
     >>> str(from_string("4[3]", 8, 6)[0])
     '4x3[3]×100'
-    >>> [level.n_steps for level in from_string("4[4] 8[3,2]*3", 8, 8, steps=20)]
-    [20, 60, 60]
+    >>> [level.n_steps for level in from_string("4[4] 8[3,2]*3 8[1]=4", 8, 8, steps=20)]
+    [20, 60, 60, 4]
     """
     longer = max(height, width)
     levels = []
     for word in text.split():
-        match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?))?", word)
+        match = re.fullmatch(r"(\d+)\[(\d+(?:,\d+)*)\](?:\*(\d+(?:\.\d+)?)|=([1-9]\d*))?", word)
         if match is None:
             raise ValueError(
                 f"schedule entry {word!r} is not of the form resolution[patch,patch,…], "
-                "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps"
+                "such as 28[15,13,11], or 28[15,13,11]*2 for twice the steps, or 28[1]=4 for 4 steps"
             )
         resolution, patches = int(match[1]), [int(p) for p in match[2].split(",")]
         if not 1 <= resolution <= longer:
@@ -81,30 +81,31 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
                     f"schedule entry {word!r} has a patch of {patch} pixels; use at least 1"
                 )
             n_steps = steps(h, w, patch) if callable(steps) else steps
-            n_steps = max(1, round(n_steps * float(match[3] or 1)))
+            n_steps = max(1, int(match[4]) if match[4] else round(n_steps * float(match[3] or 1)))
             levels.append(PictureStage(h, w, patch, n_steps))
     if not levels:
         raise ValueError("the schedule is empty; pass at least one resolution[patch]")
     return levels
 
 
-def auto(height: int, width: int) -> str:
+def auto(height: int, width: int, channels: int = 1) -> str:
     """A schedule for pictures of any size, in the paper's notation.
 
     Like the paper's: resolutions 1 to 7, then each about 1.4 times the previous one; patches from 15
     (or the full picture) down to 3, with odd sizes after the first. Measurements led to three changes.
-    Coarse levels have three times the steps: they are cheap and determine the content. The small
-    patches of the last level are repeated with twice the steps. Patches of 2 and 1 pixels come last and
-    fix the distribution of each pixel, so that a background that is always black is black.
+    Coarse levels have more steps: they are cheap and determine the content. The small patches of the
+    last level are repeated with twice the steps. Pairs of pixels come last, and for grey pictures a
+    step of single pixels, which gives each pixel its own distribution: black is black. In colour
+    photographs single pixels would spoil what larger patches arranged.
 
     Examples
     --------
     >>> auto(8, 8)
-    '1[1]*3 2[2]*3 3[3]*3 4[4]*3 5[5]*3 6[6]*3 8[8,7,5,3] 8[2,1]'
+    '1[1]*3 2[2]*3 3[3]*3 4[4]*3 5[5]*3 6[6]*3 8[8,7,5,3] 8[2]*0.5 8[1]=1'
     >>> auto(28, 28).split()[6:9]
-    ['7[7,5,3]*3', '10[10,9,7,5,3]*3', '14[14,13,11,9,7,5,3]']
-    >>> auto(28, 28).split()[-2:]
-    ['28[7,5,3]*2', '28[2,1]']
+    ['7[7,5,3]*3', '10[10,9,7,5,3]*3', '14[14,13,11,9,7,5,3]*2']
+    >>> auto(32, 32, channels=3).split()[-2:]
+    ['32[7,5,3]*2', '32[2]*0.5']
     """
     longer = max(height, width)
     resolutions = [longer]
@@ -117,12 +118,14 @@ def auto(height: int, width: int) -> str:
     for r in levels:
         first = min(r, 15)
         rest = [p for p in range(13, 2, -2) if p < first] if r >= 7 else []
-        more = "*3" if r < min(longer, 12) else ""
+        more = "*3" if r < min(longer, 12) else "*2" if r < min(longer, 20) else ""
         words.append(f"{r}[{','.join(map(str, [first, *rest]))}]{more}")
     if longer >= 16:
         words.append(f"{longer}[7,5,3]*2")
-    if longer > 1:
-        words.append(f"{longer}[{'2,1' if longer > 2 else '1'}]")
+    if longer > 2:
+        words.append(f"{longer}[2]*0.5")
+    if longer > 1 and channels == 1:
+        words.append(f"{longer}[1]=1")
     return " ".join(words)
 
 

@@ -73,7 +73,7 @@ class SharedTransport:
             nothing = torch.isinf(ends).any(0).any(0).view(-1, h)[:, 0]
             still = torch.nonzero(nothing)[:, 0].tolist()
             ends = torch.where(torch.isinf(ends), 0.0, ends)
-        (lo_p, lo_q), (hi_p, hi_q) = ends[0], -ends[1]
+        (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
 
         def counted(of: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
             none = torch.zeros((h, histogram.n_bins), dtype=torch.int32, device=lo.device)

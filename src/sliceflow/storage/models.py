@@ -32,8 +32,7 @@ from sliceflow.storage.schema import (
 __all__ = ["FORMAT", "OLDEST", "RUN_FILE", "Saved", "read_model", "restore_rest"]
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
-FORMAT = 7  # of most files; a new number only where an old library would misread the file
-LOCAL = 8  # of files with the rows of local conditions, which an older library would misread
+FORMAT = 8  # a new number only where an old library would misread the file
 OLDEST = 4  # the oldest format that is read
 _RENAMED = {"levels": "n_pixel_values", "directions": "patch_basis", "clusters": "n_clusters"}  # in 6
 _RARE = (  # parameters before format 6, options since
@@ -89,7 +88,7 @@ class Saved:
             tensors["particles"] = self._particle_tensor()
             pack_particle_conditions(estimator.particle_conditions_, fitted.condition, tensors)
         text = {
-            "format": LOCAL if "local" in body else FORMAT,
+            "format": FORMAT,
             "library": sliceflow.__version__,
             "estimator": type(self).__name__,
             "parameters": parameters_of(estimator),
@@ -154,17 +153,17 @@ def _in_folder(path: str | os.PathLike[str]) -> str:
 
 def _check_version(header: Fields) -> None:
     version = header.whole("format", 1)
-    if version > LOCAL:
+    if version > FORMAT:
         library = header.text("library")
         raise ValueError(
             f"it has format {version}, by sliceflow {library}; this is sliceflow "
-            f"{sliceflow.__version__}, which reads formats up to {LOCAL}: install sliceflow {library} "
+            f"{sliceflow.__version__}, which reads formats up to {FORMAT}: install sliceflow {library} "
             "or newer"
         )
     if version < OLDEST:
         raise ValueError(
             f"it has format {version}; sliceflow {sliceflow.__version__} reads formats {OLDEST} to "
-            f"{LOCAL}: fit the model again"
+            f"{FORMAT}: fit the model again"
         )
 
 
