@@ -182,13 +182,16 @@ class Neighbourhoods:
         """
         y0, d = _rows(y0), self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
-        size = self.k * max(
-            COMPONENTS * (self.projection.shape[1] + d + 1), min(self.k, max(n, _MEASURED))
-        )
+        block = min(n, max(1, _NUMBERS // (NEAR * d)))  # samples at a time
+        fitted = COMPONENTS * (self.projection.shape[1] + d + 1)
+        size = max(self.k * max(fitted, min(self.k, max(block, _MEASURED))), block * NEAR * d)
         chunk = max(1, _NUMBERS // size)
         for first in range(0, len(y0), chunk):
             some = slice(first, min(first + chunk, len(y0)))
-            out[some] = drawn(self.adjusted(y0[some]), n, self.spread, seed, first)
+            near = self.adjusted(y0[some])
+            for at in range(0, n, block):
+                m, own = min(block, n - at), seed.child("from", at) if at else seed
+                out[some, at : at + m] = drawn(near, m, self.spread, own, first)
         # A column of one value stays as it is, to the last bit.
         return torch.where((self.x != self.x[0]).any(0), out, self.x[0])
 
