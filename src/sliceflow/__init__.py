@@ -1,8 +1,8 @@
 """Nonparametric generative modelling with sliced-Wasserstein flows: no network, no training.
 
-The public API: the estimators, `load`, and the modules `datasets`, `inference`, `metrics`, `frames`,
-`transports`, `schedules`, `events` and `ranks`. Names are imported on first use, because torch takes
-seconds to import and ``sliceflow --help`` should be fast.
+The public API: the estimators, `load`, `complete`, and the modules `datasets`, `inference`, `metrics`,
+`frames`, `transports`, `schedules`, `events` and `ranks`. Names are imported on first use, because
+torch takes seconds to import and ``sliceflow --help`` should be fast.
 """
 
 from importlib import import_module
@@ -16,6 +16,7 @@ __all__ = [
     "SlicedWassersteinFlow",
     "VectorOptions",
     "__version__",
+    "complete",
     "datasets",
     "events",
     "frames",
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF_NAME = {
     "ImageFlow": "pictures.estimator",
+    "complete": "pictures.completion",
     "PictureOptions": "pictures.options",
     "VectorOptions": "vectors.options",
     "ModelFileError": "storage.file",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from sliceflow.engine import events, frames, transports
     from sliceflow.loading import load
     from sliceflow.pictures import schedules
+    from sliceflow.pictures.completion import complete
     from sliceflow.pictures.estimator import ImageFlow
     from sliceflow.pictures.options import PictureOptions
     from sliceflow.storage.file import ModelFileError

@@ -1,0 +1,253 @@
+"""Completions of pictures from any known part, by the pictures that are most like it.
+
+The hidden pixels of all pictures are described by their leading principal components, x. A ridge
+regression on random features of the known pixels predicts x: its prediction is the condition, y. So
+pictures are neighbours if their known parts suggest the same hidden parts. Local conditions
+(`engine.neighbourhoods`) then draw x given y. At last one monotone map gives hidden pixels the
+distribution that they have in the pictures: sums of components are never black.
+
+This is not in the paper. It needs no fit, only the pictures, and serves any mask within seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.decomposition import PCA
+
+from sliceflow.engine.neighbourhoods import Neighbourhoods, drawn
+from sliceflow.engine.random import Seed
+from sliceflow.errors import ParameterError, is_int, need
+from sliceflow.pictures.layout import Layout, as_array, mask_of
+
+__all__ = ["Completion", "complete"]
+
+N_NEIGHBORS = 100
+_HIDDEN, _KNOWN = 40, 60  # principal components of hidden and of known pixels
+_SUGGESTED = 20  # principal components of the predictions: more would need more neighbours
+_SPREAD = 0.6  # of draws around their neighbours
+_FEATURES, _RIDGE = 1500, 1e-2  # random features, and the ridge over their number of rows
+_TONES, _TONE_ROWS = 2001, 200  # quantiles of the last map, and pictures that it is fitted to
+_NUMBERS = 1 << 26  # features computed at a time
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Pictures, ready to complete others of which the same part is known.
+
+    Parameters
+    ----------
+    layout : of the pictures
+    known : (d,) booleans
+    features : of known pixels
+    slopes, centre : of the regression on them
+    hidden : the principal components of hidden pixels
+    near : neighbourhoods, by class; None is the key of all pictures
+    tones : values of hidden pixels before and after the last map
+    """
+
+    layout: Layout
+    known: np.ndarray
+    features: _Features
+    slopes: np.ndarray
+    centre: np.ndarray
+    hidden: PCA
+    near: dict[Any, Neighbourhoods]
+    tones: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(
+        cls,
+        X: Any,
+        mask: Any,
+        y: Any = None,
+        *,
+        n_pixel_values: int = 256,
+        n_neighbors: int = N_NEIGHBORS,
+        random_state: Any = None,
+    ) -> Completion:
+        """From pictures X and the part that is known in others; parameters as in `complete`."""
+        need(is_int(n_neighbors, 3), "n_neighbors", n_neighbors, "an int of at least 3")
+        layout, seed = Layout.of(X, n_pixel_values), Seed.of(random_state)
+        known = mask_of(mask, layout)[:, 0].numpy()
+        if known.all() or not known.any():
+            every = "every pixel is" if known.all() else "no pixel is"
+            raise ValueError(f"{every} known in mask; pass some of them, not all")
+        rows = _rows(layout, X)
+        if len(rows) < 10:
+            raise ValueError(f"there are {len(rows)} pictures to learn from; pass at least 10")
+        labels = None if y is None else np.asarray(y)
+        if labels is not None and labels.shape != (len(rows),):
+            n = len(rows)
+            raise ValueError(f"y has shape {labels.shape}; pass a label for each of {n} pictures")
+        hidden = _components(rows[:, ~known], _HIDDEN)
+        x = hidden.transform(rows[:, ~known]).astype(np.float64)
+        features = _Features.of(rows[:, known], seed.child("features"))
+        slopes, centre = _ridge(features, rows[:, known], x)
+        predicted = features.predicted(rows[:, known], slopes, centre)
+        slopes = slopes @ _components(predicted, _SUGGESTED).components_.T
+        conditions = features.predicted(rows[:, known], slopes, centre)
+        near = {}
+        for label in [None] if labels is None else [None, *np.unique(labels)]:
+            some = slice(None) if label is None else labels == label
+            near[label] = _neighbourhoods(x[some], conditions[some], n_neighbors)
+        self = cls(layout, known, features, slopes, centre, hidden, near, (np.empty(0), np.empty(0)))
+        before, after = self._tones(rows, seed.child("tones"))
+        return cls(layout, known, features, slopes, centre, hidden, near, (before, after))
+
+    def sample(
+        self, X: Any, n_samples: int = 1, y: Any = None, *, random_state: Any = None
+    ) -> np.ndarray:
+        """Completions of pictures, (n, n_samples, h, w[, c]); parameters as in `complete`."""
+        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
+        seed, given = Seed.of(random_state), as_array(X)
+        rows = _rows(self.layout, X)
+        conditions = self.features.predicted(rows[:, self.known], self.slopes, self.centre)
+        made = np.empty((len(rows), n_samples, self.hidden.n_components_))
+        for label, some in _by_label(y, len(rows)):
+            if label not in self.near:
+                classes = [c for c in self.near if c is not None]
+                raise ParameterError("y", label, f"is not one of the classes {classes}")
+            made[some] = self.near[label].sample(conditions[some], n_samples, seed.child(repr(label)))
+        pixels = self.hidden.inverse_transform(made.reshape(-1, made.shape[2]))
+        pixels = np.interp(pixels, *self.tones).reshape(*made.shape[:2], -1)
+        out = np.repeat(self.layout.read(X).T.numpy()[:, None], n_samples, 1)
+        out[..., ~self.known] = _written(self.layout, pixels)
+        c, h, w = self.layout.shape
+        pictures = out.reshape(-1, c, h, w).transpose(0, 2, 3, 1).astype(given.dtype)
+        return pictures.reshape(len(rows), n_samples, *given.shape[1:])
+
+    def _tones(self, rows: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
+        """Quantiles of hidden pixels, as completions of known pictures have them and as they are."""
+        some = seed.child("rows").permutation(len(rows))[:_TONE_ROWS]
+        near = self.near[None]
+        draws = drawn(near.adjusted(near.y[some], without=some), 1, near.spread, seed)[:, 0].numpy()
+        levels = np.linspace(0, 1, _TONES)
+        before = np.quantile(self.hidden.inverse_transform(draws), levels)
+        after = np.quantile(rows[some.numpy()][:, ~self.known], levels)
+        return before + 1e-9 * np.arange(_TONES), after
+
+
+def complete(
+    X: Any,
+    mask: Any,
+    like: Any,
+    n_samples: int = 1,
+    *,
+    y: Any = None,
+    like_y: Any = None,
+    n_pixel_values: int = 256,
+    n_neighbors: int = N_NEIGHBORS,
+    random_state: Any = None,
+) -> np.ndarray:
+    """Complete pictures from any known part, without a fit: by the pictures `like`.
+
+    For many calls with the same mask, make a `Completion` once. For photographs, a flow that was fitted
+    with ``ImageFlow(observed=mask)`` has sharper detail.
+
+    Parameters
+    ----------
+    X : pictures (n, h, w) or (n, h, w, c); hidden pixels are ignored
+    mask : (h, w) booleans, True where pixels are known; or "top", "bottom", "left", "right", "border"
+        or "center"
+    like : pictures to learn from, at least 10, in the same layout; hundreds or more of each kind
+    n_samples : completions of each picture
+    y, like_y : labels of X, and of `like`: a completion then uses pictures of its own class
+    n_pixel_values : of integer pictures
+    n_neighbors : pictures that a completion is drawn from
+
+    Returns
+    -------
+    (n, n_samples, h, w[, c]); known pixels equal those of X
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> images = load_digits().images.astype("uint8")
+    >>> done = complete(images[:3], "top", images[100:], 5, n_pixel_values=17, random_state=0)
+    >>> done.shape, bool((done[:, :, :4] == images[:3, None, :4]).all())
+    ((3, 5, 8, 8), True)
+    """
+    seed = Seed.of(random_state)
+    settings = {"n_pixel_values": n_pixel_values, "n_neighbors": n_neighbors}
+    if (y is None) != (like_y is None):
+        raise ValueError("y and like_y go together; pass both, or neither")
+    made = Completion.of(like, mask, like_y, **settings, random_state=seed.child("learn"))
+    return made.sample(X, n_samples, y, random_state=seed.child("sample"))
+
+
+@dataclass(frozen=True)
+class _Features:
+    """max(0, W·(whitened components) + b) of known pixels."""
+
+    components: PCA
+    weights: np.ndarray
+    bias: np.ndarray
+
+    @classmethod
+    def of(cls, known: np.ndarray, seed: Seed) -> _Features:
+        components = _components(known, _KNOWN, whiten=True)
+        n = components.n_components_
+        weights = seed.child("weights").normal(n, _FEATURES).numpy() / np.sqrt(n)
+        return cls(components, weights, seed.child("bias").normal(1, _FEATURES).numpy()[0] / 2)
+
+    def __call__(self, known: np.ndarray) -> np.ndarray:
+        inside: np.ndarray = self.components.transform(known) @ self.weights + self.bias
+        return inside.clip(min=0)
+
+    def predicted(self, known: np.ndarray, slopes: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        parts = np.array_split(known, -(-len(known) * _FEATURES // _NUMBERS))
+        return np.concatenate([(self(part) - centre) @ slopes for part in parts])
+
+
+def _components(rows: np.ndarray, most: int, whiten: bool = False) -> PCA:
+    """The leading principal components."""
+    n = min(most, len(rows) - 1, rows.shape[1])
+    with np.errstate(invalid="ignore"):  # rows that are all alike
+        return PCA(n, whiten=whiten, random_state=0).fit(rows)
+
+
+def _ridge(features: _Features, known: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes of x on the features of known pixels, and the means of the features."""
+    parts = -(-len(known) * _FEATURES // _NUMBERS)
+    pairs = list(zip(np.array_split(known, parts), np.array_split(x, parts), strict=True))
+    centre = sum(features(part).sum(0) for part, _ in pairs) / len(known)
+    gram, cross = _RIDGE * len(known) * np.eye(_FEATURES), np.zeros((_FEATURES, x.shape[1]))
+    for part, own in pairs:
+        found = features(part) - centre
+        gram += found.T @ found
+        cross += found.T @ own
+    return np.linalg.solve(gram, cross), centre
+
+
+def _neighbourhoods(x: np.ndarray, y: np.ndarray, k: int) -> Neighbourhoods:
+    """Those of hidden components x given predictions y."""
+    rows, conditions = torch.from_numpy(x), torch.from_numpy(y)
+    unit = torch.eye(y.shape[1], dtype=torch.float64)
+    return Neighbourhoods(rows, conditions, min(k, len(x)), unit, _SPREAD)
+
+
+def _rows(layout: Layout, X: Any) -> np.ndarray:
+    """Pixels in [0, 1] as rows, float32."""
+    raw = layout.read(X).T.numpy().astype(np.float32)
+    return raw if layout.n_pixel_values is None else raw / np.float32(layout.n_pixel_values - 1)
+
+
+def _written(layout: Layout, pixels: np.ndarray) -> np.ndarray:
+    if layout.n_pixel_values is None:
+        return pixels.clip(0, 1)
+    top = layout.n_pixel_values - 1
+    return (pixels * top).round().clip(0, top)
+
+
+def _by_label(y: Any, n: int) -> list[tuple[Any, Any]]:
+    """Each label with where it is; None with all rows if there are no labels."""
+    if y is None:
+        return [(None, slice(None))]
+    labels = np.asarray(y)
+    if labels.shape != (n,):
+        raise ValueError(f"y has shape {labels.shape}; pass a label for each of {n} pictures")
+    return [(label, labels == label) for label in np.unique(labels)]
