@@ -27,10 +27,10 @@ def test_the_truth_is_one_more_draw_of_its_posterior(name):
 
 def test_the_benchmark_writes_a_table(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(posteriors, "EPOCHS", 3)
-    words = ["--tasks", "two moons", "--simulations", "150", "--observations", "2", "--samples", "50"]
+    words = ["--tasks", "two moons", "--simulations", "250", "--observations", "2", "--samples", "50"]
     posteriors.main([*words, "--out", str(tmp_path / "made")])
     text = (tmp_path / "made.md").read_text()
-    assert "| two moons, 150" in text
+    assert "| two moons, 250" in text
     assert "mean of 2 observations" in text
     (row,) = json.loads((tmp_path / "made.json").read_text())["rows"]
     assert len(row["local"]) == 2
