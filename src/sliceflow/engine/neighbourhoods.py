@@ -1,0 +1,436 @@
+"""Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
+
+The k rows nearest to y₀ get Epanechnikov's weights, wᵢ = 1 − (|yᵢ − y₀|/r)² for the distance r of the
+farthest. Distances ignore columns of y that say nothing about x (`relevance`). A mixture of K linear
+regressions, x = a + B(y − y₀) + noise, is fitted to them by expectation maximisation, with K by BIC.
+Every row is moved along the regression of its component to where it would be at y₀:
+xᵢ ← xᵢ − B(yᵢ − y₀). A sample is one of these *adjusted* rows, drawn by weight, plus h times a Gaussian
+with the covariance of the adjusted rows nearest to it: it is new, and follows their shape. Samples are
+then scaled to the covariance that the adjusted rows have within components, because draws spread more.
+
+Linear adjustment of neighbours is due to Beaumont, Zhang and Balding (2002), "Approximate Bayesian
+computation in population genetics". A mixture adjusts every mode by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+
+__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "relevance"]
+
+COMPONENTS = 4  # the most regressions of a neighbourhood
+SPREAD, NEAR = 0.8, 20  # h, and the adjusted rows whose covariance a draw has
+_ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
+_LEARNT = 500  # rows of a neighbourhood that these see
+_RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
+_FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that `choose_k` tries
+_TRIED = 100  # rows whose likelihood chooses k
+_GROWN = 4_000  # rows that the trees of `relevance` see
+_MEASURED = 48  # the least draws of a condition that measure how far draws spread
+_NUMBERS = 1 << 21  # numbers of one array in memory at a time
+
+
+@dataclass(frozen=True)
+class Adjusted:
+    """Neighbourhoods of q conditions, moved to them.
+
+    Parameters
+    ----------
+    x : (q, k, d), adjusted rows
+    weight : (q, k), their weights; each row of it sums to 1
+    component : (q, k), the regression to which they belong
+    rows : (q, k), their numbers
+    n_components : (q,), K
+    likelihood : (q,), log density of the mixture at a point that was asked for; else empty
+    """
+
+    x: Tensor
+    weight: Tensor
+    component: Tensor
+    rows: Tensor
+    n_components: Tensor
+    likelihood: Tensor
+
+
+@dataclass(frozen=True)
+class Neighbourhoods:
+    """Rows x (n, d) with conditions y (n, l), ready to be asked for x given y.
+
+    Parameters
+    ----------
+    x, y : float64 rows and their conditions, finite
+    k : neighbours of a condition; at most n
+    weights : (l,), what a unit of each column of y counts for distances
+
+    Examples
+    --------
+    x is ±y, with some noise:
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.uniform(1, 3, (2000, 1))
+    >>> x = rng.choice([-1, 1], (2000, 1)) * y + 0.1 * rng.normal(size=(2000, 1))
+    >>> near = Neighbourhoods.of(x, y)
+    >>> made = near.sample(np.array([[1.5], [2.5]]), 500, Seed(0))
+    >>> made.shape, made.abs().mean(1)[:, 0].round(decimals=1).tolist()
+    (torch.Size([2, 500, 1]), [1.5, 2.5])
+    """
+
+    x: Tensor
+    y: Tensor
+    k: int
+    weights: Tensor = field(repr=False)
+
+    @classmethod
+    def of(cls, x: Any, y: Any, k: int | None = None) -> Neighbourhoods:
+        """Those of arrays or tensors x (n, d) and y (n, l); None chooses k by `choose_k`."""
+        x, y = (torch.as_tensor(np.asarray(a), dtype=torch.float64) for a in (x, y))
+        near = cls(x, y, min(k or len(x), len(x)), relevance(x, y))
+        return near if k is not None else cls(x, y, choose_k(near), near.weights)
+
+    @cached_property
+    def search(self) -> NearestNeighbors:
+        """The search tree of the rows' conditions."""
+        return NearestNeighbors().fit((self.y * self.weights).numpy())
+
+    @cached_property
+    def typical(self) -> float:
+        """Median distance of a row to its tenth neighbour (of few rows, the last)."""
+        some = (self.y * self.weights)[:: max(1, len(self.y) // 1_000)].numpy()
+        return float(np.median(self.search.kneighbors(some, min(10, len(self.y)))[0][:, -1]))
+
+    def distances(self, y0: Any) -> Tensor:
+        """(q,), how far the nearest row is from each condition; compare with `typical`."""
+        found = self.search.kneighbors((_rows(y0) * self.weights).numpy(), 1)[0]
+        return torch.from_numpy(found[:, 0])
+
+    def adjusted(
+        self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
+    ) -> Adjusted:
+        """The neighbourhoods of conditions y0 (q, l).
+
+        Parameters
+        ----------
+        without : (q,), a row that each condition must not use
+        most : the largest K
+        at : (q, d), points whose log density is wanted
+        """
+        y0 = _rows(y0)
+        scaled = (y0 * self.weights).numpy()
+        k = self.k if without is None else min(self.k, len(self.x) - 1)
+        distance, rows = map(
+            torch.from_numpy,
+            self.search.kneighbors(scaled, k + (without is not None)),
+        )
+        if without is not None:  # drop this row, or else the farthest
+            own = rows == without[:, None]
+            own[:, -1] |= ~own.any(1)
+            distance, rows = (t[~own].view(len(y0), k) for t in (distance, rows))
+        radius = distance[:, -1:] * (1 + 1e-6)
+        weight = 1 - (distance / torch.where(radius > 0, radius, 1)).square()
+        weight = weight / weight.sum(1, keepdim=True)
+        offset = (self.y[rows] - y0[:, None]) * self.weights
+        offset = offset / torch.where(radius > 0, radius, 1)[..., None]
+        return _adjusted(self.x[rows], offset, weight, rows, most, at)
+
+    def sample(self, y0: Any, n: int, seed: Seed) -> Tensor:
+        """n samples for each condition of y0 (q, l): (q, n, d).
+
+        The numbers of a condition depend on its index and the seed, not on the other conditions.
+        """
+        y0, d = _rows(y0), self.x.shape[1]
+        out = torch.empty(len(y0), n, d, dtype=torch.float64)
+        size = self.k * max(COMPONENTS * (self.y.shape[1] + d + 1), min(self.k, max(n, _MEASURED)))
+        chunk = max(1, _NUMBERS // size)
+        for first in range(0, len(y0), chunk):
+            some = slice(first, min(first + chunk, len(y0)))
+            out[some] = drawn(self.adjusted(y0[some]), n, seed, first)
+        # A column of one value stays as it is, to the last bit.
+        return torch.where((self.x != self.x[0]).any(0), out, self.x[0])
+
+
+def _rows(y0: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(y0), dtype=torch.float64)
+
+
+def _adjusted(
+    x: Tensor, offset: Tensor, weight: Tensor, rows: Tensor, most: int, at: Tensor | None
+) -> Adjusted:
+    """Rows x (q, k, d) at y₀ + offset (q, k, l), moved along the mixture with the best BIC."""
+    q, k = weight.shape
+    best = torch.full((q,), math.inf, dtype=x.dtype)
+    out, component = x.clone(), torch.zeros(q, k, dtype=torch.int64)
+    n_components = torch.ones(q, dtype=torch.int64)
+    likelihood = torch.zeros(q if at is not None else 0, dtype=x.dtype)
+    left = torch.arange(q)
+    for n in range(1, most + 1):
+        fit = _mixture(x[left], offset[left], weight[left], n, None if at is None else at[left])
+        better = fit.bic < best[left]
+        chosen, left = better.nonzero()[:, 0], left[better]
+        if not len(left):
+            break
+        best[left], n_components[left] = fit.bic[chosen], n
+        own = fit.own[chosen]
+        component[left] = own
+        slopes = fit.slopes[chosen]
+        moved = torch.zeros_like(out[left])
+        for c in range(n):
+            moved += torch.where((own == c)[..., None], offset[left] @ slopes[:, c], 0)
+        out[left] = x[left] - moved
+        if at is not None:
+            likelihood[left] = fit.likelihood[chosen]
+    return Adjusted(out, weight, component, rows, n_components, likelihood)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """BIC (q,), slopes (q, K, l, d), the most likely component of each row (q, k), density at y₀."""
+
+    bic: Tensor
+    slopes: Tensor
+    own: Tensor
+    likelihood: Tensor
+
+
+def _mixture(x: Tensor, offset: Tensor, weight: Tensor, n: int, at: Tensor | None) -> _Mixture:
+    """n weighted linear regressions of x (q, k, d) on the offset (q, k, l), for each condition."""
+    d, k = x.shape[2], x.shape[1]
+    count = 1 / weight.square().sum(1)  # rows of equal weight that would say as much
+    weight = weight * count[:, None]
+    mean = (weight[..., None] * x).sum(1, keepdim=True) / count[:, None, None]
+    x = x - mean
+    z = torch.cat((torch.ones_like(offset[..., :1]), offset, x), 2).transpose(1, 2).contiguous()
+    if n == 1:
+        share = torch.ones_like(weight)[:, None]
+    else:
+        some = slice(None, None, -(-k // _LEARNT))  # the rows are sorted by distance
+        share = _clusters(x[:, some], weight[:, some], n)
+        few, lighter = z[:, :, some].contiguous(), weight[:, some]
+        for _ in range(_ITERATIONS):
+            fit = _regressions(few, share * lighter[:, None], d)
+            share = torch.softmax(fit.log_density(few), 1)
+        share = torch.softmax(fit.log_density(z), 1)
+    fit = _regressions(z, share * weight[:, None], d)
+    log_p = fit.log_density(z)
+    n_parameters = n * (d * (offset.shape[2] + 1) + d * (d + 1) / 2 + 1) - 1
+    bic = -2 * (weight * torch.logsumexp(log_p, 1)).sum(1) + n_parameters * count.log()
+    likelihood = bic.new_empty(0)
+    if at is not None:
+        there = torch.cat(
+            (torch.ones_like(at[:, :1]), torch.zeros_like(offset[:, 0]), at - mean[:, 0]), 1
+        )
+        likelihood = torch.logsumexp(fit.log_density(there[..., None])[..., 0], 1)
+    return _Mixture(bic, fit.slopes[:, :, 1:], log_p.argmax(1), likelihood)
+
+
+@dataclass(frozen=True)
+class _Regressions:
+    """n regressions of x on (1, offset), with their slopes (q, n, l + 1, d).
+
+    With z = (1, offset, x), the residuals in units of their noise are `whitening` (q, n, d, f) times z,
+    and `constant` (q, n) is the log of a component's share and of the density's factor.
+    """
+
+    slopes: Tensor
+    whitening: Tensor
+    constant: Tensor
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """log of share times density, (q, n, k), at the columns of z (q, f, k)."""
+        q, n, d, f = self.whitening.shape
+        rest = (self.whitening.reshape(q, n * d, f) @ z).view(q, n, d, -1)
+        return self.constant[..., None] - 0.5 * rest.square_().sum(2)
+
+
+def _regressions(z: Tensor, mass: Tensor, d: int) -> _Regressions:
+    """Regressions of the last d rows of z (q, f, k) on the others, with the rows' mass (q, n, k)."""
+    (q, f, k), n = z.shape, mass.shape[1]
+    products = ((mass[:, :, None] * z[:, None]).reshape(q, n * f, k) @ z.transpose(1, 2)).view(
+        q, n, f, f
+    )
+    size, at = products[:, :, 0, 0], f - d
+    gram, cross, square = products[:, :, :at, :at], products[:, :, :at, at:], products[:, :, at:, at:]
+    penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + 1e-9
+    penalty[..., 0] = 1e-12
+    slopes = torch.linalg.solve(gram + torch.diag_embed(penalty), cross)
+    both = slopes.transpose(2, 3) @ cross
+    spread = square - both - both.transpose(2, 3) + slopes.transpose(2, 3) @ gram @ slopes
+    # One more row, which has the variance of all components, keeps a covariance from collapsing.
+    total = size.sum(1)[:, None]
+    pooled = torch.diagonal(spread, dim1=2, dim2=3).sum(1, keepdim=True).clamp(min=0)
+    floor = 1e-9 * torch.diagonal(square, dim1=2, dim2=3).sum(1, keepdim=True) + 1e-100
+    one = ((pooled + floor) / total[..., None]).expand(-1, n, -1)
+    covariance = (spread + torch.diag_embed(one)) / (size + 1)[..., None, None]
+    root = torch.linalg.cholesky(covariance)
+    residual = torch.cat((-slopes.transpose(2, 3), torch.eye(d, dtype=z.dtype).expand(q, n, d, d)), 3)
+    whitening = torch.linalg.solve_triangular(root, residual, upper=False)
+    constant = ((size + 1) / (total + n)).log() - torch.diagonal(root, dim1=2, dim2=3).log().sum(2)
+    return _Regressions(slopes, whitening, constant - 0.5 * d * math.log(2 * math.pi))
+
+
+def _variance(x: Tensor, weight: Tensor) -> Tensor:
+    """Weighted variances (q, d) of the columns."""
+    share = (weight / weight.sum(1, keepdim=True))[..., None]
+    return (share * (x - (share * x).sum(1, keepdim=True)).square()).sum(1)
+
+
+def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
+    """The clusters (q, n, k) of the rows, as zeros and ones: the best of some starts of k-means."""
+    q, k, d = x.shape
+    z = x / (_variance(x, weight)[:, None] + 1e-300).sqrt()
+    ends = weight.cumsum(1)
+    best = torch.full((q,), math.inf, dtype=x.dtype)
+    own = torch.zeros(q, k, dtype=torch.int64)
+    for start in range(_STARTS):
+        u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1) * ends[:, -1:]
+        picked = torch.searchsorted(ends, u.contiguous()).clamp(max=k - 1)
+        centre = z.gather(1, picked[..., None].expand(-1, -1, d))
+        for _ in range(_LLOYD):
+            nearest = torch.cdist(z, centre).argmin(2)
+            mass = torch.nn.functional.one_hot(nearest, n).to(x.dtype) * weight[..., None]
+            centre = mass.transpose(1, 2) @ z / (mass.sum(1)[..., None] + 1e-9)
+        distance, nearest = torch.cdist(z, centre).min(2)
+        cost = (weight * distance.square()).sum(1)
+        own = torch.where((cost < best)[:, None], nearest, own)
+        best = torch.minimum(best, cost)
+    return torch.nn.functional.one_hot(own, n).to(x.dtype).transpose(1, 2).contiguous()
+
+
+def drawn(near: Adjusted, n: int, seed: Seed, first: int = 0) -> Tensor:
+    """n new points (q, n, d) along the adjusted rows; `first` is the index of the first condition."""
+    q, k, d = near.x.shape
+    m = max(n, _MEASURED)
+    ends = near.weight.cumsum(1)
+    u = seed.child("row").uniform(q, m, start=first) * ends[:, -1:]
+    picked = torch.searchsorted(ends, u).clamp(max=k - 1)
+    w = seed.child("noise").normal(q, n * NEAR, start=first).view(q, n, NEAR)
+    if k == 1:
+        return near.x.expand(q, n, d).clone()
+    centre, mean = _centred(near)
+    # With more draws than rows, find the neighbours of the rows once.
+    at = picked if m < k else torch.arange(k).expand(q, k)
+    around = _nearest(near, centre, at, min(NEAR, k))
+    if m >= k:
+        around = around.gather(1, picked[..., None].expand(-1, -1, around.shape[2]))
+    shape = around.shape
+    points = centre.gather(1, around.flatten(1)[..., None].expand(-1, -1, d)).view(*shape, d)
+    points = points - points.mean(2, keepdim=True)
+    flat = points.flatten(1, 2)
+    noise_covariance = flat.transpose(1, 2) @ flat / (m * (shape[2] - 1))
+    noise = (w[..., None, : shape[2]] @ points[:, :n])[:, :, 0] / math.sqrt(shape[2] - 1)
+    chosen = picked[:, :n, None].expand(-1, -1, d)
+    made = centre.gather(1, chosen) + SPREAD * noise
+    covariance = (near.weight[..., None] * centre).transpose(1, 2) @ centre
+    return mean.gather(1, chosen) + made @ _least_map(
+        covariance + SPREAD**2 * noise_covariance, covariance
+    )
+
+
+def _centred(near: Adjusted) -> tuple[Tensor, Tensor]:
+    """The adjusted rows minus the mean of their component, and these means: twice (q, k, d)."""
+    n = int(near.n_components.max())
+    mass = torch.nn.functional.one_hot(near.component, n).to(near.x.dtype)
+    weighted = mass * near.weight[..., None]
+    means = weighted.transpose(1, 2) @ near.x / (weighted.sum(1)[..., None] + 1e-300)
+    mean = mass @ means
+    return near.x - mean, mean
+
+
+def _nearest(near: Adjusted, centre: Tensor, at: Tensor, n: int) -> Tensor:
+    """The n nearest adjusted rows (q, m, n) of the same component, for the rows `at` (q, m).
+
+    A component with fewer rows lends those of others, moved to its mean.
+    """
+    scale = (near.weight[..., None] * centre.square()).sum(1, keepdim=True).sqrt()
+    z = centre / torch.where(scale > 0, scale, 1)
+    own = z.gather(1, at[..., None].expand(-1, -1, z.shape[2]))
+    distance = torch.cdist(own, z)
+    other = near.component.gather(1, at)[..., None] != near.component[:, None]
+    return torch.topk(distance + 1e6 * other, n, dim=2, largest=False).indices
+
+
+def _least_map(e: Tensor, c: Tensor) -> Tensor:
+    """E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ²: of the linear maps from covariance E to C, that which moves least."""
+    values, vectors = torch.linalg.eigh(e)
+    inside = values > 1e-10 * values[:, -1:]
+    root = torch.where(inside, values, 0).clamp(min=0).sqrt()
+    back = torch.where(inside, 1 / torch.where(inside, root, 1), 0)
+    half = vectors * root[:, None]
+    squares, turned = torch.linalg.eigh(half.transpose(1, 2) @ c @ half)
+    half = (vectors * back[:, None]) @ turned
+    out: Tensor = (half * squares.clamp(min=0).sqrt()[:, None]) @ half.transpose(1, 2)
+    return out
+
+
+def relevance(x: Tensor, y: Tensor) -> Tensor:
+    """(l,) what a unit of each column of y counts: √(l·its importance), over its standard deviation.
+
+    Importances are those of randomised trees, which predict the columns of x and their squares. What
+    a shuffled column reaches is subtracted, so columns that do not matter count nothing. Those of one
+    value count nothing either. If no column matters, all count alike.
+
+    Examples
+    --------
+    >>> y = Seed(0).normal(500, 2)
+    >>> relevance(y[:, :1].abs(), y).round(decimals=1)
+    tensor([1.4000, 0.0000], dtype=torch.float64)
+    """
+    scale = y.std(0, correction=0)
+    varies = scale > 1e-12 * y.abs().amax(0)
+    unit = torch.where(varies, 1 / torch.where(varies, scale, 1), 0)
+    if len(y) < 10 or int(varies.sum()) < 2:
+        return torch.where(varies.any(), unit, 1.0)
+    some = Seed(0).child("some").permutation(len(y))[:_GROWN]
+    columns = (y * unit)[some][:, varies]
+    shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
+    target = x[some]
+    target = (target - target.mean(0)) / (target.std(0, correction=0) + 1e-300)
+    target = torch.cat((target, target.square().clamp(max=9.0)), 1)
+    trees = ExtraTreesRegressor(50, min_samples_leaf=5, random_state=0)
+    trees.fit(torch.cat((columns, shuffled), 1).numpy(), target.numpy())
+    found = torch.from_numpy(trees.feature_importances_)
+    own, chance = found[: columns.shape[1]], found[columns.shape[1] :]
+    own = (own - chance.max()).clamp(min=0)
+    if own.sum() == 0:
+        return unit
+    out = unit.clone()
+    out[varies] *= (len(own) * own / own.sum()).sqrt()
+    return out
+
+
+def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
+    """The k under which rows that it does not use are most likely, given their conditions.
+
+    Tries neighbourhoods of 50 rows, or twice the columns of y, and doubles them up to `most` rows.
+    """
+    n, columns = near.x.shape[0], near.y.shape[1] + near.x.shape[1]
+    k = max(_FEWEST, 2 * columns)
+    if n <= k:
+        return n
+    tried = Seed(0).child("k").permutation(n)[:_TRIED]
+    best, likely = k, -math.inf
+    while True:
+        k = min(k, n - 1, most)
+        trial = Neighbourhoods(near.x, near.y, k, near.weights)
+        trial.__dict__["search"] = near.search
+        chunk = max(1, _NUMBERS // (k * COMPONENTS * (columns + 1)))
+        found = [
+            trial.adjusted(near.y[some], without=some, at=near.x[some]).likelihood
+            for some in torch.split(tried, chunk)
+        ]
+        value = float(torch.cat(found).clamp(min=-1e6).mean())
+        if value > likely:
+            best, likely = k, value
+        if k >= min(n - 1, most):
+            return best
+        k *= 2
