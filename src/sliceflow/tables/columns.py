@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sliceflow.tables.cells import Cells, Kept
+from sliceflow.cells import Cells, Kept
 from sliceflow.tables.written import Written, written_as
 
 __all__ = ["KINDS", "Column", "understood"]
@@ -66,7 +66,7 @@ class Column:
     @property
     def modelled(self) -> bool:
         """Whether the flow has a coordinate for it."""
-        return self.kind not in ("constant", "identifier", "drop")
+        return self.kind not in ("constant", "identifier", "drop", "derived")
 
     @property
     def is_category(self) -> bool:
@@ -116,7 +116,7 @@ class Column:
         return _month_numbers(out, self.kept) if self.months else out
 
     def cells(self, numbers: np.ndarray) -> tuple[Kept, np.ndarray, np.ndarray]:
-        """What `cells.made` builds the column of: numbers as values, NaN as missing."""
+        """What `sliceflow.cells.made` builds the column of: numbers as values, NaN as missing."""
         missing = np.isnan(numbers)
         full = np.where(missing, 0.0 if not self.labels else 0, numbers)
         if self.labels:
@@ -222,7 +222,7 @@ def understood(cells: Cells, override: str | None = None) -> Column:
     if kind == "datetime" and kept.form != "duration" and _first_of_month(numbers, kept):
         column = replace(column, months=True)
         numbers = column.numbers(cells)[ok]
-    step, offset = _grid(numbers)
+    step, offset = grid_of(numbers)
     whole = kept.form == "integer" or (step > 0 and float(step).is_integer() and float(offset).is_integer())
     if kind != "datetime" and whole:
         kind = "integer"
@@ -283,45 +283,55 @@ def _counts_rows(name: str, numbers: np.ndarray, cells: Cells) -> bool:
 
 
 def _identifier(kept: Kept, values: np.ndarray) -> Column:
-    texts = sorted(str(v) for v in values.tolist())
-    pattern = max(texts, key=lambda text: (len(text), text)) if texts else "a"
-    return Column(kept, "identifier", hashes=hashes(texts), pattern=pattern)
+    texts = [str(v) for v in values.tolist()]
+    longest = max(texts, key=lambda text: (len(text), text)) if texts else "a"
+    alphabet = {c for text in texts[:1000] for c in text if c.isalnum()}
+    hexadecimal = alphabet <= set("0123456789abcdef") and not alphabet <= set("0123456789")
+    return Column(kept, "identifier", hashes=hashes(texts), pattern=_pattern(longest, hexadecimal))
+
+
+def _pattern(text: str, hexadecimal: bool) -> str:
+    """The text with 9 for every digit and a, A or f for every letter."""
+    if hexadecimal:
+        return "".join("f" if c.isalnum() else c for c in text)
+    return "".join(
+        "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c for c in text
+    )
 
 
 def hashes(texts: list[str]) -> np.ndarray:
-    """Eight bytes of each text's hash, sorted: enough to know it again, not to read it."""
-    found = [int.from_bytes(hashlib.blake2b(t.encode(), digest_size=8).digest(), "little") >> 1 for t in texts]
-    return np.unique(np.array(found, dtype=np.int64))
+    """63 bits of each text's hash: enough to know it again, not to read it."""
+    found = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.array([int.from_bytes(h, "little") >> 1 for h in found], dtype=np.int64)
 
 
-def new_identifiers(column: Column, n: int, rng: np.random.Generator) -> np.ndarray:
-    """n different identifiers, none of them one of the table: other digits and letters in their places."""
-    whole = column.kept.form == "integer"
-    template = column.pattern
-    places = [(i, c) for i, c in enumerate(template) if c.isalnum()]
-    room = math.prod(10 if c.isdigit() else 26 for _, c in places) if places else 0
+_PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
+
+def new_identifiers(column: Column, n: int, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
+    """n different identifiers, none of them in the table: other digits and letters in the same places.
+
+    `uniform(n)` gives n random numbers in (0, 1).
+    """
     known = set() if column.hashes is None else set(column.hashes.tolist())
-    if room < 4 * (n + len(known)):  # longer, so that there is room
-        more = math.ceil(math.log10(4 * (n + len(known) + 1))) + 1
-        template = template + "9" * more
-        places = [(i, c) for i, c in enumerate(template) if c.isalnum()]
+    hexadecimal = not set(column.pattern) & set("9aA")
+    sets = _PLACES | ({"f": "0123456789abcdef"} if hexadecimal else {})
+    pattern, whole = column.pattern, column.kept.form == "integer"
+    while math.prod(len(sets[c]) for c in pattern if c in sets) < 10 * (n + len(known)):
+        pattern += "9"  # longer, so that there is room
     out: list[str] = []
-    hexadecimal = all(c in "0123456789abcdef" for _, c in places)
     while len(out) < n:
-        letters = list(template)
-        for i, c in places:
-            if hexadecimal and not whole:
-                letters[i] = "0123456789abcdef"[rng.integers(16)]
-            elif c.isdigit():
-                letters[i] = str(rng.integers(1 if whole and i == 0 else 0, 10))
-            else:
-                first = "A" if c.isupper() else "a"
-                letters[i] = chr(ord(first) + int(rng.integers(26)))
-        text = "".join(letters)
-        key = int(hashes([text])[0])
-        if key not in known:
-            known.add(key)
-            out.append(text)
+        u = iter(uniform(n * len(pattern)).tolist())
+        for _ in range(n):
+            text = "".join(
+                sets[c][int(next(u) * len(sets[c]))] if c in sets else c for c in pattern
+            )
+            if whole and text.startswith("0"):
+                text = "1" + text[1:]
+            key = int(hashes([text])[0])
+            if key not in known and len(out) < n:
+                known.add(key)
+                out.append(text)
     if whole:
         return np.array([int(text) for text in out], dtype=np.int64)
     if column.kept.form == "number":
@@ -329,7 +339,7 @@ def new_identifiers(column: Column, n: int, rng: np.random.Generator) -> np.ndar
     return np.array(out, dtype=object)
 
 
-def _grid(numbers: np.ndarray) -> tuple[float, float]:
+def grid_of(numbers: np.ndarray) -> tuple[float, float]:
     """Step and offset of numbers that are offset + step·k; (0, 0) where there is no such grid."""
     values = np.unique(numbers)
     if np.abs(values).max() >= 2**53:
@@ -375,18 +385,3 @@ def _clock(column: Column) -> str:
             times = int(seconds // size)
             return word if times == 1 else f"{times} {word}s"
     return f"{seconds:g} s"
-
-
-def packed(column: Column) -> Mapping[str, Any]:
-    """The column as JSON; `hashes` go elsewhere."""
-    kept = column.kept
-    return {
-        "kept": {
-            "name": kept.name, "form": kept.form, "dtype": kept.dtype,
-            "categories": None if kept.categories is None else list(kept.categories),
-            "ordered": kept.ordered, "unit": kept.unit, "zone": kept.zone,
-        },
-        "kind": column.kind, "labels": list(column.labels), "step": column.step,
-        "offset": column.offset, "months": column.months, "pattern": column.pattern,
-        "written": None if column.written is None else column.written.packed(),
-    }  # fmt: skip

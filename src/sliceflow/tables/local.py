@@ -12,8 +12,8 @@ noise (`sliceflow.engine.shrinkage`), moves them back on to the data where they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,13 +26,13 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import flat
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Auto
-from sliceflow.tables.scores import quantiles
 
 __all__ = ["LocalFlow", "cells_of", "neighbours"]
 
 CELL = 4_096  # rows among which neighbours are searched
 TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
-_SEEN = 2_000  # rows whose draws choose h
+_SEEN = 2_000  # rows whose draws choose h:
+_CLOSE, _MEDIAN = 0.015, 0.8  # see `chosen`
 _MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
 _KNOTS = 128  # of each map of the model
 _FLOOR = 1e-2  # the least standard deviation that is whitened
@@ -50,7 +50,6 @@ class LocalFlow:
     h : how far draws go
     mean, turn, scale : coordinates of the flow: (z − mean)·turn/scale
     flow, model : the flow and its maps
-    ends : (d, 1025), quantiles of the coordinates of samples
     """
 
     z: np.ndarray
@@ -60,36 +59,38 @@ class LocalFlow:
     turn: np.ndarray
     scale: np.ndarray
     flow: Flow
-    model: Sequence[Step]
-    ends: np.ndarray
+    model: tuple[Step, ...]
 
     @classmethod
     def fit(
-        cls, z: np.ndarray, seed: Seed, device: torch.device, *, k: int, h: float | str, kappa: float, n_steps: int
+        cls,
+        z: np.ndarray,
+        decoded: Callable[[np.ndarray], np.ndarray],
+        seed: Seed,
+        device: torch.device,
+        *,
+        k: int,
+        h: float | None,
+        kappa: float,
+        n_steps: int,
     ) -> LocalFlow:
-        """Choose h ("auto"), and fit the flow."""
+        """Fit the flow with maps shrunk by κ; h=None takes the one `chosen`."""
         n, d = z.shape
-        near = neighbours(z, min(k, n))
-        if isinstance(h, str):
-            h = chosen(z, near, seed.child("h"))
         mean = z.mean(0)
         values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
         scale = np.sqrt(np.maximum(values, _FLOOR**2))
-        flow = cls(z, near, h, mean, turn, scale, Flow([], seed), [], np.empty((d, 0)))
-        if d == 0:
-            return flow
+        flow = cls(z, neighbours(z, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
+        flow = replace(flow, h=chosen(flow, decoded, seed.child("h")) if h is None else h)
         m = min(max(n, 1_000), _MOST_PARTICLES)
-        particles = flow.draws(m, seed.child("draws"))
         stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
         engine, model = Flow(stages, seed.child("flow")), []
-        if n_steps and n > 2:
+        if n_steps and n > 2 and d:
             rows = z if n <= _MOST_PARTICLES else z[seed.child("rows").permutation(n)[:_MOST_PARTICLES].numpy()]
-            cloud, data = (_cloud(flow._turned(x), device) for x in (particles, rows))
+            cloud, data = (_cloud(flow._turned(x), device) for x in (flow.draws(m, seed.child("draws")), rows))
             noise = Noise(seed.child("particles"))
             shrinkage = Shrinkage.of(kappa, m, len(rows))
             model = simulate(engine, cloud, data, Auto(), noise, n_knots=_KNOTS, shrinkage=shrinkage)
-            particles = flow._back(cloud.x.T.cpu().numpy())
-        return cls(z, near, h, mean, turn, scale, engine, model, quantiles(particles))
+        return replace(flow, flow=engine, model=tuple(model))
 
     def _turned(self, x: np.ndarray) -> np.ndarray:
         return (x - self.mean) @ self.turn / self.scale
@@ -164,23 +165,24 @@ def neighbours(z: np.ndarray, k: int) -> np.ndarray:
     return near
 
 
-def chosen(z: np.ndarray, near: np.ndarray, seed: Seed) -> float:
-    """The least h at which draws are as far from rows as rows are from each other.
+def chosen(flow: LocalFlow, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed) -> float:
+    """The least h at which draws keep as far from rows as rows keep from each other, nearly.
 
-    Both the median distance and the share of very near draws count: at most as many draws as rows are
-    nearer than the nearest hundredth of the rows.
+    `decoded` turns scores into points whose distances are those of the table (`metrics.tables`). Draws
+    may be nearer than the nearest hundredth of the rows as often as `_CLOSE`, and their median distance
+    may be `_MEDIAN` of that of the rows.
     """
-    n, d = z.shape
-    if n < 10 or d == 0:
+    n = len(flow.z)
+    if n < 10:
         return TRIED[-1]
     some = seed.child("seen").permutation(n)[:_SEEN].numpy()
-    search = NearestNeighbors(n_neighbors=2).fit(z)
-    between = search.kneighbors(z[some])[0][:, 1]
-    close = np.quantile(between, 0.01)
-    flow = LocalFlow(z, near, 0.0, *[np.empty(0)] * 3, Flow([], seed), [], np.empty(0))
+    rows = decoded(flow.z)
+    search = NearestNeighbors(n_neighbors=2).fit(rows)
+    between = search.kneighbors(rows[some])[0][:, 1]
+    close = np.quantile(between, 0.01) + 1e-9
     for h in TRIED:
-        object.__setattr__(flow, "h", h)
-        drawn = search.kneighbors(flow.draws_at(some, seed.child("draws")), 1)[0][:, 0]
-        if np.mean(drawn <= close) <= 0.01 and np.median(drawn) >= 0.85 * np.median(between):
+        drawn = decoded(replace(flow, h=h).draws_at(some, seed.child("draws")))
+        distance = search.kneighbors(drawn, 1)[0][:, 0]
+        if np.mean(distance <= close) <= _CLOSE and np.median(distance) >= _MEDIAN * np.median(between):
             return h
     return TRIED[-1]

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from sliceflow.engine.random import Seed
 from sliceflow.tables.columns import Column
 
-__all__ = ["Coordinate", "Scores"]
+__all__ = ["Coordinate", "Scores", "Stream", "quantiles"]
 
 _MANY = 40  # different values, from which on a score is smooth,
 _ATOM = 0.1  # if no value has more than this share
@@ -29,6 +30,23 @@ _SWEEPS = 4  # over the coordinates, to place cells in their intervals
 _RIDGE = 0.01  # of the correlations
 _FAR = 5.0  # scores stay within
 _QUANTILES = 1025  # of a coordinate, kept to find ranks
+
+
+class Stream:
+    """Random numbers of a seed, one call after the other."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._seed, self._calls = seed, 0
+
+    def uniform(self, n: int) -> np.ndarray:
+        """n numbers in (0, 1)."""
+        self._calls += 1
+        out: np.ndarray = self._seed.child(self._calls).uniform(n, 1)[:, 0].numpy()
+        return out
+
+    def normal(self, n: int) -> np.ndarray:
+        """n normal numbers."""
+        return np.asarray(ndtri(self.uniform(n)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +122,18 @@ class Scores:
     coordinates : those with a coordinate
     precision : (d, d), inverse of their correlations
     ends : (d, 1025), quantiles of each coordinate
+    fixed : (columns,), the numbers of columns that have no coordinate; NaN for missing
     """
 
     columns: tuple[Column, ...]
     coordinates: tuple[Coordinate, ...]
     precision: np.ndarray
     ends: np.ndarray
+    fixed: np.ndarray
 
     @classmethod
     def of(
-        cls, columns: Sequence[Column], numbers: np.ndarray, rng: np.random.Generator
+        cls, columns: Sequence[Column], numbers: np.ndarray, draw: Stream
     ) -> tuple[Scores, np.ndarray]:
         """The scores of numbers (n, columns), and the table in them, (n, d)."""
         found: list[Coordinate] = []
@@ -128,33 +148,35 @@ class Scores:
                 found.append(_coordinate(c, False, present, smooth=not column.is_category))
         start = np.empty((len(numbers), len(found)))
         for j, coordinate in enumerate(found):
-            start[:, j] = _placed(coordinate, numbers[:, coordinate.column], columns, rng)
+            start[:, j] = _placed(coordinate, numbers[:, coordinate.column], columns, draw)
         for _ in range(2):  # the orders of categories depend on each other
             for j, coordinate in enumerate(found):
                 column = columns[coordinate.column]
                 if column.kind == "category" and not coordinate.flag and len(coordinate.levels) > 2:
                     values = numbers[:, coordinate.column]
                     found[j] = _ordered(coordinate, values, np.delete(start, j, axis=1))
-                    start[:, j] = _placed(found[j], values, columns, rng)
-        scores = cls(tuple(columns), tuple(found), np.eye(len(found)), np.empty((len(found), 0)))
+                    start[:, j] = _placed(found[j], values, columns, draw)
+        fixed = np.array([_first(column) for column in numbers.T])
+        d = len(found)
+        scores = cls(tuple(columns), tuple(found), np.eye(d), np.empty((d, 0)), fixed)
         z = start
         for _ in range(_SWEEPS if len(found) > 1 else 0):
             scores = replace(scores, precision=_precision(z))
-            z = scores._drawn(z, numbers, rng, ranked=True)
-        scores = replace(scores, precision=_precision(z), ends=_ends(z))
+            z = scores._drawn(z, numbers, draw, ranked=True)
+        scores = replace(scores, precision=_precision(z), ends=quantiles(z))
         return scores, z
 
-    def encode(self, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def encode(self, numbers: np.ndarray, draw: Stream) -> np.ndarray:
         """The scores (m, d) of other rows of numbers; what is missing in them is drawn."""
         z = np.empty((len(numbers), len(self.coordinates)))
         for j, coordinate in enumerate(self.coordinates):
-            z[:, j] = _placed(coordinate, numbers[:, coordinate.column], self.columns, rng)
+            z[:, j] = _placed(coordinate, numbers[:, coordinate.column], self.columns, draw)
         for _ in range(_SWEEPS):
-            z = self._drawn(z, numbers, rng, ranked=False)
+            z = self._drawn(z, numbers, draw, ranked=False)
         return z
 
     def _drawn(
-        self, z: np.ndarray, numbers: np.ndarray, rng: np.random.Generator, *, ranked: bool
+        self, z: np.ndarray, numbers: np.ndarray, draw: Stream, *, ranked: bool
     ) -> np.ndarray:
         """One sweep: every cell that is an interval is drawn given the other coordinates."""
         z = z.copy()
@@ -170,7 +192,7 @@ class Scores:
             own = self.precision[j, j]
             mean = (z[:, j] - z @ self.precision[:, j] / own)[free]
             spread = 1 / np.sqrt(own)
-            u = rng.random(int(free.sum()))
+            u = draw.uniform(int(free.sum()))
             if coordinate.smooth:
                 z[free, j] = np.clip(mean + spread * ndtri(np.clip(u, 1e-9, 1 - 1e-9)), -_FAR, _FAR)
                 continue
@@ -185,9 +207,7 @@ class Scores:
     def decode(self, z: np.ndarray, ends: np.ndarray | None = None, *, missing: bool = True) -> np.ndarray:
         """Scores (m, d) as numbers (m, columns); `ends` are quantiles of the scores."""
         ends = self.ends if ends is None else ends
-        out = np.empty((len(z), len(self.columns)))
-        for c, column in enumerate(self.columns):
-            out[:, c] = column.offset if column.kind == "constant" and not column.labels else 0.0
+        out = np.tile(self.fixed, (len(z), 1))
         levels = np.linspace(0, 1, ends.shape[1])
         gone = np.zeros(out.shape, dtype=bool)
         for j, coordinate in enumerate(self.coordinates):
@@ -207,12 +227,13 @@ class Scores:
         return next(found, None)
 
 
+def _first(column: np.ndarray) -> float:
+    present = column[~np.isnan(column)]
+    return float(present[0]) if len(present) else float("nan")
+
+
 def quantiles(z: np.ndarray) -> np.ndarray:
     """(d, 1025) quantiles of the columns of z (n, d)."""
-    return _ends(z)
-
-
-def _ends(z: np.ndarray) -> np.ndarray:
     n = len(z)
     at = (np.arange(n) + 0.5) / n
     levels = np.linspace(0, 1, _QUANTILES)
@@ -232,15 +253,15 @@ def _coordinate(c: int, flag: bool, present: np.ndarray, smooth: bool = False) -
 
 
 def _placed(
-    coordinate: Coordinate, numbers: np.ndarray, columns: Sequence[Column], rng: np.random.Generator
+    coordinate: Coordinate, numbers: np.ndarray, columns: Sequence[Column], draw: Stream
 ) -> np.ndarray:
     """A score for every cell, at random within its interval, or within its step of the grid."""
     if coordinate.smooth:
         step = columns[coordinate.column].step
-        z = coordinate.smoothed(numbers + step * (rng.random(len(numbers)) - 0.5))
-        return np.where(np.isnan(numbers), rng.normal(size=len(numbers)), z)
+        z = coordinate.smoothed(numbers + step * (draw.uniform(len(numbers)) - 0.5))
+        return np.where(np.isnan(numbers), draw.normal(len(numbers)), z)
     lo, hi = coordinate.bounds(numbers)
-    u = lo + (hi - lo) * rng.random(len(numbers))
+    u = lo + (hi - lo) * draw.uniform(len(numbers))
     return np.clip(ndtri(np.clip(u, 1e-6, 1 - 1e-6)), -_FAR, _FAR)
 
 

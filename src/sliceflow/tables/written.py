@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -71,10 +70,6 @@ class Written:
             text = text.lstrip("-")
         swap = {",": self.thousands, ".": self.decimal}
         return self.prefix + "".join(swap.get(c, c) for c in text) + self.suffix
-
-    def packed(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def written_as(texts: np.ndarray, name: str, forced: bool = False) -> Written | None:
