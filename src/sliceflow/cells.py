@@ -67,8 +67,8 @@ def read_cells(frame: Any) -> tuple[list[Cells], str]:
     module = type(frame).__module__.partition(".")[0]
     if module not in ("pandas", "polars") or type(frame).__name__ != "DataFrame":
         raise TypeError(
-            f"a table is a DataFrame of pandas or polars, or a path to a file, not {type(frame).__name__}"
-            "; wrap an array as pandas.DataFrame(array, columns=[...])"
+            f"a table is a DataFrame of pandas or polars, or a path, not {type(frame).__name__}; "
+            "wrap an array as pandas.DataFrame(array, columns=[...])"
         )
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
@@ -95,7 +95,9 @@ def _cells(nw: Any, column: Any, name: str) -> Cells:
         values = column.fill_null(0).cast(nw.Int64 if dtype != nw.UInt64 else nw.Float64).to_numpy()
         return Cells(Kept(name, "integer", shown), _int64(values), missing)
     if dtype == nw.Boolean:
-        values = np.array([bool(v) if ok else False for v, ok in zip(column.to_list(), ~missing, strict=True)])
+        values = np.array(
+            [bool(v) if ok else False for v, ok in zip(column.to_list(), ~missing, strict=True)]
+        )
         return Cells(Kept(name, "boolean", shown), values.astype(np.int64), missing)
     if dtype.is_float() or dtype.is_decimal():
         values = column.cast(nw.Float64).to_numpy().astype(np.float64)
@@ -106,7 +108,9 @@ def _cells(nw: Any, column: Any, name: str) -> Cells:
     if dtype == nw.Datetime or dtype == nw.Date or dtype == nw.Duration:
         return _times(nw, column, name, shown, missing)
     if dtype == nw.String:
-        values = np.array([v if ok else None for v, ok in zip(column.to_list(), ~missing, strict=True)], object)
+        values = np.array(
+            [v if ok else None for v, ok in zip(column.to_list(), ~missing, strict=True)], object
+        )
         return Cells(Kept(name, "text", shown), values, missing)
     if dtype == nw.Object:
         return _objects(list(native), name)
@@ -117,7 +121,9 @@ def _cells(nw: Any, column: Any, name: str) -> Cells:
 
 
 def _int64(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.int64) if np.abs(values).max(initial=0) < 2**62 else values.astype(np.float64)
+    return (
+        values.astype(np.int64) if np.abs(values).max(initial=0) < 2**62 else values.astype(np.float64)
+    )
 
 
 def _category(nw: Any, native: Any, name: str, dtype: str, enum: bool) -> Cells:
@@ -135,7 +141,7 @@ def _category(nw: Any, native: Any, name: str, dtype: str, enum: bool) -> Cells:
         return Cells(Kept(name, "text", "category", plain, ordered), values, codes < 0)
     texts = native.to_list()
     values = np.array(texts, dtype=object)
-    levels = native.cat.get_categories().to_list() if enum else sorted({v for v in texts if v is not None})
+    levels = list(native.dtype.categories) if enum else sorted({v for v in texts if v is not None})
     kept = Kept(name, "text", "Enum" if enum else "Categorical", tuple(levels), enum)
     return Cells(kept, values, np.array([v is None for v in texts]))
 
@@ -164,11 +170,15 @@ def _ticks(column: Any, unit: str) -> np.ndarray:
     return np.asarray(column.to_numpy()).astype(f"datetime64[{unit}]").astype(np.int64)
 
 
-def _moved(ticks: np.ndarray, zone: str, unit: str, missing: np.ndarray, *, to_local: bool) -> np.ndarray:
+def _moved(
+    ticks: np.ndarray, zone: str, unit: str, missing: np.ndarray, *, to_local: bool
+) -> np.ndarray:
     """UTC → the clock of a time zone, or back. Where a clock shows an hour twice, the first counts."""
     place, per = ZoneInfo(zone), _UNITS[unit]
     out = ticks.copy()
-    hours, at = np.unique(ticks[~missing] // (900 * per), return_inverse=True)  # offsets change on these
+    hours, at = np.unique(
+        ticks[~missing] // (900 * per), return_inverse=True
+    )  # offsets change on these
     moves = np.zeros(len(hours), dtype=np.int64)
     for i, quarter in enumerate(hours.tolist()):
         naive = _EPOCH + timedelta(seconds=quarter * 900)
@@ -198,22 +208,41 @@ def _objects(values: list[Any], name: str) -> Cells:
     if most == "other":
         i, v = present[0]
         raise ValueError(
-            f"column {name!r} holds {v!r} in row {i}, a {type(v).__name__}; convert it to numbers, text, "
-            "dates or categories, or leave it out"
+            f"column {name!r} holds {v!r} in row {i}, a {type(v).__name__}; convert it to numbers, "
+            "text, dates or categories, or leave it out"
         )
     if most == "text":
-        return Cells(Kept(name, "text", "object"), np.array([None if m else v for v, m in zip(values, missing, strict=True)], object), missing)
+        return Cells(
+            Kept(name, "text", "object"),
+            np.array([None if m else v for v, m in zip(values, missing, strict=True)], object),
+            missing,
+        )
     if most == "dates":
-        ticks = [0 if m else int((datetime.combine(v, datetime.min.time()) if type(v) is date else v).replace(tzinfo=UTC).timestamp()) for v, m in zip(values, missing, strict=True)]
+        ticks = [
+            0
+            if m
+            else int(
+                (datetime.combine(v, datetime.min.time()) if type(v) is date else v)
+                .replace(tzinfo=UTC)
+                .timestamp()
+            )
+            for v, m in zip(values, missing, strict=True)
+        ]
         return Cells(Kept(name, "date", "object", unit="s"), np.array(ticks, np.int64), missing)
     numbers = np.array([0.0 if m else float(v) for v, m in zip(values, missing, strict=True)])
     whole = all(isinstance(v, int | np.integer) for _, v in present)
     form = "boolean" if most == "booleans" else "integer" if whole else "number"
-    return Cells(Kept(name, form, "object"), numbers if form == "number" else numbers.astype(np.int64), missing)
+    return Cells(
+        Kept(name, form, "object"), numbers if form == "number" else numbers.astype(np.int64), missing
+    )
 
 
 def _is_missing(v: Any) -> bool:
-    return v is None or type(v).__name__ in ("NAType", "NaTType") or (isinstance(v, float | np.floating) and v != v)
+    return (
+        v is None
+        or type(v).__name__ in ("NAType", "NaTType")
+        or (isinstance(v, float | np.floating) and v != v)
+    )
 
 
 def _kind_of(v: Any) -> str:
@@ -278,7 +307,9 @@ def _pandas(pd: Any, kept: Kept, values: np.ndarray, missing: np.ndarray) -> Any
 def _polars(nw: Any, pl: Any, kept: Kept, values: np.ndarray, missing: np.ndarray) -> Any:
     if kept.form in ("datetime", "date", "duration"):
         ticks = _local_times(kept, values, missing).tolist()
-        series = pl.Series(kept.name, [None if m else v for v, m in zip(ticks, missing, strict=True)], dtype=pl.Int64)
+        series = pl.Series(
+            kept.name, [None if m else v for v, m in zip(ticks, missing, strict=True)], dtype=pl.Int64
+        )
         if kept.form == "date":
             return (series // 86400).cast(pl.Int32).cast(pl.Date)
         if kept.form == "duration":
@@ -289,7 +320,10 @@ def _polars(nw: Any, pl: Any, kept: Kept, values: np.ndarray, missing: np.ndarra
         return series.dt.replace_time_zone("UTC").dt.convert_time_zone(kept.zone)
     plain = [None if m else v for v, m in zip(values.tolist(), missing, strict=True)]
     if kept.form == "text":
-        types = {"Enum": lambda: pl.Enum(list(kept.categories or ())), "Categorical": lambda: pl.Categorical}
+        types = {
+            "Enum": lambda: pl.Enum(list(kept.categories or ())),
+            "Categorical": lambda: pl.Categorical,
+        }
         return pl.Series(kept.name, plain, dtype=types.get(kept.dtype, lambda: pl.String)())
     if kept.form == "boolean":
         return pl.Series(kept.name, [None if v is None else bool(v) for v in plain], dtype=pl.Boolean)

@@ -36,8 +36,8 @@ def load(
 
     Returns
     -------
-    A `SlicedWassersteinFlow`, an `ImageFlow` or a `TableFlow`, as saved. The same file, seed and device give the same
-    samples, bit for bit.
+    A `SlicedWassersteinFlow`, an `ImageFlow` or a `TableFlow`, as saved. The same file, seed and device
+    give the same samples, bit for bit.
 
     Raises
     ------
@@ -66,7 +66,8 @@ def load(
     if precision is not None:
         if not isinstance(flow, ImageFlow):
             raise ValueError(
-                f"precision={precision!r} applies to pictures, but this is a {type(flow).__name__}; omit it"
+                f"precision={precision!r} applies to pictures, but this is a {type(flow).__name__}; "
+                "omit it"
             )
         flow.use_precision(precision)
     return flow

@@ -19,6 +19,7 @@ from sliceflow.metrics.floors import Score, with_floor
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.inception import FID, fid, inception_features
 from sliceflow.metrics.neighbours import copies, nearest, nearest_pictures, nn_ratio, strays
+from sliceflow.metrics.tables import TableReport, table_report
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "PictureClassifier",
     "PrecisionRecall",
     "Score",
+    "TableReport",
     "copies",
     "density_coverage",
     "energy_distance",
@@ -42,6 +44,7 @@ __all__ = [
     "precision_recall",
     "sliced_wasserstein",
     "strays",
+    "table_report",
     "train_classifier",
     "two_sample_accuracy",
     "with_floor",

@@ -82,23 +82,24 @@ class Column:
             return np.where(ok, 0.0, np.nan)
         if self.labels:
             codes = {label: i for i, label in enumerate(self.labels)}
-            values = [_plain(v) for v in cells.values[ok].tolist()]
-            bad = next((i for i, v in enumerate(values) if v not in codes), None)
+            plain = [_plain(v) for v in cells.values[ok].tolist()]
+            bad = next((i for i, v in enumerate(plain) if v not in codes), None)
             if bad is not None:
                 raise ValueError(
-                    f"column {self.name!r} has no category {values[bad]!r} (row {np.flatnonzero(ok)[bad]}); "
-                    f"it has {_some(self.labels)}"
+                    f"column {self.name!r} has no category {plain[bad]!r} "
+                    f"(row {np.flatnonzero(ok)[bad]}); it has {_some(self.labels)}"
                 )
-            out[ok] = [codes[v] for v in values]
+            out[ok] = [codes[v] for v in plain]
             return out
         values = cells.values
         if self.written is not None:
             parsed = self.written.parse(values[ok])
-            bad = next(iter(np.flatnonzero(np.isnan(parsed))), None)
+            bad = next(iter(np.flatnonzero(np.isnan(parsed)).tolist()), None)
             if bad is not None:
                 raise ValueError(
                     f"column {self.name!r} holds numbers, but {values[ok][bad]!r} in row "
-                    f"{np.flatnonzero(ok)[bad]}; fix the cell, or pass columns={{{self.name!r}: 'category'}}"
+                    f"{np.flatnonzero(ok)[bad]}; fix the cell, or pass "
+                    f"columns={{{self.name!r}: 'category'}}"
                 )
             out[ok] = parsed
         elif cells.kept.form == "text":
@@ -111,7 +112,8 @@ class Column:
         if np.isinf(out).any():
             row = int(np.flatnonzero(np.isinf(out))[0])
             raise ValueError(
-                f"column {self.name!r} is {out[row]:g} in row {row}; replace infinities, or make them missing"
+                f"column {self.name!r} is {out[row]:g} in row {row}; replace infinities, or make "
+                "them missing"
             )
         return _month_numbers(out, self.kept) if self.months else out
 
@@ -143,7 +145,7 @@ class Column:
             if scale:
                 return np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS)
             return np.round(self.offset + self.step * k, _MOST_DECIMALS)
-        return self.offset + self.step * k
+        return np.asarray(self.offset + self.step * k)
 
     # for people
 
@@ -189,7 +191,8 @@ def understood(cells: Cells, override: str | None = None) -> Column:
     kept, ok = cells.kept, ~cells.missing
     if override is not None and override not in KINDS:
         raise ValueError(
-            f"columns={{{kept.name!r}: {override!r}}} is not a kind of column; use one of {', '.join(KINDS)}"
+            f"columns={{{kept.name!r}: {override!r}}} is not a kind of column; use one of "
+            f"{', '.join(KINDS)}"
         )
     if override == "drop":
         return Column(kept, "drop")
@@ -208,12 +211,14 @@ def understood(cells: Cells, override: str | None = None) -> Column:
         return Column(kept, "boolean", _sorted_labels(values))
     written = None
     if kept.form == "text":
-        written = written_as(values, kept.name, forced=override in ("continuous", "integer", "datetime"))
+        written = written_as(
+            values, kept.name, forced=override in ("continuous", "integer", "datetime")
+        )
         if written is None:
             if override in ("continuous", "integer", "datetime"):
                 raise ValueError(
-                    f"column {kept.name!r} is text such as {values[0]!r}, not {override}; convert it, or "
-                    "leave it as category"
+                    f"column {kept.name!r} is text such as {values[0]!r}, not {override}; convert it, "
+                    "or leave it as category"
                 )
             return _text(kept, values)
     column = Column(kept, "constant", written=written)
@@ -223,7 +228,9 @@ def understood(cells: Cells, override: str | None = None) -> Column:
         column = replace(column, months=True)
         numbers = column.numbers(cells)[ok]
     step, offset = grid_of(numbers)
-    whole = kept.form == "integer" or (step > 0 and float(step).is_integer() and float(offset).is_integer())
+    whole = kept.form == "integer" or (
+        step > 0 and float(step).is_integer() and float(offset).is_integer()
+    )
     if kind != "datetime" and whole:
         kind = "integer"
     if override in ("continuous", "integer"):
@@ -323,9 +330,7 @@ def new_identifiers(column: Column, n: int, uniform: Callable[[int], np.ndarray]
     while len(out) < n:
         u = iter(uniform(n * len(pattern)).tolist())
         for _ in range(n):
-            text = "".join(
-                sets[c][int(next(u) * len(sets[c]))] if c in sets else c for c in pattern
-            )
+            text = "".join(sets[c][int(next(u) * len(sets[c]))] if c in sets else c for c in pattern)
             if whole and text.startswith("0"):
                 text = "1" + text[1:]
             key = int(hashes([text])[0])
@@ -366,13 +371,19 @@ def _first_of_month(ticks: np.ndarray, kept: Kept) -> bool:
 def _month_numbers(ticks: np.ndarray, kept: Kept) -> np.ndarray:
     ok = ~np.isnan(ticks)
     out = ticks.copy()
-    out[ok] = ticks[ok].astype(np.int64).astype(f"datetime64[{kept.unit}]").astype("datetime64[M]").astype(np.int64)
+    out[ok] = (
+        ticks[ok]
+        .astype(np.int64)
+        .astype(f"datetime64[{kept.unit}]")
+        .astype("datetime64[M]")
+        .astype(np.int64)
+    )
     return out
 
 
 def _month_ticks(months: np.ndarray, kept: Kept) -> np.ndarray:
     whole = np.rint(months).astype(np.int64).astype("datetime64[M]")
-    return whole.astype(f"datetime64[{kept.unit}]").astype(np.int64).astype(np.float64)
+    return np.asarray(whole.astype(f"datetime64[{kept.unit}]").astype(np.int64), dtype=np.float64)
 
 
 def _clock(column: Column) -> str:

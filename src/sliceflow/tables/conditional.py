@@ -55,10 +55,13 @@ def conditions_for(
     return out
 
 
-def completed(scores: Scores, z: np.ndarray, numbers: np.ndarray, at: np.ndarray, seed: Seed, times: int) -> np.ndarray:
+def completed(
+    scores: Scores, z: np.ndarray, numbers: np.ndarray, at: np.ndarray, seed: Seed, times: int
+) -> np.ndarray:
     """Scores (q, d) with NaN, filled `times` each: (times, q, d).
 
-    Rows with the same coordinates missing share their search.
+    Coordinates that are ∞ do not matter, and are neither used nor filled. Rows with the same
+    coordinates missing share their search.
     """
     out = np.repeat(at[None], times, axis=0)
     free = np.isnan(at)
@@ -70,10 +73,10 @@ def completed(scores: Scores, z: np.ndarray, numbers: np.ndarray, at: np.ndarray
         if not pattern.any():
             continue
         wanted = np.flatnonzero(pattern)
-        known = np.flatnonzero(~pattern)
+        known = np.flatnonzero(~pattern & np.isfinite(at[rows[0]]))
         # rows whose wanted cells are there, if there are enough
         columns = [scores.coordinates[j].column for j in wanted if not flags[j]]
-        whole = some[~np.isnan(numbers[np.ix_(some, columns)]).any(1)] if columns else some
+        whole = some[~np.isnan(numbers[some][:, columns]).any(1)] if columns else some
         pool = whole if len(whole) >= max(_ENOUGH, len(some) // 10) else some
         own = seed.child("pattern", p)
         if len(known) == 0:
@@ -81,7 +84,9 @@ def completed(scores: Scores, z: np.ndarray, numbers: np.ndarray, at: np.ndarray
             out[:, rows] = z[pool[picks]].reshape(times, len(rows), -1)
             continue
         x, y = torch.from_numpy(z[np.ix_(pool, wanted)]), torch.from_numpy(z[np.ix_(pool, known)])
-        near = Neighbourhoods(x, y, min(max(_K, 3 * len(known)), len(pool)), weights(scores.precision, wanted, known))
+        near = Neighbourhoods(
+            x, y, min(max(_K, 3 * len(known)), len(pool)), weights(scores.precision, wanted, known)
+        )
         for first in range(0, len(rows), _CHUNK):
             part = rows[first : first + _CHUNK]
             adjusted = near.adjusted(at[np.ix_(part, known)], most=1)

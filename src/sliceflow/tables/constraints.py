@@ -161,7 +161,9 @@ def _rule(text: str, columns: Sequence[Column]) -> Rule:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         column = columns[names.index(name)]
         if numeric and (column.is_category or not column.modelled):
-            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers")
+            raise ValueError(
+                f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers"
+            )
         if numeric and column.written is not None:
             raise ValueError(f"constraint {text!r}: column {name!r} is text; convert it to numbers")
         return names.index(name)
@@ -178,17 +180,27 @@ def _rule(text: str, columns: Sequence[Column]) -> Rule:
         if columns[low].kept.form != columns[high].kept.form and "datetime" in (
             columns[low].kind, columns[high].kind,
         ):  # fmt: skip
-            raise ValueError(f"constraint {text!r} compares a {columns[low].kind} with a {columns[high].kind}")
-        if columns[low].months or columns[high].months or columns[low].kept.unit != columns[high].kept.unit:
+            raise ValueError(
+                f"constraint {text!r} compares a {columns[low].kind} with a {columns[high].kind}"
+            )
+        if (
+            columns[low].months
+            or columns[high].months
+            or columns[low].kept.unit != columns[high].kept.unit
+        ):
             raise ValueError(f"constraint {text!r}: the dates have different units; make them alike")
         return Rule(text, "order", (low, high) if found[2] == "<=" else (high, low))
     if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=)\s*({_NUMBER})\s*", text):
-        return Rule(text, "bound", (number_of(found[1]),), (1 if found[2] == ">=" else -1,), float(found[3]))
-    if found := re.fullmatch(rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})+)\s*", text):
+        return Rule(
+            text, "bound", (number_of(found[1]),), (1 if found[2] == ">=" else -1,), float(found[3])
+        )
+    if found := re.fullmatch(
+        rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})+)\s*", text
+    ):
         total = number_of(found[1])
-        parts = re.findall(rf"([+-]?)\s*{_NAME}", found[2])
-        signs = tuple(-1 if sign == "-" else 1 for sign, _ in parts)
-        return Rule(text, "sum", (total, *(number_of(name) for _, name in parts)), signs)
+        terms = [m.groups() for m in re.finditer(rf"([+-]?)\s*{_NAME}", found[2])]
+        signs = tuple(-1 if sign == "-" else 1 for sign, _ in terms)
+        return Rule(text, "sum", (total, *(number_of(name) for _, name in terms)), signs)
     raise ValueError(
         f"constraint {text!r} cannot be read; write 'a <= b', 'x >= 0', 'total = a + b' or "
         "'combinations(a, b)', with other names in `backquotes`"

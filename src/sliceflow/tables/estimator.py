@@ -138,13 +138,17 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         names = [of.kept.name for of in cells]
         for name in known:
             if name not in names:
-                raise ValueError(f"columns names {name!r}, which is not a column; there are {_some(names)}")
+                raise ValueError(
+                    f"columns names {name!r}, which is not a column; there are {_some(names)}"
+                )
         columns = [understood(of, known.get(of.kept.name)) for of in cells]
         numbers = _numbers(columns, cells)
         return self._keep(columns, numbers, library, Seed.of(self.random_state))
 
     def _keep(self, columns: list[Column], numbers: np.ndarray, library: str, seed: Seed) -> Self:
-        fitted = fitted_to(columns, numbers, library, seed, resolve_device(self.device), self.get_params(deep=False))
+        fitted = fitted_to(
+            columns, numbers, library, seed, resolve_device(self.device), self.get_params(deep=False)
+        )
         self._fitted = fitted
         return self._describe()
 
@@ -162,8 +166,18 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "n_rows_")
         fitted = self._fitted
         rows = [column.told(x) for column, x in zip(fitted.columns, fitted.numbers.T, strict=True)]
-        forms = {"column": "text", "kind": "text", "missing": "number", "distinct": "integer", "note": "text"}
-        types = {"text": ("str", "String"), "number": ("float64", "Float64"), "integer": ("int64", "Int64")}
+        forms = {
+            "column": "text",
+            "kind": "text",
+            "missing": "number",
+            "distinct": "integer",
+            "note": "text",
+        }
+        types = {
+            "text": ("str", "String"),
+            "number": ("float64", "Float64"),
+            "integer": ("int64", "Int64"),
+        }
         polars = fitted.library == "polars"
         return made(
             fitted.library,
@@ -209,7 +223,9 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         wanted = np.full(len(names), -np.inf)
         for name, value in given.items():
             if name not in names:
-                raise ValueError(f"given names {name!r}, which is not a column; there are {_some(names)}")
+                raise ValueError(
+                    f"given names {name!r}, which is not a column; there are {_some(names)}"
+                )
             wanted[names.index(name)] = fitted.number_of(names.index(name), value)
         told = wanted != -np.inf
         at = fitted.condition(wanted, n, Stream(seed.child("given")))
@@ -237,16 +253,16 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         numbers = _numbers(fitted.columns, cells)
         modelled = fitted.encoded(numbers)
         z = fitted.scores.encode(modelled, Stream(seed.child("encode")))
-        coordinates = fitted.scores.coordinates
-        for j, k in enumerate(coordinates):
-            if k.flag:
-                lo, hi = k.bounds(np.zeros(1))
-                z[:, j] = fitted.scores.ends[j][int((lo + hi)[0] / 2 * 1024)]
+        for j, k in enumerate(fitted.scores.coordinates):
+            if k.flag:  # whether a cell is missing says nothing about its value
+                z[:, j] = np.inf
             else:
                 z[np.isnan(modelled[:, k.column]), j] = np.nan
         there = ~np.isnan(numbers)
         out = []
-        for table in completed(fitted.scores, fitted.flow.z, fitted.modelled, z, seed.child("rows"), int(n_samples)):
+        for table in completed(
+            fitted.scores, fitted.flow.z, fitted.modelled, z, seed.child("rows"), int(n_samples)
+        ):
             full = fitted.restored(fitted.scores.decode(table, missing=False))
             full = fitted.mended(np.where(there, numbers, full), there)
             out.append(self._filled(cells, full, there, library))
@@ -259,7 +275,11 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
             kept, values, _ = column.cells(full[:, j])
             fillable = column.kind not in ("identifier", "drop") and not np.isnan(full[:, j]).any()
             if not there[:, j].all() and fillable and kept.form == of.kept.form:
-                joined = of.values.astype(object) if of.kept.form == "text" else of.values.astype(values.dtype)
+                joined = (
+                    of.values.astype(object)
+                    if of.kept.form == "text"
+                    else of.values.astype(values.dtype)
+                )
                 joined[~there[:, j]] = values[~there[:, j]]
                 out.append((of.kept, joined, np.zeros(len(joined), dtype=bool)))
             else:
@@ -289,11 +309,15 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         gone = []
         for i, key in enumerate(_keys(rows)):
             if not left.get(key):
-                raise ValueError(f"row {i} of X is not in the model, or X names it more often; nothing was forgotten")
+                raise ValueError(
+                    f"row {i} of X is not in the model, or X names it more often; nothing was forgotten"
+                )
             gone.append(left[key].pop(0))
         keep = np.setdiff1d(np.arange(len(fitted.numbers)), gone)
         if len(keep) < 2:
-            raise ValueError(f"forgetting {len(gone)} rows would leave {len(keep)}; delete the model instead")
+            raise ValueError(
+                f"forgetting {len(gone)} rows would leave {len(keep)}; delete the model instead"
+            )
         columns = [fitted.without(c, of) for c, of in enumerate(cells)]
         return self._keep(columns, fitted.numbers[keep], fitted.library, fitted.seed)
 
@@ -317,7 +341,9 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         if missing := [name for name in names if name not in found]:
             raise ValueError(f"the table lacks the column {missing[0]!r}; the model has {_some(names)}")
         if more := [name for name in found if name not in names]:
-            raise ValueError(f"the table has a column {more[0]!r} that the model does not know; leave it out")
+            raise ValueError(
+                f"the table has a column {more[0]!r} that the model does not know; leave it out"
+            )
         return [found[name] for name in names]
 
     def _made(self, numbers: np.ndarray, seed: Seed) -> Any:
@@ -355,8 +381,8 @@ def _read(X: Any) -> tuple[list[Cells], str]:
     shape = getattr(X, "shape", (1, 1))
     if len(shape) == 2 and shape[1] > _MOST_COLUMNS:
         raise ValueError(
-            f"the table has {shape[1]} columns; TableFlow takes at most {_MOST_COLUMNS}, because its cost "
-            "grows with their square: choose columns, or use SlicedWassersteinFlow for numbers"
+            f"the table has {shape[1]} columns; TableFlow takes at most {_MOST_COLUMNS}, because its "
+            "cost grows with their square: choose columns, or use SlicedWassersteinFlow for numbers"
         )
     cells, library = read_cells(X)
     if not cells:
@@ -379,7 +405,9 @@ def _regridded(column: Column, numbers: np.ndarray) -> Column:
     if column.kind == "constant" and len(np.unique(present)) > 1:
         times = column.kept.form in ("datetime", "date", "duration")
         column = replace(column, kind="datetime" if times else "continuous")
-    if column.kind == "constant" or (column.step == 0 and column.kind == "continuous" and column.offset == 0):
+    if column.kind == "constant" or (
+        column.step == 0 and column.kind == "continuous" and column.offset == 0
+    ):
         return column
     step, offset = grid_of(present)
     return replace(column, step=step, offset=offset)

@@ -2,9 +2,9 @@
 
 CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``, ``nan``, ``null``,
 ``none``, ``?``, ``-`` in any case. A column is numbers if all its other cells are plain numbers, dates
-if they all are ISO dates (``2024-01-31``, ``2024-01-31 12:00``), and text otherwise. Numbers written in
-another way (``1,234``, ``3,14``, ``7%``, ``$5``) stay text, which `TableFlow` reads, and writes again in
-the same way. Codes with leading zeros (``00123``) are text.
+if they all are ISO dates (``2024-01-31``, ``2024-01-31 12:00``), and text otherwise. Numbers written
+in another way (``1,234``, ``3,14``, ``7%``, ``$5``) stay text, which `TableFlow` reads, and writes
+again in the same way. Codes with leading zeros (``00123``) are text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def read_table(path: str | os.PathLike[str]) -> Any:
             return reader(path)
         except ImportError as error:
             package = "pyarrow" if kind in (".parquet", ".pq") else "openpyxl"
-            raise ImportError(f"{path}: reading {kind} files needs {package}: pip install {package}") from error
+            raise ImportError(
+                f"{path}: reading {kind} files needs {package}: pip install {package}"
+            ) from error
     if kind not in SUFFIXES:
         raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
     names, separator, has_header = _header(path)
@@ -94,7 +96,7 @@ def _header(path: Path) -> tuple[list[str], str, bool]:
             for n, row in enumerate(rows, 1):
                 if len(row) != len(first):
                     raise ValueError(
-                        f"{path}: row {n + 1} has {len(row)} cells, but the first row has {len(first)}; "
+                        f"{path}: row {n + 1} has {len(row)} cells, but the first has {len(first)}; "
                         "fix that row, or put cells with separators in quotes"
                     )
     except UnicodeDecodeError as error:

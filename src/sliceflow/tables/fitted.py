@@ -106,12 +106,13 @@ class FittedTable:
                 raise ValueError(f"column {column.name!r} is never missing in the table")
             return float("nan")
         number = float(column.numbers(_cell(column.kept, value))[0])
-        if not column.labels and column.kind != "constant" and float(column.on_grid(np.array([number]))[0]) != number:
-            if abs(column.on_grid(np.array([number]))[0] - number) > 1e-9 * max(1.0, abs(number)):
-                raise ValueError(
-                    f"column {column.name!r} cannot be {value!r}: its values go in steps of {column.step:g}; "
-                    f"the nearest is {column.on_grid(np.array([number]))[0]:g}"
-                )
+        near = float(column.on_grid(np.array([number]))[0])
+        free = column.labels or column.kind == "constant"
+        if not free and abs(near - number) > 1e-9 * max(1.0, abs(number)):
+            raise ValueError(
+                f"column {column.name!r} cannot be {value!r}: its values go in steps of "
+                f"{column.step:g}; the nearest is {near:g}"
+            )
         return number
 
     def extended(self, c: int, cells: Cells) -> Column:
@@ -147,9 +148,9 @@ def _cell(kept: Kept, value: Any) -> Cells:
             value = value.replace(tzinfo=None)  # on the clock of the column's time zone
         elif not isinstance(value, date | np.datetime64):
             raise ValueError(f"column {kept.name!r} holds dates; {value!r} is none: pass '2024-01-31'")
-        values: Any = np.array([np.datetime64(value, unit).astype(np.int64)])
+        values: Any = np.array([value], dtype=f"datetime64[{unit}]").astype(np.int64)
     elif kept.form == "duration":
-        values = np.array([np.timedelta64(value, unit).astype(np.int64)])
+        values = np.array([value], dtype=f"timedelta64[{unit}]").astype(np.int64)
     elif kept.form == "text" or kept.categories is not None:
         values = np.array([value], dtype=object)
     else:
@@ -193,6 +194,7 @@ def fitted_to(
     h = parameters["smoothing"]
     flow = LocalFlow.fit(
         z,
+        scores.relevance(),
         decoded,
         seed.child("flow"),
         device,

@@ -65,6 +65,7 @@ class LocalFlow:
     def fit(
         cls,
         z: np.ndarray,
+        weights: np.ndarray,
         decoded: Callable[[np.ndarray], np.ndarray],
         seed: Seed,
         device: torch.device,
@@ -79,24 +80,30 @@ class LocalFlow:
         mean = z.mean(0)
         values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
         scale = np.sqrt(np.maximum(values, _FLOOR**2))
-        flow = cls(z, neighbours(z, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
+        flow = cls(z, neighbours(z * weights, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
         flow = replace(flow, h=chosen(flow, decoded, seed.child("h")) if h is None else h)
         m = min(max(n, 1_000), _MOST_PARTICLES)
         stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
         engine, model = Flow(stages, seed.child("flow")), []
         if n_steps and n > 2 and d:
-            rows = z if n <= _MOST_PARTICLES else z[seed.child("rows").permutation(n)[:_MOST_PARTICLES].numpy()]
-            cloud, data = (_cloud(flow._turned(x), device) for x in (flow.draws(m, seed.child("draws")), rows))
+            rows = (
+                z
+                if n <= _MOST_PARTICLES
+                else z[seed.child("rows").permutation(n)[:_MOST_PARTICLES].numpy()]
+            )
+            cloud, data = (
+                _cloud(flow._turned(x), device) for x in (flow.draws(m, seed.child("draws")), rows)
+            )
             noise = Noise(seed.child("particles"))
             shrinkage = Shrinkage.of(kappa, m, len(rows))
             model = simulate(engine, cloud, data, Auto(), noise, n_knots=_KNOTS, shrinkage=shrinkage)
         return replace(flow, flow=engine, model=tuple(model))
 
     def _turned(self, x: np.ndarray) -> np.ndarray:
-        return (x - self.mean) @ self.turn / self.scale
+        return np.asarray((x - self.mean) @ self.turn / self.scale)
 
     def _back(self, x: np.ndarray) -> np.ndarray:
-        return x * self.scale @ self.turn.T + self.mean
+        return np.asarray(x * self.scale @ self.turn.T + self.mean)
 
     def draws(self, n: int, seed: Seed) -> np.ndarray:
         """n draws (n, d) along the neighbours; every row is used about equally often."""
@@ -146,7 +153,9 @@ def cells_of(z: np.ndarray, most: int = CELL) -> list[np.ndarray]:
             done.append(rows)
             continue
         some = z[rows[:: max(1, len(rows) // 2_000)]]
-        direction = np.linalg.eigh(np.cov(some.T.reshape(z.shape[1], -1)).reshape(z.shape[1], -1))[1][:, -1]
+        direction = np.linalg.eigh(np.cov(some.T.reshape(z.shape[1], -1)).reshape(z.shape[1], -1))[1][
+            :, -1
+        ]
         order = np.argsort(z[rows] @ direction, kind="stable")
         left += [rows[order[: len(rows) // 2]], rows[order[len(rows) // 2 :]]]
     return done
@@ -160,7 +169,11 @@ def neighbours(z: np.ndarray, k: int) -> np.ndarray:
         if z.shape[1] == 0:
             near[rows] = rows[:k]
             continue
-        found = NearestNeighbors(n_neighbors=min(k, len(rows))).fit(own).kneighbors(own, return_distance=False)
+        found = (
+            NearestNeighbors(n_neighbors=min(k, len(rows)))
+            .fit(own)
+            .kneighbors(own, return_distance=False)
+        )
         near[rows] = rows[found]
     return near
 

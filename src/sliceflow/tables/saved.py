@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ from sliceflow.tables.written import Written
 __all__ = ["parameters", "unpacked", "write_table"]
 
 _FLOW = ("z", "mean", "turn", "scale")
-_SCORES = ("precision", "ends", "fixed")
+_SCORES = ("precision", "ends")
+_WITH_GAPS = ("numbers", "modelled", "fixed")  # NaN where missing
 
 
 def write_table(path: str | os.PathLike[str], estimator: Any, fitted: FittedTable) -> None:
@@ -41,12 +42,15 @@ def write_table(path: str | os.PathLike[str], estimator: Any, fitted: FittedTabl
     tensors = {name: torch.from_numpy(np.ascontiguousarray(getattr(flow, name))) for name in _FLOW}
     tensors |= {name: torch.from_numpy(np.ascontiguousarray(getattr(scores, name))) for name in _SCORES}
     tensors["near"] = torch.from_numpy(flow.near.astype(np.int32))
-    tensors["numbers"] = torch.from_numpy(fitted.numbers)
-    tensors["modelled"] = torch.from_numpy(fitted.modelled)
+    for name, x in zip(_WITH_GAPS, (fitted.numbers, fitted.modelled, scores.fixed), strict=True):
+        tensors[name] = torch.from_numpy(np.nan_to_num(x, nan=0.0))
+        tensors[f"{name}.missing"] = torch.from_numpy(np.isnan(x))
     for name in ("levels", "cum"):
         of_all = [getattr(coordinate, name) for coordinate in scores.coordinates]
         tensors[name] = torch.from_numpy(np.concatenate([np.empty(0), *of_all]))
-    tensors["knots"] = torch.from_numpy(np.concatenate([np.empty((2, 0)), *(c.knots for c in scores.coordinates)], 1))
+    tensors["knots"] = torch.from_numpy(
+        np.concatenate([np.empty((2, 0)), *(c.knots for c in scores.coordinates)], 1)
+    )
     for c, column in enumerate(fitted.columns):
         if column.hashes is not None:
             tensors[f"hashes.{c}"] = torch.from_numpy(column.hashes)
@@ -100,12 +104,20 @@ def unpacked(
     def array(name: str, *shape: int | None) -> np.ndarray:
         return np.asarray(check_tensor(tensors, name, floats, shape).numpy())
 
+    def with_gaps(name: str, *shape: int) -> np.ndarray:
+        gone = check_tensor(tensors, f"{name}.missing", torch.bool, shape).numpy()
+        return np.where(gone, np.nan, array(name, *shape))
+
     levels, cum, knots = array("levels", None), array("cum", None), array("knots", 2, None)
     coordinates, at, at_cum, at_knots = [], 0, 0, 0
     for row in rows:
         size, n_knots = row.whole("levels", 1), row.whole("knots", 0)
         column = row.whole("column", 0, c - 1)
-        own = levels[at : at + size], cum[at_cum : at_cum + size + 1], knots[:, at_knots : at_knots + n_knots]
+        own = (
+            levels[at : at + size],
+            cum[at_cum : at_cum + size + 1],
+            knots[:, at_knots : at_knots + n_knots],
+        )
         if len(own[0]) != size or len(own[1]) != size + 1 or own[2].shape[1] != n_knots:
             raise ValueError("levels, cum and knots do not fit the coordinates")
         coordinates.append(Coordinate(column, row.flag("flag"), *own))
@@ -114,10 +126,14 @@ def unpacked(
     if len(modelled_columns) != c:
         raise ValueError(f"there are {len(modelled_columns)} modelled columns for {c} columns")
     scores = Scores(
-        modelled_columns, tuple(coordinates), array("precision", d, d), array("ends", d, None), array("fixed", c)
+        modelled_columns,
+        tuple(coordinates),
+        array("precision", d, d),
+        array("ends", d, None),
+        with_gaps("fixed", c),
     )
     near = check_tensor(tensors, "near", torch.int32, (n, None)).numpy().astype(np.int64)
-    if near.size and not (0 <= near.min() and near.max() < n):
+    if near.size and not (near.min() >= 0 and near.max() < n):
         raise ValueError(f"near names rows beyond {n}")
     model: list[Step] = []
     stages = []
@@ -129,12 +145,20 @@ def unpacked(
         steps[step.stage][1].append(step)
     check_reach(steps, d, floats)
     engine = Flow(stages, restore_seed(header.inner("flow_seed")), budget=projection_budget(device))
-    own_flow = [array("z", n, d), near, header.number("smoothing", 0, 1)]
-    flow = LocalFlow(*own_flow, array("mean", d), array("turn", d, d), array("scale", d), engine, tuple(model))
-    for i, column in enumerate(columns):
-        if column.kind == "identifier":
+    flow = LocalFlow(
+        array("z", n, d),
+        near,
+        header.number("smoothing", 0, 1),
+        array("mean", d),
+        array("turn", d, d),
+        array("scale", d),
+        engine,
+        tuple(model),
+    )
+    for i, own_column in enumerate(columns):
+        if own_column.kind == "identifier":
             found = check_tensor(tensors, f"hashes.{i}", torch.int64, (None,)).numpy()
-            columns[i] = Column(**{**vars(column), "hashes": found})
+            columns[i] = replace(own_column, hashes=found)
     rules = []
     for i, row in enumerate(header.inners("rules")):
         rule = Rule(
@@ -147,9 +171,9 @@ def unpacked(
     return FittedTable(
         header.text("frame"),
         tuple(columns),
-        array("numbers", n, c),
+        with_gaps("numbers", n, c),
         tuple(rules),
-        array("modelled", n, c),
+        with_gaps("modelled", n, c),
         scores,
         flow,
         restore_seed(header.inner("seed")),
@@ -179,7 +203,10 @@ def _column(row: Fields) -> Column:
     if row.raw("written") is not None:
         way = row.inner("written")
         written = Written(
-            *(way.text(name) for name in ("decimal", "thousands", "prefix", "suffix")),
+            way.text("decimal"),
+            way.text("thousands"),
+            way.text("prefix"),
+            way.text("suffix"),
             way.whole("decimals", -1, 30),
         )
     return Column(

@@ -29,6 +29,7 @@ _KNOTS = np.linspace(-2.5, 2.5, 9)  # of a smooth score
 _SWEEPS = 4  # over the coordinates, to place cells in their intervals
 _RIDGE = 0.01  # of the correlations
 _FAR = 5.0  # scores stay within
+_LEAST = 0.5  # that a coordinate counts for distances
 _QUANTILES = 1025  # of a coordinate, kept to find ranks
 
 
@@ -70,7 +71,7 @@ class Coordinate:
 
     @property
     def smooth(self) -> bool:
-        return self.knots.shape[1] > 0
+        return bool(self.knots.shape[1] > 0)
 
     def bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The interval of ranks of each number; (0, 1) for NaN. Between levels both ends are equal."""
@@ -94,7 +95,7 @@ class Coordinate:
         for end, inner, side in ((0, 1, numbers < x[0]), (-1, -2, numbers > x[-1])):
             slope = (z[end] - z[inner]) / (x[end] - x[inner])
             out = np.where(side, z[end] + slope * (numbers - x[end]), out)
-        return np.clip(out, -_FAR, _FAR)
+        return np.asarray(np.clip(out, -_FAR, _FAR))
 
     def numbers(self, u: np.ndarray, column: Column) -> np.ndarray:
         """The numbers at ranks u; between levels that occur once each, new ones."""
@@ -175,9 +176,7 @@ class Scores:
             z = self._drawn(z, numbers, draw, ranked=False)
         return z
 
-    def _drawn(
-        self, z: np.ndarray, numbers: np.ndarray, draw: Stream, *, ranked: bool
-    ) -> np.ndarray:
+    def _drawn(self, z: np.ndarray, numbers: np.ndarray, draw: Stream, *, ranked: bool) -> np.ndarray:
         """One sweep: every cell that is an interval is drawn given the other coordinates."""
         z = z.copy()
         for j, coordinate in enumerate(self.coordinates):
@@ -196,7 +195,9 @@ class Scores:
             if coordinate.smooth:
                 z[free, j] = np.clip(mean + spread * ndtri(np.clip(u, 1e-9, 1 - 1e-9)), -_FAR, _FAR)
                 continue
-            low, high = (np.clip(ndtri(np.clip(e[free], 1e-9, 1 - 1e-9)), -_FAR, _FAR) for e in (lo, hi))
+            low, high = (
+                np.clip(ndtri(np.clip(e[free], 1e-9, 1 - 1e-9)), -_FAR, _FAR) for e in (lo, hi)
+            )
             a, b = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
             drawn = mean + spread * ndtri(np.clip(a + (b - a) * u, 1e-12, 1 - 1e-12))
             z[free, j] = np.clip(drawn, low, high)
@@ -204,7 +205,9 @@ class Scores:
                 z[:, j] = _ranked(z[:, j])
         return z
 
-    def decode(self, z: np.ndarray, ends: np.ndarray | None = None, *, missing: bool = True) -> np.ndarray:
+    def decode(
+        self, z: np.ndarray, ends: np.ndarray | None = None, *, missing: bool = True
+    ) -> np.ndarray:
         """Scores (m, d) as numbers (m, columns); `ends` are quantiles of the scores."""
         ends = self.ends if ends is None else ends
         out = np.tile(self.fixed, (len(z), 1))
@@ -220,6 +223,15 @@ class Scores:
         if missing:
             out[gone] = np.nan
         return out
+
+    def relevance(self) -> np.ndarray:
+        """(d,), what a unit of each coordinate counts when neighbours are searched.
+
+        √R² of its regression on the others, at least `_LEAST`: rows need not be alike in what has
+        nothing to do with the rest.
+        """
+        explained = 1 - 1 / np.diagonal(self.precision)
+        return np.sqrt(np.clip(explained, _LEAST**2, 1.0))
 
     def of_column(self, c: int, *, flag: bool = False) -> int | None:
         """The coordinate of a column's value, or of its flag; None if it has none."""
@@ -262,7 +274,7 @@ def _placed(
         return np.where(np.isnan(numbers), draw.normal(len(numbers)), z)
     lo, hi = coordinate.bounds(numbers)
     u = lo + (hi - lo) * draw.uniform(len(numbers))
-    return np.clip(ndtri(np.clip(u, 1e-6, 1 - 1e-6)), -_FAR, _FAR)
+    return np.asarray(np.clip(ndtri(np.clip(u, 1e-6, 1 - 1e-6)), -_FAR, _FAR))
 
 
 def _ranked(z: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["MISSING", "Written", "written_as"]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
-_SIGNS = re.compile(r"^\s*([^\d\s.,+-]*)\s*([+-]?[\d.,\s'’]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s*[^\d\s.,]*)\s*$")
+_SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
 
@@ -52,7 +52,9 @@ class Written:
         if self.decimal != ".":
             text = text.replace(self.decimal, ".")
         try:
-            return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) else np.nan
+            return (
+                float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) else np.nan
+            )
         except ValueError:
             return np.nan
 
@@ -78,7 +80,7 @@ def written_as(texts: np.ndarray, name: str, forced: bool = False) -> Written | 
     If most of them are numbers, a ValueError names the first that is not.
     """
     some = [str(v).strip() for v in texts[:: max(1, len(texts) // _MOST_READ)].tolist()]
-    parts = [_SIGNS.match(text) for text in some]
+    parts = [_SIGNS.fullmatch(text) for text in some]
     found = [m.groups() for m in parts if m is not None]
     if not found or len(found) < _NUMERIC * len(some):
         return None
