@@ -15,22 +15,23 @@ import numpy as np
 
 from sliceflow.cells import Cells, read_cells
 
-__all__ = ["COLUMN_MEANING", "TableReport", "association", "embedded", "table_report"]
+__all__ = ["COLUMN_MEANING", "TableReport", "aligned", "association", "embedded", "table_report"]
 
 _ONE_HOT = 24  # categories with an axis each; more share as many
 _MOST_CODES = 250  # categories that a boosted tree takes; the rest of them count as one
 _MOST_ROWS = 10_000  # rows that are compared
 _FEW = 1_000  # rows, below which detection is repeated
 _IDEAL_COPIES = 0.01
+_FEWEST_IDENTIFIERS = 20
 
 COLUMN_MEANING = {
     "detection": "AUC of boosted trees that tell synthetic from held-out rows; 0.5 is ideal",
-    "shape": "mean over columns of 1 − the largest difference of distribution functions (of categories, "
-    "1 − total variation); 1 is ideal",
+    "shape": "mean over columns of 1 − the largest difference of distribution functions, of categories "
+    "1 − total variation; 1 is ideal",
     "trend": "mean difference of the association of two columns; 0 is ideal",
     "utility": "R² or AUC, on held-out rows, of boosted trees trained on synthetic rows",
-    "copies": "share of rows nearer to a training row than the nearest 1 % of held-out rows are; 0.01 is "
-    "ideal",
+    "copies": "share of rows nearer to a training row than the nearest 1 % of held-out rows are; 0.01 "
+    "is ideal",
     "nn_ratio": "median distance to the nearest training row, over that of held-out rows; 1 is ideal",
     "exact": "share of rows that are equal to a training row",
     "valid": "share of cells with a known category, within the bounds, and whole where all are",
@@ -38,38 +39,36 @@ COLUMN_MEANING = {
 }
 
 
-def embedded(numbers: np.ndarray, categories: Sequence[bool], reference: np.ndarray) -> np.ndarray:
+def embedded(numbers: np.ndarray, levels: Sequence[int], reference: np.ndarray) -> np.ndarray:
     """Rows as points, where another category and one standard deviation both are a distance of 1.
 
     Parameters
     ----------
     numbers : (n, c), NaN where missing; of categories, codes
-    categories : which columns are categories
+    levels : the number of categories of each column; 0 for numbers
     reference : (m, c), rows whose medians and standard deviations count
 
     Examples
     --------
     >>> rows = np.array([[0.0, 0.0], [2.0, 1.0]])
-    >>> points = embedded(rows, [False, True], rows)
-    >>> float(np.linalg.norm(points[1] - points[0]).round(2))  # √(2² + 1²)
+    >>> points = embedded(rows, [0, 2], rows)
+    >>> float(np.linalg.norm(points[1] - points[0]).round(2))  # two standard deviations, one category
     2.24
     """
     out = []
-    for column, category, known in zip(numbers.T, categories, reference.T, strict=True):
+    for column, n, known in zip(numbers.T, levels, reference.T, strict=True):
         gone, present = np.isnan(column), known[~np.isnan(known)]
-        if category:
-            n = int(max(np.nanmax(column, initial=0), present.max(initial=0))) + 1
+        if n:
             axes = np.eye(n)
             if n > _ONE_HOT:  # directions at random are nearly orthogonal
                 axes = np.random.default_rng(0).normal(size=(n, _ONE_HOT)) / np.sqrt(_ONE_HOT)
-            out.append(
-                np.where(gone[:, None], 0.0, axes[np.where(gone, 0, column).astype(int)]) / np.sqrt(2)
-            )
+            points = axes[np.where(gone, 0, column).astype(int)] / np.sqrt(2)
+            out.append(np.where(gone[:, None], 0.0, points))
         elif len(present):
             scale = present.std() or 1.0
             out.append(np.where(gone, 0.0, (column - np.median(present)) / scale)[:, None])
         if len(present) < len(known):
-            out.append(gone[:, None] / (np.sqrt(2) if category else 1.0))
+            out.append(gone[:, None] / (np.sqrt(2) if n else 1.0))
     return np.hstack(out) if out else np.zeros((len(numbers), 1))
 
 
@@ -103,10 +102,12 @@ def table_report(
 ) -> TableReport:
     """Compare synthetic rows with held-out ones, as the field does.
 
+    Identifiers, texts that differ in every row, are left out.
+
     Parameters
     ----------
     train, test, synthetic : DataFrames with the same columns: fitted, held-out and synthetic rows
-    target : the column that `utility` predicts; None takes the last
+    target : the column that `utility` predicts; None takes the last that varies
     seed : of subsets and folds
 
     Examples
@@ -122,13 +123,14 @@ def table_report(
     >>> [report.scores["detection"] > 0.6 for report in reports]
     [False, True]
     """
-    names, categories, (tr, te, sy) = _aligned(train, test, synthetic)
+    names, categories, (tr, te, sy) = aligned(train, test, synthetic)
     if min(len(tr), len(te), len(sy)) < 10:
         raise ValueError(
             f"there are {len(tr)} training, {len(te)} held-out and {len(sy)} synthetic rows; "
             "pass 10 or more"
         )
-    target = names[-1] if target is None else target
+    varied = [name for c, name in enumerate(names) if len(np.unique(tr[~np.isnan(tr[:, c]), c])) > 1]
+    target = (varied or names)[-1] if target is None else target
     if target not in names:
         raise ValueError(f"target={target!r} is not a column; there are {', '.join(names)}")
     rng = np.random.default_rng(seed)
@@ -150,7 +152,7 @@ def table_report(
     return TableReport(scores, floors, shapes, pairs, target)
 
 
-def _aligned(*frames: Any) -> tuple[list[str], list[bool], list[np.ndarray]]:
+def aligned(*frames: Any) -> tuple[list[str], list[bool], list[np.ndarray]]:
     """Names, which columns are categories, and numbers, with the same codes in every frame."""
     cells = [{of.kept.name: of for of in read_cells(frame)[0]} for frame in frames]
     names = list(cells[0])
@@ -158,6 +160,7 @@ def _aligned(*frames: Any) -> tuple[list[str], list[bool], list[np.ndarray]]:
         if set(found) != set(names):
             other = sorted(set(found) ^ set(names))[0]
             raise ValueError(f"the tables have different columns: {other!r} is not in all of them")
+    names = [name for name in names if not _identifies(cells[0][name])]
     categories, columns = [], []
     for name in names:
         own = [found[name] for found in cells]
@@ -166,6 +169,11 @@ def _aligned(*frames: Any) -> tuple[list[str], list[bool], list[np.ndarray]]:
         columns.append(_codes(own) if category else [_plain(of) for of in own])
     stacked = [np.column_stack([column[i] for column in columns]) for i in range(len(frames))]
     return names, categories, stacked
+
+
+def _identifies(of: Cells) -> bool:
+    n = len(of.values)
+    return of.kept.form == "text" and n >= _FEWEST_IDENTIFIERS and len(set(of.values.tolist())) == n
 
 
 def _plain(of: Cells) -> np.ndarray:
@@ -327,10 +335,10 @@ def _copies(
 ) -> dict[str, float]:
     from sklearn.neighbors import NearestNeighbors
 
-    search = NearestNeighbors(n_neighbors=1).fit(embedded(train, categories, train))
-    of_test, of_made = (
-        search.kneighbors(embedded(x, categories, train))[0][:, 0] for x in (test, made)
-    )
+    top = np.nan_to_num(np.nanmax(np.vstack((train, test, made)), axis=0), nan=0.0).astype(int) + 1
+    levels = [int(n) if category else 0 for n, category in zip(top, categories, strict=True)]
+    search = NearestNeighbors(n_neighbors=1).fit(embedded(train, levels, train))
+    of_test, of_made = (search.kneighbors(embedded(x, levels, train))[0][:, 0] for x in (test, made))
     close = np.quantile(of_test, _IDEAL_COPIES) + 1e-9
     ratio = np.median(of_made) / max(float(np.median(of_test)), 1e-12)
     return {

@@ -102,12 +102,12 @@ class Column:
                     f"columns={{{self.name!r}: 'category'}}"
                 )
             out[ok] = parsed
-        elif cells.kept.form == "text":
+        elif cells.kept.form == "text" and ok.any():
             raise ValueError(
                 f"column {self.name!r} holds numbers, but row {np.flatnonzero(ok)[0]} is the text "
                 f"{values[ok][0]!r}"
             )
-        else:
+        elif ok.any():
             out[ok] = values[ok].astype(np.float64)
         if np.isinf(out).any():
             row = int(np.flatnonzero(np.isinf(out))[0])
@@ -143,8 +143,8 @@ class Column:
         if 0 < self.step < 1:  # 0.1 = 1/10 exactly as decimals are read
             scale = round(1 / self.step) if abs(1 / self.step - round(1 / self.step)) < 1e-9 else 0
             if scale:
-                return np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS)
-            return np.round(self.offset + self.step * k, _MOST_DECIMALS)
+                return np.asarray(np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS))
+            return np.asarray(np.round(self.offset + self.step * k, _MOST_DECIMALS))
         return np.asarray(self.offset + self.step * k)
 
     # for people

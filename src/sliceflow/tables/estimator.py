@@ -191,6 +191,21 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
             ],
         )
 
+    @property
+    def kinds_(self) -> dict[str, str]:
+        """The kind of every column."""
+        check_is_fitted(self, "n_rows_")
+        return {column.name: column.kind for column in self._fitted.columns}
+
+    def value_of(self, name: str, text: str) -> Any:
+        """The value of a column that a text stands for, for `given`; an empty text is missing."""
+        column = self._fitted.columns[list(self.feature_names_in_).index(name)]
+        if text == "":
+            return None
+        if column.kind == "boolean" and text.lower() in ("true", "false", "yes", "no"):
+            return text.lower() in ("true", "yes")
+        return next((label for label in column.labels if str(label) == text), text)
+
     def sample(
         self, n_samples: int = 1, given: Mapping[str, Any] | None = None, random_state: Any = None
     ) -> Any:
@@ -274,7 +289,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         for j, (column, of) in enumerate(zip(self._fitted.columns, cells, strict=True)):
             kept, values, _ = column.cells(full[:, j])
             fillable = column.kind not in ("identifier", "drop") and not np.isnan(full[:, j]).any()
-            if not there[:, j].all() and fillable and kept.form == of.kept.form:
+            if not there[:, j].all() and fillable and _alike(kept, of.kept):
                 joined = (
                     of.values.astype(object)
                     if of.kept.form == "text"
@@ -395,6 +410,12 @@ def _numbers(columns: Sequence[Column], cells: Sequence[Cells]) -> np.ndarray:
     if len(numbers) == 0:
         raise ValueError("the table has no rows")
     return numbers
+
+
+def _alike(a: Kept, b: Kept) -> bool:
+    """Whether cells of one column can stand in another."""
+    numbers = ("number", "integer")
+    return a.form == b.form or (a.form in numbers and b.form in numbers)
 
 
 def _regridded(column: Column, numbers: np.ndarray) -> Column:

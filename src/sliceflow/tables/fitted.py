@@ -186,10 +186,10 @@ def fitted_to(
             "no column can be modelled: " + ", ".join(f"{c.name!r} is {c.kind}" for c in columns[:5])
         )
     scores, z = Scores.of(columns, modelled, Stream(seed.child("scores")))
-    categories = [column.is_category for column in columns]
+    levels = [len(column.labels) if column.is_category else 0 for column in columns]
 
     def decoded(some: np.ndarray) -> np.ndarray:
-        return embedded(scores.decode(some, quantiles(some)), categories, modelled)
+        return embedded(scores.decode(some, quantiles(some)), levels, modelled)
 
     h = parameters["smoothing"]
     flow = LocalFlow.fit(
