@@ -109,6 +109,8 @@ import numpy as np, pandas as pd
 train, out, seed = pd.read_csv(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 np.random.seed(seed)
 texts = [c for c in train if train[c].dtype == object or str(train[c].dtype) in ("str", "string")]
+for c in texts: train[c] = train[c].astype(object)
+np.in1d = np.isin  # numpy before 2.4 had it, and arfpy 0.1 uses it
 """
 PEERS = {
     "arf": READ
@@ -128,7 +130,9 @@ from utrees import UnmaskingTrees
 codes = {c: pd.factorize(train[c]) for c in texts}
 x = train.copy()
 for c in texts: x[c] = np.where(codes[c][0] < 0, np.nan, codes[c][0])
-kinds = ["categorical" if c in texts else "integer" if (train[c].dropna() % 1 == 0).all() else "continuous" for c in train]
+whole = [c not in texts and (train[c].dropna() % 1 == 0).all() for c in train]
+kinds = ["integer" if w else "continuous" for w in whole]
+kinds = ["categorical" if c in texts else kind for c, kind in zip(train, kinds)]
 model = UnmaskingTrees(random_state=seed, duplicate_K=5).fit(x.to_numpy(float), quantize_cols=kinds)
 made = pd.DataFrame(model.generate(n_generate=len(x)), columns=x.columns)
 for c in texts: made[c] = [codes[c][1][int(k)] if k == k else None for k in made[c]]
@@ -142,7 +146,8 @@ x = train.copy()
 for c in texts: x[c] = np.where(codes[c][0] < 0, np.nan, codes[c][0])
 cats = [i for i, c in enumerate(train) if c in texts]
 ints = [i for i, c in enumerate(train) if c not in texts and (train[c].dropna() % 1 == 0).all()]
-model = ForestDiffusionModel(x.to_numpy(float), n_t=10, duplicate_K=10, cat_indexes=cats, int_indexes=ints, n_jobs=1, seed=seed)
+model = ForestDiffusionModel(x.to_numpy(float), n_t=10, duplicate_K=10, cat_indexes=cats,
+                             int_indexes=ints, n_jobs=1, seed=seed)
 made = pd.DataFrame(model.generate(batch_size=len(x)), columns=x.columns)
 for c in texts: made[c] = [codes[c][1][int(k)] if k == k else None for k in made[c]]
 made.to_csv(out, index=False)
@@ -219,8 +224,8 @@ def measured(name: str, methods: dict[str, Any], seeds: int) -> list[list[str]]:
                 print(f"{name}, {method}, seed {seed}: {str(error)[:200]}", file=sys.stderr, flush=True)
                 continue
             scores.setdefault(method, []).append([*(report.scores[c] for c in COLUMNS), seconds])
-            print(name, seed, method, {c: round(report.scores[c], 3) for c in COLUMNS}, round(seconds, 1),
-                  file=sys.stderr, flush=True)  # fmt: skip
+            shown = {c: round(report.scores[c], 3) for c in COLUMNS}
+            print(name, seed, method, shown, round(seconds, 1), file=sys.stderr, flush=True)
         floors.append([report.floors[c] for c in COLUMNS])
     for method in methods:
         if method in scores:

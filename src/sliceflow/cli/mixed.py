@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.cli.failures import Failed, WrongUsage, as_flags
+from sliceflow.cli.failures import OPTIONAL, Failed, WrongUsage, as_flags
 from sliceflow.cli.run_folder import Lock, RunFolder, check_new
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def _told(path: Path | str) -> Iterator[None]:
         with as_flags():
             yield
     except (ValueError, ImportError, FileNotFoundError) as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name in OPTIONAL:
+            raise error.__cause__ from None
         message, _, hint = str(error).rpartition("; ")
         hint = hint or "check the table"
         hint = hint.replace("pass columns={", "pass --column ").replace("': '", "=").replace("'}", "")
@@ -137,6 +139,9 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
     with _told(settings.source):
         frame = read_table(Path(settings.source).expanduser())
     kinds = dict.fromkeys(settings.drop, "drop")
+    for name in settings.drop:
+        if name not in frame:
+            raise WrongUsage(f"{settings.source} has no column {name!r}", f"it has {', '.join(frame)}")
     for text in settings.column:
         name, equals, kind = text.rpartition("=")
         if not equals:

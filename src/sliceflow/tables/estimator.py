@@ -22,13 +22,12 @@ from sliceflow.storage.limits import Allowance
 from sliceflow.tables import saved
 from sliceflow.tables.columns import Column, grid_of, new_identifiers, understood
 from sliceflow.tables.conditional import completed
-from sliceflow.tables.files import read_table
+from sliceflow.tables.files import check_width, read_table
 from sliceflow.tables.fitted import FittedTable, fitted_to
 from sliceflow.tables.scores import Stream, quantiles
 
 __all__ = ["TableFlow"]
 
-_MOST_COLUMNS = 5_000
 _WHOLE = 20_000  # a sample is part of a table of at most this many rows, or of as many as asked for
 
 
@@ -394,11 +393,8 @@ def _read(X: Any) -> tuple[list[Cells], str]:
     if isinstance(X, str | os.PathLike):
         X = read_table(X)
     shape = getattr(X, "shape", (1, 1))
-    if len(shape) == 2 and shape[1] > _MOST_COLUMNS:
-        raise ValueError(
-            f"the table has {shape[1]} columns; TableFlow takes at most {_MOST_COLUMNS}, because its "
-            "cost grows with their square: choose columns, or use SlicedWassersteinFlow for numbers"
-        )
+    if len(shape) == 2:
+        check_width(shape[1])
     cells, library = read_cells(X)
     if not cells:
         raise ValueError("the table has no columns")

@@ -19,9 +19,10 @@ import numpy as np
 
 from sliceflow.tables.written import MISSING, Written, written_as
 
-__all__ = ["SUFFIXES", "read_table", "write_table"]
+__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "write_table"]
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
+MOST_COLUMNS = 5_000
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
 
 
@@ -44,6 +45,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     if kind not in SUFFIXES:
         raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
     names, separator, has_header = _header(path)
+    check_width(len(names))
     frame = pd.read_csv(
         path,
         sep=separator,
@@ -56,6 +58,15 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         skipinitialspace=True,
     )
     return pd.DataFrame({name: _typed(pd, frame[name]) for name in names})
+
+
+def check_width(n_columns: int) -> None:
+    """Refuse more columns than a `TableFlow` takes."""
+    if n_columns > MOST_COLUMNS:
+        raise ValueError(
+            f"the table has {n_columns} columns; TableFlow takes at most {MOST_COLUMNS}, because its "
+            "cost grows with their square; choose columns, or use SlicedWassersteinFlow for numbers"
+        )
 
 
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
@@ -96,8 +107,8 @@ def _header(path: Path) -> tuple[list[str], str, bool]:
             for n, row in enumerate(rows, 1):
                 if len(row) != len(first):
                     raise ValueError(
-                        f"{path}: row {n + 1} has {len(row)} cells, but the first has {len(first)}; "
-                        "fix that row, or put cells with separators in quotes"
+                        f"{path}: row {n + 1} has {len(row)} cells, but the first row has "
+                        f"{len(first)}; fix that row, or put cells with separators in quotes"
                     )
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -109,7 +120,7 @@ def _header(path: Path) -> tuple[list[str], str, bool]:
     if numeric:
         return [f"column {i}" for i in range(1, len(first) + 1)], separator, False
     if n == 0:
-        raise ValueError(f"{path} has column names but no rows")
+        raise ValueError(f"{path} has column names but no rows; add rows")
     names = [cell.strip() or f"column {i}" for i, cell in enumerate(first, 1)]
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])

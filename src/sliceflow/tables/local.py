@@ -33,6 +33,7 @@ CELL = 4_096  # rows among which neighbours are searched
 TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
 _SEEN = 2_000  # rows whose draws choose h:
 _CLOSE, _MEDIAN = 0.015, 0.8  # see `chosen`
+_KNOWN = 20_000  # rows that these draws are compared with
 _MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
 _KNOTS = 128  # of each map of the model
 _FLOOR = 1e-2  # the least standard deviation that is whitened
@@ -189,9 +190,10 @@ def chosen(flow: LocalFlow, decoded: Callable[[np.ndarray], np.ndarray], seed: S
     if n < 10:
         return TRIED[-1]
     some = seed.child("seen").permutation(n)[:_SEEN].numpy()
-    rows = decoded(flow.z)
+    known = seed.child("seen").permutation(n)[:_KNOWN].numpy()  # the same rows first
+    rows = decoded(flow.z[known])
     search = NearestNeighbors(n_neighbors=2).fit(rows)
-    between = search.kneighbors(rows[some])[0][:, 1]
+    between = search.kneighbors(rows[: len(some)])[0][:, 1]
     close = np.quantile(between, 0.01) + 1e-9
     for h in TRIED:
         drawn = decoded(replace(flow, h=h).draws_at(some, seed.child("draws")))
