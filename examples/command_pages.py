@@ -24,7 +24,18 @@ from typing import Any
 
 PAGES = Path(__file__).parent.parent / "docs" / "commands"
 # A page may use the files of the pages before it.
-ORDER = ("fit", "sample", "inpaint", "evaluate", "report", "info", "datasets", "doctor", "demo")
+ORDER = (
+    "fit",
+    "sample",
+    "impute",
+    "inpaint",
+    "evaluate",
+    "report",
+    "info",
+    "datasets",
+    "doctor",
+    "demo",
+)
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FLAGS = re.compile(r"(?<=<!-- flags -->\n).*?(?=<!-- end of flags -->)", re.DOTALL)
 _MADE = re.compile(r"^\*Real output: .*\*$", re.MULTILINE)
@@ -105,6 +116,12 @@ def prepare(folder: Path) -> None:
         for i, (age, height) in enumerate(np.random.default_rng(0).normal((40, 170), 9, (300, 2))):
             known = {7: "unknown", 8: "", 9: ""}.get(i, f"{age:.1f}")
             writer.writerow((known, f"{height:.1f}", 1000 * i if i < 6 else ""))
+    with (folder / "patients.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("age", "sex", "pressure", "visits"))
+        for i, (age, pressure) in enumerate(np.random.default_rng(1).normal((50, 90), 9, (300, 2))):
+            shown = "" if i % 100 == 7 else f"{pressure + age / 5:.1f}"
+            writer.writerow((int(age), "ab"[i % 2], shown, i * i % 7))
     (folder / "run.toml").write_text('quality = "draft"\nparticles = 5000\nseed = 7\n')
 
 

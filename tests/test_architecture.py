@@ -22,14 +22,14 @@ PAGE = ROOT / "docs" / "architecture.md"
 LEVELS = (
     ("cli",),
     ("loading", "inference"),
-    ("vectors", "pictures"),
+    ("vectors", "pictures", "tables"),
     ("online", "metrics", "datasets", "storage", "ranks"),
     ("engine",),
     ("kernels",),
 )
 # Within a level these alone may be imported. Modules for all may import each other, and nothing else.
 SIDEWAYS = {("metrics", "storage"), ("storage", "ranks")}
-FOR_ALL = ("errors", "devices", "caches", "dataframes")
+FOR_ALL = ("errors", "devices", "caches", "dataframes", "cells")
 ENTRY_POINTS = ("__init__", "__main__")  # they import everything, and only for users
 
 # Private names that are still used from another folder: (module, name). Delete each when it is gone.

@@ -20,7 +20,8 @@ from running import FEW, command, environment, inside, installed, refused
         (("fit", "empty"), 1, ("empty holds no pictures", "pass a folder")),
         (("fit", "words.txt"), 1, ("words.txt is not", "pass a folder")),
         (("fit", "empty.csv"), 1, ("empty.csv is empty", "a row of column names")),
-        (("fit", "words.csv"), 1, ("no numeric column", "'a'")),
+        (("fit", "words.csv"), 1, ("1 row", "at least 2")),
+        (("fit", "words.csv", "--vectors"), 1, ("no numeric column", "'a'")),
         (("fit", "digits", "--quality", "fine"), 2, ("'fine'", "number of steps")),
         (("fit", "digits", "--particles", "0"), 2, ("--particles", "--help")),
         (("fit", "digits", "--particles", "9", "--conditional"), 2, ("10 classes", "10 or more")),
@@ -162,5 +163,6 @@ def test_a_table_of_a_hundred_thousand_columns_is_refused_before_any_rotation_is
     rows += [",".join(str((i * j) % 7) for j in range(columns)) for i in range(1, 4)]
     path.write_text("\n".join(rows))
     words = ("fit", path, "--quiet", "--device", "cpu", "--out", tmp_path / "run")
-    refused(inside(*words), 1, "100000 columns", "GiB free", "--particles")
+    refused(inside(*words), 1, "100000 columns", "at most 5000")
+    refused(inside(*words, "--vectors"), 1, "100000 columns", "GiB free", "--particles")
     assert not (tmp_path / "run").exists()

@@ -88,7 +88,7 @@ def test_labels_that_are_mostly_missing_are_said(tmp_path):
     [
         (b"a,b\n1,2\n\n3\n", ("row 3 has 1 cells, but the first row has 2", "fix that row")),
         (b"a,b\n1,2,3\n", ("row 2 has 3 cells", "fix that row")),
-        (b"a,a\n1,2\n", ("two columns of the same name", "rename one")),
+        (b"a,a\n1,2\n", ("two columns named 'a'", "rename one")),
         (b"a,b\n", ("column names but no rows", "add rows")),
         ("ä,b\n1,2\n".encode("latin-1"), ("not UTF-8 text", "save it as UTF-8")),
     ],

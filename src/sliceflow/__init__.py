@@ -14,6 +14,7 @@ __all__ = [
     "ModelFileError",
     "PictureOptions",
     "SlicedWassersteinFlow",
+    "TableFlow",
     "VectorOptions",
     "__version__",
     "complete",
@@ -37,6 +38,7 @@ _MODULE_OF_NAME = {
     "VectorOptions": "vectors.options",
     "ModelFileError": "storage.file",
     "SlicedWassersteinFlow": "vectors.estimator",
+    "TableFlow": "tables.estimator",
     "load": "loading",
 }
 _MODULES = {  # besides `datasets`, `inference`, `metrics` and `ranks`
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from sliceflow.pictures.estimator import ImageFlow
     from sliceflow.pictures.options import PictureOptions
     from sliceflow.storage.file import ModelFileError
+    from sliceflow.tables.estimator import TableFlow
     from sliceflow.vectors.estimator import SlicedWassersteinFlow
     from sliceflow.vectors.options import VectorOptions
 else:  # hidden from the type checker, which would accept any misspelt name

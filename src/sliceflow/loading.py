@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.pictures.estimator import ImageFlow
 from sliceflow.storage.models import read_model
+from sliceflow.tables.estimator import TableFlow
 from sliceflow.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["load"]
@@ -20,7 +22,7 @@ def load(
     precision: str | None = None,
     *,
     max_memory: int | None = None,
-) -> SlicedWassersteinFlow | ImageFlow:
+) -> SlicedWassersteinFlow | ImageFlow | TableFlow:
     """The fitted estimator that ``flow.save(path)`` wrote, ready to sample.
 
     Parameters
@@ -34,8 +36,8 @@ def load(
 
     Returns
     -------
-    A `SlicedWassersteinFlow` or an `ImageFlow`, as saved. The same file, seed and device give the same
-    samples, bit for bit.
+    A `SlicedWassersteinFlow`, an `ImageFlow` or a `TableFlow`, as saved. The same file, seed and device
+    give the same samples, bit for bit.
 
     Raises
     ------
@@ -56,15 +58,16 @@ def load(
     >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
     True
     """
-    sampling_device, kinds = resolve_device(device), (SlicedWassersteinFlow, ImageFlow)
-    flow: SlicedWassersteinFlow | ImageFlow = read_model(
-        path, {kind.__name__: kind for kind in kinds}, sampling_device, max_memory
+    kinds: tuple[type[Any], ...] = (SlicedWassersteinFlow, ImageFlow, TableFlow)
+    flow: SlicedWassersteinFlow | ImageFlow | TableFlow = read_model(
+        path, {kind.__name__: kind for kind in kinds}, resolve_device(device), max_memory
     )
     flow.set_params(device=device)
     if precision is not None:
         if not isinstance(flow, ImageFlow):
             raise ValueError(
-                f"precision={precision!r} applies to pictures, but this is a model of vectors; omit it"
+                f"precision={precision!r} applies to pictures, but this is a {type(flow).__name__}; "
+                "omit it"
             )
         flow.use_precision(precision)
     return flow

@@ -117,7 +117,7 @@ _NO_PROGRESS = _switch("Show no progress while fitting.", "--no-progress")
 _OUT = _option(..., "File or folder to write.", show_default=False)
 _SOURCE: Any = typer.Argument(
     help="digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are "
-    "classes); a .npy, .npz or .csv file.",
+    "classes); a .npy or .npz file; a table (.csv, .parquet, .xlsx).",
     show_default=False,
     autocompletion=_complete_source,
 )
@@ -152,6 +152,13 @@ def fit(
     keep: list[str] | None = _option(
         None, "Keep this column, and only rows with a number in it; repeatable.", metavar="<str>"
     ),
+    column: list[str] | None = _option(
+        None, "The kind of a table's column, such as zip=category; repeatable.", metavar="<str>"
+    ),
+    constraint: list[str] | None = _option(
+        None, 'What holds between columns, such as "start <= end"; repeatable.', metavar="<str>"
+    ),
+    vectors: bool = _switch("Fit only the numbers of a table, as vectors.", "--vectors"),
     size: int | None = _integer(None, "Crop the middle square and resize it to this side."),
     observed: Part | None = _option(None, _PARTS, metavar="<part>"),
     mask: Path | None = _option(
@@ -186,14 +193,22 @@ def fit(
     flags = dict(locals())
     from dataclasses import fields
 
+    from sliceflow.cli.data import check_source
     from sliceflow.cli.fit import fit as run
+    from sliceflow.cli.mixed import fit as fit_table
+    from sliceflow.cli.mixed import is_mixed
     from sliceflow.cli.settings import Settings
 
-    flags |= {"drop": tuple(drop or ()), "keep": tuple(keep or ())}
+    flags |= {name: tuple(flags[name] or ()) for name in ("drop", "keep", "column", "constraint")}
     flags |= {"out": out and str(out), "data_root": data_root and str(data_root)}
     flags |= {"mask": mask and str(mask)}
+    settings = Settings(**{field.name: flags[field.name] for field in fields(Settings)})
+    if is_mixed(settings):
+        check_source(settings.source)
+        fit_table(settings, force=force, resume=resume, dry_run=dry_run, as_json=json, quiet=quiet)
+        return
     run(
-        Settings(**{field.name: flags[field.name] for field in fields(Settings)}),
+        settings,
         resume=resume,
         force=force,
         dry_run=dry_run,
@@ -209,6 +224,9 @@ def sample(
     out: Path = _OUT,
     n: int = _integer(64, "Number of samples.", "--n", "-n"),
     label: str | None = _option(None, "Only this class."),
+    given: list[str] | None = _option(
+        None, "What all rows of a table have, such as plan=gold; repeatable.", metavar="<str>"
+    ),
     device: str = _DEVICE,
     seed: int = _SEED,
     force: bool = _FORCE,
@@ -219,8 +237,28 @@ def sample(
     """Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."""
     from sliceflow.cli.sample import sample as draw
 
-    made = draw(run, out, n=n, label=label, device=device, seed=seed, force=force)
+    made = draw(run, out, n=n, label=label, given=given or (), device=device, seed=seed, force=force)
     _print(made, f"wrote {n} samples to {out}", json, quiet)
+
+
+@_command
+def impute(
+    table: Path = typer.Argument(help="A table with missing cells.", show_default=False),
+    out: Path = _OUT,
+    run: Path | None = _option(None, "A run, or a .sliceflow file; default: fit the table itself."),
+    n: int = _integer(1, "Number of filled tables, each with other draws.", "--n", "-n"),
+    device: str = _DEVICE,
+    seed: int = _SEED,
+    force: bool = _FORCE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    debug: bool = _DEBUG,
+) -> None:
+    """Fill the missing cells of a table, and leave all others as they are."""
+    from sliceflow.cli.mixed import impute as fill
+
+    made = fill(table, out, run=run, n=n, device=device, seed=seed, force=force)
+    _print(made, f"filled {made['cells']} cells; wrote {', '.join(made['out'])}", json, quiet)
 
 
 @_command
@@ -255,8 +293,13 @@ def evaluate(
     debug: bool = _DEBUG,
 ) -> None:
     """Measure a run's samples, each number with its floor; saved in the run, unless --against."""
+    from sliceflow.cli import mixed
     from sliceflow.cli.evaluate import evaluate_run
 
+    if mixed.is_run(run):
+        found = mixed.evaluate(run, against, device)
+        _print(found, mixed.text_of(found), json, quiet)
+        return
     measures = evaluate_run(run, against, data_root, device)
     _print(measures.as_dict(), measures.text(), json, quiet)
 
@@ -264,10 +307,11 @@ def evaluate(
 @_command
 def report(run: Path = _RUN, json: bool = _JSON, quiet: bool = _QUIET, debug: bool = _DEBUG) -> None:
     """Rebuild report.html, one self-contained page, from the files of a run."""
+    from sliceflow.cli import mixed
     from sliceflow.cli.report import write_report
     from sliceflow.cli.run_folder import RunFolder
 
-    path = write_report(RunFolder(run))
+    path = mixed.rebuild(run) if mixed.is_run(run) else write_report(RunFolder(run))
     _print({"report": str(path)}, f"wrote {path}", json, quiet)
 
 

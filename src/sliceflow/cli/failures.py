@@ -20,7 +20,7 @@ __all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "as_flags", "print_err
 
 F = TypeVar("F", bound=Callable[..., Any])
 INSTALL = "pip install 'sliceflow[cli]'"
-OPTIONAL = ("typer", "rich", "pandas", "jinja2", "PIL")  # modules of that extra
+OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
 _FLAGS = {
     "n_particles": "particles",
     "n_clusters": "clusters",

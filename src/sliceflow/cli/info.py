@@ -17,7 +17,7 @@ __all__ = ["datasets_found", "installed_version", "run_info", "system_info"]
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
-    "tables": {"pandas": "pandas"},
+    "tables": {"narwhals": "narwhals", "pandas": "pandas"},
     "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
@@ -36,6 +36,16 @@ def run_info(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
+    if type(flow).__name__ == "TableFlow":
+        return {
+            "model": str(path),
+            "bytes": path.stat().st_size,
+            "estimator": "TableFlow",
+            "rows": flow.n_rows_,
+            "columns": [str(c) for c in flow.feature_names_in_],
+            "kinds": flow.kinds_,
+            "values of the data": "all: the file holds the rows of the table",
+        }
     from sliceflow.storage.disclosure import holds_rows
 
     local = holds_rows(flow)

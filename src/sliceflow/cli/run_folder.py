@@ -20,7 +20,7 @@ from sliceflow.cli.failures import Failed, WrongUsage, as_flags
 from sliceflow.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
-    from sliceflow import ImageFlow, SlicedWassersteinFlow
+    from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
 
 __all__ = ["Lock", "RunFolder", "check_new"]
 
@@ -227,7 +227,7 @@ class RunFolder:
                 )
 
     @staticmethod
-    def model(run: Path, device: str = "auto") -> ImageFlow | SlicedWassersteinFlow:
+    def model(run: Path, device: str = "auto") -> ImageFlow | SlicedWassersteinFlow | TableFlow:
         """The model of a run folder, or of a .sliceflow file."""
         path = run / "model.sliceflow" if run.is_dir() else run
         if not path.exists():

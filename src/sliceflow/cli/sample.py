@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sliceflow.cli import mixed
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, check_new
 
@@ -16,13 +18,27 @@ _PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 def sample(
-    run: Path, out: Path, *, n: int, label: str | None, device: str, seed: int, force: bool
+    run: Path,
+    out: Path,
+    *,
+    n: int,
+    label: str | None,
+    given: Sequence[str] = (),
+    device: str,
+    seed: int,
+    force: bool,
 ) -> dict[str, Any]:
     """Write new samples to a picture, a folder of pictures, .npz or .csv; what was written."""
     check_new(out, force=force)  # before torch is imported
     from sliceflow.errors import from_tensor
 
     flow: Any = RunFolder.model(run, device)
+    if type(flow).__name__ == "TableFlow":
+        if label is not None:
+            raise WrongUsage("--label is for classes; this is a table", "pass --given column=value")
+        return mixed.sample(flow, out, n=n, given=given, seed=seed)
+    if given:
+        raise WrongUsage("--given is for tables", "pass --label for a class")
     if getattr(flow, "observed", None) is not None:
         raise WrongUsage(f"{run} completes pictures, and makes none", "use sliceflow inpaint")
     pictures = hasattr(flow, "schedule_")

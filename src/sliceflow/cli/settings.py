@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
+_LISTS = ("drop", "keep", "column", "constraint")
 _PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "conditional")
 
 
@@ -48,13 +49,16 @@ class Settings:
     holdout: float = 0.1
     skip_broken: bool = False
     checkpoint_every: float = 60.0
+    vectors: bool = False
+    column: tuple[str, ...] = ()
+    constraint: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, folder: RunFolder) -> Settings:
         """The settings of the run in a folder."""
         try:
             values = folder.read_json("config.json")["settings"]
-            lists = {name: tuple(values[name]) for name in ("drop", "keep") if name in values}
+            lists = {name: tuple(values[name]) for name in _LISTS if name in values}
             amplifier = {"amplifier": math.inf} if values.get("amplifier") == "inf" else {}
             return cls(**values | lists | amplifier)
         except (KeyError, TypeError) as error:

@@ -20,6 +20,7 @@ from sliceflow.metrics.floors import Score, with_floor
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.inception import FID, fid, inception_features
 from sliceflow.metrics.neighbours import copies, nearest, nearest_pictures, nn_ratio, strays
+from sliceflow.metrics.tables import TableReport, table_report
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PictureClassifier",
     "PrecisionRecall",
     "Score",
+    "TableReport",
     "calibration",
     "copies",
     "density_coverage",
@@ -45,6 +47,7 @@ __all__ = [
     "precision_recall",
     "sliced_wasserstein",
     "strays",
+    "table_report",
     "train_classifier",
     "two_sample_accuracy",
     "with_floor",

@@ -1,0 +1,1 @@
+"""Tables of mixed columns: `TableFlow`, which returns the columns it was given."""

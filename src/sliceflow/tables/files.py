@@ -1,0 +1,152 @@
+"""Tables from CSV, Parquet and Excel files, and back into them.
+
+CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``, ``nan``, ``null``,
+``none``, ``?``, ``-`` in any case. A column is numbers if all its other cells are plain numbers, dates
+if they all are ISO dates (``2024-01-31``, ``2024-01-31 12:00``), and text otherwise. Numbers written
+in another way (``1,234``, ``3,14``, ``7%``, ``$5``) stay text, which `TableFlow` reads, and writes
+again in the same way. Codes with leading zeros (``00123``) are text.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sliceflow.tables.written import MISSING, Written, written_as
+
+__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "write_table"]
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
+MOST_COLUMNS = 5_000
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
+
+
+def read_table(path: str | os.PathLike[str]) -> Any:
+    """The file as a pandas DataFrame; a ValueError says what is wrong with it."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    pd = _pandas()
+    kind = path.suffix.lower()
+    if kind in (".parquet", ".pq", ".xlsx", ".xls"):
+        reader = pd.read_parquet if kind in (".parquet", ".pq") else pd.read_excel
+        try:
+            return reader(path)
+        except ImportError as error:
+            package = "pyarrow" if kind in (".parquet", ".pq") else "openpyxl"
+            raise ImportError(
+                f"{path}: reading {kind} files needs {package}: pip install {package}"
+            ) from error
+    if kind not in SUFFIXES:
+        raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
+    names, separator, has_header = _header(path)
+    check_width(len(names))
+    frame = pd.read_csv(
+        path,
+        sep=separator,
+        header=0 if has_header else None,
+        names=names,
+        dtype=str,
+        keep_default_na=False,
+        na_filter=False,
+        encoding="utf-8-sig",
+        skipinitialspace=True,
+    )
+    return pd.DataFrame({name: _typed(pd, frame[name]) for name in names})
+
+
+def check_width(n_columns: int) -> None:
+    """Refuse more columns than a `TableFlow` takes."""
+    if n_columns > MOST_COLUMNS:
+        raise ValueError(
+            f"the table has {n_columns} columns; TableFlow takes at most {MOST_COLUMNS}, because its "
+            "cost grows with their square; choose columns, or use SlicedWassersteinFlow for numbers"
+        )
+
+
+def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
+    """Write a DataFrame of pandas or polars to a CSV, Parquet or Excel file, by its name's ending."""
+    path = Path(path)
+    kind = path.suffix.lower()
+    polars = type(frame).__module__.startswith("polars")
+    if kind in (".parquet", ".pq"):
+        frame.write_parquet(path) if polars else frame.to_parquet(path, index=False)
+    elif kind in (".xlsx", ".xls"):
+        frame.write_excel(path) if polars else frame.to_excel(path, index=False)
+    elif kind in SUFFIXES:
+        separator = "\t" if kind == ".tsv" else ","
+        if polars:
+            frame.write_csv(path, separator=separator)
+        else:
+            frame.to_csv(path, index=False, sep=separator)
+    else:
+        raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("reading files needs pandas: pip install 'sliceflow[tables]'") from error
+    return pandas
+
+
+def _header(path: Path) -> tuple[list[str], str, bool]:
+    """Column names, separator, and whether the first row has the names."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            separator = max(",;\t", key=next(filter(str.strip, file), "").count)
+            file.seek(0)
+            rows = (row for row in csv.reader(file, delimiter=separator) if any(map(str.strip, row)))
+            first, n = next(rows, []), 0
+            for n, row in enumerate(rows, 1):
+                if len(row) != len(first):
+                    raise ValueError(
+                        f"{path}: row {n + 1} has {len(row)} cells, but the first row has "
+                        f"{len(first)}; fix that row, or put cells with separators in quotes"
+                    )
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from error
+    if not first:
+        raise ValueError(f"{path} is empty; pass a table with a row of column names")
+    numeric = [cell for cell in first if re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*", cell)]
+    if numeric:
+        return [f"column {i}" for i in range(1, len(first) + 1)], separator, False
+    if n == 0:
+        raise ValueError(f"{path} has column names but no rows; add rows")
+    names = [cell.strip() or f"column {i}" for i, cell in enumerate(first, 1)]
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"{path} has two columns named {twice!r}; rename one")
+    return names, separator, True
+
+
+def _typed(pd: Any, column: Any) -> Any:
+    """A column of texts as numbers, dates or texts, with missing cells."""
+    texts = column.str.strip()
+    gone = texts.str.lower().isin(MISSING).to_numpy()
+    present = texts[~gone].to_numpy(dtype=object)
+    if len(present) == 0:
+        return pd.Series(np.full(len(texts), np.nan))
+    if all(_ISO.fullmatch(text) for text in present):
+        try:
+            return pd.to_datetime(texts.where(~gone), format="ISO8601")
+        except ValueError:
+            pass
+    way = written_as(present, str(column.name))
+    if way is not None and (way.decimal, way.thousands, way.prefix, way.suffix) == (".", "", "", ""):
+        numbers = np.full(len(texts), np.nan)
+        numbers[~gone] = Written().parse(present)
+        if not np.isnan(numbers[~gone]).any():
+            whole = not any(c in text for text in present for c in ".eE")
+            if whole and np.abs(numbers[~gone]).max() < 2**53:
+                return pd.Series(numbers).astype("Int64" if gone.any() else "int64")
+            return pd.Series(numbers)
+    return texts.astype(object).where(~gone, None).astype("str")

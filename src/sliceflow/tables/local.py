@@ -1,0 +1,203 @@
+"""New rows of scores: draws along the rows' neighbours, and a sliced flow that corrects them.
+
+A draw at row i with the mean m and the differences of its k nearest rows is
+
+    m + √(1 − h²)·(zᵢ − m) + h·Σⱼ wⱼ·(zⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),
+
+which has the mean and the covariance of the neighbourhood for every h from 0 to 1. The least h is taken
+at which draws are no nearer to rows than rows are to each other. Draws blur what is finer than a
+neighbourhood. A sliced-Wasserstein flow in the whitened coordinates, with maps shrunk within their
+noise (`sliceflow.engine.shrinkage`), moves them back on to the data where they differ significantly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from sklearn.neighbors import NearestNeighbors
+
+from sliceflow.engine.compact import Step
+from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.engine.frames import Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import flat
+from sliceflow.engine.shrinkage import Shrinkage
+from sliceflow.engine.transports import Auto
+
+__all__ = ["LocalFlow", "cells_of", "neighbours"]
+
+CELL = 4_096  # rows among which neighbours are searched
+TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
+_SEEN = 2_000  # rows whose draws choose h:
+_CLOSE, _MEDIAN = 0.015, 0.8  # see `chosen`
+_KNOWN = 20_000  # rows that these draws are compared with
+_MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
+_KNOTS = 128  # of each map of the model
+_FLOOR = 1e-2  # the least standard deviation that is whitened
+_CHUNK = 1 << 14  # draws at a time
+
+
+@dataclass(frozen=True, eq=False)
+class LocalFlow:
+    """Draws along neighbours, and the flow that corrects them.
+
+    Parameters
+    ----------
+    z : (n, d), rows of scores
+    near : (n, k), the nearest rows of each, itself among them
+    h : how far draws go
+    mean, turn, scale : coordinates of the flow: (z − mean)·turn/scale
+    flow, model : the flow and its maps
+    """
+
+    z: np.ndarray
+    near: np.ndarray
+    h: float
+    mean: np.ndarray
+    turn: np.ndarray
+    scale: np.ndarray
+    flow: Flow
+    model: tuple[Step, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        z: np.ndarray,
+        weights: np.ndarray,
+        decoded: Callable[[np.ndarray], np.ndarray],
+        seed: Seed,
+        device: torch.device,
+        *,
+        k: int,
+        h: float | None,
+        kappa: float,
+        n_steps: int,
+    ) -> LocalFlow:
+        """Fit the flow with maps shrunk by κ; h=None takes the one `chosen`."""
+        n, d = z.shape
+        mean = z.mean(0)
+        values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
+        scale = np.sqrt(np.maximum(values, _FLOOR**2))
+        flow = cls(z, neighbours(z * weights, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
+        flow = replace(flow, h=chosen(flow, decoded, seed.child("h")) if h is None else h)
+        m = min(max(n, 1_000), _MOST_PARTICLES)
+        stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
+        engine, model = Flow(stages, seed.child("flow")), []
+        if n_steps and n > 2 and d:
+            rows = (
+                z
+                if n <= _MOST_PARTICLES
+                else z[seed.child("rows").permutation(n)[:_MOST_PARTICLES].numpy()]
+            )
+            cloud, data = (
+                _cloud(flow._turned(x), device) for x in (flow.draws(m, seed.child("draws")), rows)
+            )
+            noise = Noise(seed.child("particles"))
+            shrinkage = Shrinkage.of(kappa, m, len(rows))
+            model = simulate(engine, cloud, data, Auto(), noise, n_knots=_KNOTS, shrinkage=shrinkage)
+        return replace(flow, flow=engine, model=tuple(model))
+
+    def _turned(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray((x - self.mean) @ self.turn / self.scale)
+
+    def _back(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x * self.scale @ self.turn.T + self.mean)
+
+    def draws(self, n: int, seed: Seed) -> np.ndarray:
+        """n draws (n, d) along the neighbours; every row is used about equally often."""
+        rows = len(self.z)
+        times = -(-n // rows)
+        order = np.concatenate([seed.child("order", t).permutation(rows).numpy() for t in range(times)])
+        return self.draws_at(order[:n], seed.child("noise"))
+
+    def draws_at(self, at: np.ndarray, seed: Seed) -> np.ndarray:
+        """A draw at each of these rows."""
+        k = self.near.shape[1]
+        out = np.empty((len(at), self.z.shape[1]))
+        for first in range(0, len(at), _CHUNK):
+            some = at[first : first + _CHUNK]
+            around = self.z[self.near[some]]  # (c, k, d)
+            mean = around.mean(1)
+            w = seed.normal(len(some), k, start=first).numpy() / np.sqrt(max(1, k - 1))
+            w -= w.mean(1, keepdims=True)
+            noise = np.einsum("ck,ckd->cd", w, around)
+            kept = np.sqrt(max(0.0, 1 - self.h**2))
+            out[first : first + _CHUNK] = mean + kept * (self.z[some] - mean) + self.h * noise
+        return out
+
+    def sample(self, n: int, seed: Seed, device: torch.device) -> np.ndarray:
+        """n new rows of scores."""
+        draws = self.draws(n, seed)
+        if not self.model:
+            return draws
+        out = np.empty_like(draws)
+        for first in range(0, n, 4 * _CHUNK):
+            cloud = _cloud(self._turned(draws[first : first + 4 * _CHUNK]), device)
+            replay(self.flow, self.model, cloud, Noise(seed.child("particles"), first))
+            out[first : first + 4 * _CHUNK] = self._back(cloud.x.T.cpu().numpy())
+        return out
+
+
+def _cloud(x: np.ndarray, device: torch.device) -> Cloud:
+    return Cloud(torch.from_numpy(np.ascontiguousarray(x.T)).to(device))
+
+
+def cells_of(z: np.ndarray, most: int = CELL) -> list[np.ndarray]:
+    """Numbers of rows in cells of at most `most`, split in halves where the rows spread most."""
+    done, left = [], [np.arange(len(z))]
+    while left:
+        rows = left.pop()
+        if len(rows) <= most:
+            done.append(rows)
+            continue
+        some = z[rows[:: max(1, len(rows) // 2_000)]]
+        direction = np.linalg.eigh(np.cov(some.T.reshape(z.shape[1], -1)).reshape(z.shape[1], -1))[1][
+            :, -1
+        ]
+        order = np.argsort(z[rows] @ direction, kind="stable")
+        left += [rows[order[: len(rows) // 2]], rows[order[len(rows) // 2 :]]]
+    return done
+
+
+def neighbours(z: np.ndarray, k: int) -> np.ndarray:
+    """The k nearest rows (n, k) of each row, itself first, searched in cells of `CELL` rows."""
+    near = np.empty((len(z), k), dtype=np.int64)
+    for rows in cells_of(z):
+        own = z[rows]
+        if z.shape[1] == 0:
+            near[rows] = rows[:k]
+            continue
+        found = (
+            NearestNeighbors(n_neighbors=min(k, len(rows)))
+            .fit(own)
+            .kneighbors(own, return_distance=False)
+        )
+        near[rows] = rows[found]
+    return near
+
+
+def chosen(flow: LocalFlow, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed) -> float:
+    """The least h at which draws keep as far from rows as rows keep from each other, nearly.
+
+    `decoded` turns scores into points whose distances are those of the table (`metrics.tables`). Draws
+    may be nearer than the nearest hundredth of the rows as often as `_CLOSE`, and their median distance
+    may be `_MEDIAN` of that of the rows.
+    """
+    n = len(flow.z)
+    if n < 10:
+        return TRIED[-1]
+    some = seed.child("seen").permutation(n)[:_SEEN].numpy()
+    known = seed.child("seen").permutation(n)[:_KNOWN].numpy()  # the same rows first
+    rows = decoded(flow.z[known])
+    search = NearestNeighbors(n_neighbors=2).fit(rows)
+    between = search.kneighbors(rows[: len(some)])[0][:, 1]
+    close = np.quantile(between, 0.01) + 1e-9
+    for h in TRIED:
+        drawn = decoded(replace(flow, h=h).draws_at(some, seed.child("draws")))
+        distance = search.kneighbors(drawn, 1)[0][:, 0]
+        if np.mean(distance <= close) <= _CLOSE and np.median(distance) >= _MEDIAN * np.median(between):
+            return h
+    return TRIED[-1]

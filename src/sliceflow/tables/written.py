@@ -1,0 +1,125 @@
+"""Numbers written as text: ``1,234.50``, ``3,14``, ``7%``, ``$12``; read, and written the same way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["MISSING", "Written", "written_as"]
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
+_SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
+_MOST_READ = 2_000  # cells from which the way of writing is learnt
+_NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
+
+
+@dataclass(frozen=True)
+class Written:
+    """A way to write numbers as text.
+
+    Parameters
+    ----------
+    decimal, thousands : the characters; thousands may be ""
+    prefix, suffix : what stands around each number, such as "$" or "%"
+    decimals : digits after the decimal point; −1: as many as a number needs
+
+    Examples
+    --------
+    >>> way = written_as(np.array(["1.234,50 €", "7,25 €"], dtype=object), "price")
+    >>> way.parse(np.array(["1.234,50 €"], dtype=object))
+    array([1234.5])
+    >>> way.texts(np.array([1000.0, 0.5])).tolist()
+    ['1.000,00 €', '0,50 €']
+    """
+
+    decimal: str = "."
+    thousands: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    decimals: int = -1
+
+    def parse(self, texts: np.ndarray) -> np.ndarray:
+        """Numbers; NaN for what is not written this way."""
+        return np.array([self._number(str(text)) for text in texts.tolist()], dtype=np.float64)
+
+    def _number(self, text: str) -> float:
+        text = text.strip()
+        text = text.removeprefix(self.prefix.strip()).removesuffix(self.suffix.strip()).strip()
+        if self.thousands:
+            text = text.replace(self.thousands, "")
+        if self.decimal != ".":
+            text = text.replace(self.decimal, ".")
+        try:
+            return (
+                float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) else np.nan
+            )
+        except ValueError:
+            return np.nan
+
+    def texts(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers as text."""
+        return np.array([self._text(v) for v in numbers.tolist()], dtype=object)
+
+    def _text(self, v: float) -> str:
+        separator = "," if self.thousands else ""
+        if self.decimals >= 0:
+            text = f"{v:{separator}.{self.decimals}f}"
+        else:
+            text = f"{int(v):{separator}d}" if float(v).is_integer() else f"{v:{separator}}"
+        if text.lstrip("-0.,") == "":
+            text = text.lstrip("-")
+        swap = {",": self.thousands, ".": self.decimal}
+        return self.prefix + "".join(swap.get(c, c) for c in text) + self.suffix
+
+
+def written_as(texts: np.ndarray, name: str, forced: bool = False) -> Written | None:
+    """How the texts write numbers; None if they are not numbers.
+
+    If most of them are numbers, a ValueError names the first that is not.
+    """
+    some = [str(v).strip() for v in texts[:: max(1, len(texts) // _MOST_READ)].tolist()]
+    parts = [_SIGNS.fullmatch(text) for text in some]
+    found = [m.groups() for m in parts if m is not None]
+    if not found or len(found) < _NUMERIC * len(some):
+        return None
+    if all(re.fullmatch(r"0\d+", text) for text in some if text[:1] == "0" and len(text) > 1) and any(
+        re.fullmatch(r"0\d+", text) for text in some
+    ):
+        return None  # codes such as 00123, not numbers
+    prefix = max({p for p, _, _ in found}, key=[p for p, _, _ in found].count)
+    suffix = max({s for _, _, s in found}, key=[s for _, _, s in found].count)
+    digits = [d for _, d, _ in found]
+    decimal, thousands = _marks(digits)
+    tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
+    way = Written(decimal, thousands, prefix, suffix, tails.pop() if len(tails) == 1 else -1)
+    parsed = way.parse(texts)
+    bad = np.flatnonzero(np.isnan(parsed))
+    if len(bad) > (1 - _NUMERIC) * len(texts):
+        return None
+    if len(bad) and not forced and prefix == suffix == "" and len(bad) == len(texts):
+        return None
+    return way
+
+
+def _marks(digits: list[str]) -> tuple[str, str]:
+    """The decimal point and the mark of thousands of numbers."""
+    grouped = {",": 0, ".": 0}
+    for mark, other in ((",", "."), (".", ",")):
+        groups = re.compile(rf"[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+({re.escape(other)}\d*)?")
+        with_mark = [d for d in digits if mark in d]
+        if with_mark and all(groups.fullmatch(d) for d in with_mark):
+            grouped[mark] = len(with_mark)
+    both = [d for d in digits if "," in d and "." in d]
+    if both:
+        decimal = "." if both[0].rfind(".") > both[0].rfind(",") else ","
+        return decimal, "," if decimal == "." else "."
+    # "1,234" alone: thousands, unless other numbers show the comma to be a decimal point
+    if grouped[","] and not any("." in d and not grouped["."] for d in digits if "," in d):
+        return ".", ","
+    if any("," in d for d in digits):
+        return ",", ""
+    if grouped["."] and any(d.count(".") > 1 for d in digits):
+        return ",", "."
+    return ".", ""

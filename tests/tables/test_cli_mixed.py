@@ -1,0 +1,89 @@
+"""Tables of mixed columns on the command line."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from mixed_tables import columns
+from running import inside, refused
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixed")
+    frame = pd.DataFrame(columns(240))
+    frame.to_csv(folder / "people.csv", index=False)
+    result = inside(
+        "fit", folder / "people.csv", "--out", folder / "run", "--constraint", "start <= end"
+    )
+    assert result.returncode == 0, result.stderr
+    return folder / "run", folder / "people.csv", result.stdout
+
+
+def test_fit_drops_nothing_and_says_what_the_columns_are(run):
+    folder, source, said = run
+    names = list(pd.read_csv(source).columns)
+    new = pd.read_csv(folder / "samples.csv")
+    assert list(new.columns) == names
+    assert len(new) == 216
+    assert (new["start"] <= new["end"]).all()
+    for word in ("category", "integer", "often 0", "detection"):
+        assert word in said
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {"config.json", "model.sliceflow", "samples.csv", "evaluation.json", "report.html"}
+
+
+def test_the_page_shows_every_column_and_loads_nothing(run):
+    page = (run[0] / "report.html").read_text()
+    for name in columns(5):
+        assert f"<h3>{name}</h3>" in page
+    assert "Worst pairs" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_sample_with_given_values(run, tmp_path):
+    out = tmp_path / "new.csv"
+    result = inside(
+        "sample", run[0], "--n", 20, "--given", "plan=gold", "--given", "age=40", "--out", out
+    )
+    assert result.returncode == 0, result.stderr
+    new = pd.read_csv(out)
+    assert set(new["plan"]) == {"gold"}
+    assert set(new["age"]) == {40}
+    bad = inside("sample", run[0], "--given", "colour=red", "--out", tmp_path / "b.csv")
+    refused(bad, 2, "does not name a column", "plan")
+    refused(inside("sample", run[0], "--out", tmp_path / "b.png"), 2, "not a table")
+    refused(inside("sample", run[0], "--label", "x", "--out", tmp_path / "b.csv"), 2, "--given")
+
+
+def test_impute_fills_a_table(run, tmp_path):
+    out = tmp_path / "full.csv"
+    assert inside("impute", run[1], "--out", out).returncode == 0
+    old, new = pd.read_csv(run[1]), pd.read_csv(out)
+    assert not new["score"].isna().any()
+    assert new.drop(columns="score").equals(old.drop(columns="score"))
+    said = inside("impute", run[1], "--run", run[0], "--n", 2, "--out", tmp_path / "m.csv", "--json")
+    assert len(json.loads(said.stdout)["out"]) == 2
+    assert (tmp_path / "m-2.csv").exists()
+
+
+def test_evaluate_report_and_info(run):
+    said = inside("evaluate", run[0], "--json")
+    found = json.loads(said.stdout)
+    assert 0.3 < found["scores"]["detection"] < 0.8
+    assert "rows of" in inside("evaluate", run[0], "--against", run[1]).stdout
+    assert inside("report", run[0]).returncode == 0
+    assert "TableFlow" in inside("info", run[0]).stdout
+
+
+def test_kinds_can_be_given_and_flags_of_pictures_are_refused(run, tmp_path):
+    shown = inside("fit", run[1], "--column", "age=category", "--drop", "score", "--dry-run").stdout
+    assert "category" in next(line for line in shown.splitlines() if line.split()[0] == "age")
+    assert "left out, as asked" in shown
+    refused(inside("fit", run[1], "--mirror", "--out", tmp_path / "r"), 2, "--mirror is for pictures")
+    refused(inside("fit", run[1], "--column", "age", "--out", tmp_path / "r"), 2, "name=kind")
+    refused(
+        inside("fit", run[1], "--constraint", "a <= b", "--out", tmp_path / "r"), 1, "no column 'a'"
+    )
+    assert not (tmp_path / "r").exists()

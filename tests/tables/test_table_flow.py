@@ -1,0 +1,314 @@
+"""`TableFlow`: what goes in comes out again, and what is asked for holds exactly."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+import sliceflow
+from mixed_tables import columns, dates
+from sliceflow import TableFlow
+
+
+def frame_of(library, n=300, seed=0, **more):
+    return library.DataFrame(columns(n, seed) | more)
+
+
+def fit(frame, **parameters):
+    return TableFlow(**({"random_state": 0, "n_steps": 20} | parameters)).fit(frame)
+
+
+def as_pandas(frame):
+    return (
+        frame
+        if isinstance(frame, pd.DataFrame)
+        else pd.DataFrame({c: frame[c].to_list() for c in frame.columns})
+    )
+
+
+def test_columns_order_dtypes_and_library_come_back(table):
+    new = fit(table).sample(100, random_state=1)
+    assert type(new) is type(table)
+    assert list(new.columns) == list(table.columns)
+    assert list(new.dtypes) == list(table.dtypes)
+    assert len(new) == 100
+
+
+def test_values_keep_bounds_decimals_and_categories(table):
+    new, old = as_pandas(fit(table).sample(500, random_state=1)), as_pandas(table)
+    for name in ("age", "height", "balance", "start", "end", "score"):
+        assert new[name].min() >= old[name].min()
+        assert new[name].max() <= old[name].max()
+    assert set(new["plan"]) <= set(old["plan"])
+    for name, decimals in (("height", 1), ("balance", 2)):
+        assert np.array_equal(new[name], new[name].round(decimals))
+
+
+def test_atoms_and_missing_cells_come_as_often_as_in_the_table(table):
+    new, old = as_pandas(fit(table).sample(300, random_state=1)), as_pandas(table)
+    assert abs((new["balance"] == 0).mean() - (old["balance"] == 0).mean()) < 0.02
+    assert abs(new["score"].isna().mean() - old["score"].isna().mean()) < 0.02
+    assert abs(new["churn"].astype(bool).mean() - old["churn"].astype(bool).mean()) < 0.02
+    filled = fit(table, missing="fill").sample(300, random_state=1)
+    assert not as_pandas(filled)["score"].isna().any()
+
+
+def test_dependence_between_columns_of_different_kinds_is_kept(table):
+    new, old = (as_pandas(x) for x in (fit(table).sample(3000, random_state=1), table))
+    for frame in (old, new):
+        means = frame[frame["balance"] > 0].groupby("plan")["balance"].mean()
+        assert means["gold"] > 1.8 * means["basic"]
+    zero_old, zero_new = (f[f["balance"] == 0]["churn"].astype(float).mean() for f in (old, new))
+    assert abs(zero_old - zero_new) < 0.12
+    correlations = [f[["age", "score"]].dropna().corr().iloc[0, 1] for f in (old, new)]
+    assert abs(correlations[0] - correlations[1]) < 0.12
+
+
+def test_new_numbers_lie_between_those_of_the_table():
+    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=200), "y": np.arange(200.0) % 7})
+    new = fit(frame).sample(200, random_state=0)
+    assert np.isin(new["x"], frame["x"]).mean() < 0.05
+    assert set(new["y"]) <= set(frame["y"])
+
+
+def test_same_seed_same_bits_and_other_seeds_other_rows(table):
+    a, b = fit(table), fit(table)
+    assert a.sample(20, random_state=3).equals(b.sample(20, random_state=3))
+    assert not a.sample(20, random_state=3).equals(a.sample(20, random_state=4))
+
+
+def test_parameters_follow_scikit_learn():
+    flow = TableFlow(columns={"zip": "category"}, constraints=["a <= b"], n_neighbors=7)
+    assert clone(flow).get_params() == flow.get_params()
+
+
+def test_given_holds_in_every_row_and_changes_the_others(table):
+    flow = fit(table)
+    new = as_pandas(flow.sample(200, given={"plan": "gold", "age": 40}, random_state=0))
+    assert set(new["plan"]) == {"gold"}
+    assert set(new["age"]) == {40}
+    basic = as_pandas(flow.sample(200, given={"plan": "basic"}, random_state=0))
+    spent = [f.loc[f["balance"] > 0, "balance"].mean() for f in (new, basic)]
+    assert spent[0] > 1.6 * spent[1]
+    missing = as_pandas(flow.sample(20, given={"score": None, "churn": True}, random_state=0))
+    assert missing["score"].isna().all()
+    assert missing["churn"].astype(bool).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"plan": "platinum"}, "no category 'platinum'"),
+        ({"age": 40.5}, "steps of 1"),
+        ({"colour": 1}, "not a column"),
+        ({"age": "old"}, "holds numbers"),
+        ({"age": None}, "never missing"),
+    ],
+)
+def test_what_cannot_be_given_is_said(table, given, told):
+    with pytest.raises(ValueError, match=told):
+        fit(table).sample(3, given=given)
+
+
+def test_impute_fills_missing_cells_and_leaves_all_others(table):
+    flow = fit(table)
+    full = flow.impute(table, random_state=0)
+    old, new = as_pandas(table), as_pandas(full)
+    assert list(full.dtypes) == list(table.dtypes)
+    assert not new["score"].isna().any()
+    there = old["score"].notna()
+    assert new.loc[there].astype(str).equals(old.loc[there].astype(str))
+
+
+def test_several_imputations_differ_and_cover_the_truth():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=1000)
+    frame = pd.DataFrame(
+        {"a": a, "b": 2 * a + 0.5 * rng.normal(size=1000), "c": rng.choice(["u", "v"], 1000)}
+    )
+    hidden = frame.copy()
+    gone = rng.random(1000) < 0.3
+    hidden.loc[gone, "b"] = np.nan
+    draws = fit(hidden).impute(hidden, n_samples=200, random_state=0)
+    cells = np.array([draw.loc[gone, "b"] for draw in draws])
+    low, high = np.quantile(cells, [0.05, 0.95], axis=0)
+    truth = frame.loc[gone, "b"].to_numpy()
+    assert 0.84 < np.mean((low <= truth) & (truth <= high)) < 0.95
+    assert np.abs(cells.mean(0) - truth).mean() < 0.55  # 0.4 is the noise
+
+
+def test_partial_fit_is_a_fit_to_all_rows(table):
+    frame = as_pandas(table)
+    both = fit(frame[:200]).partial_fit(frame[200:])
+    assert both.n_rows_ == 300
+    assert both.sample(50, random_state=1).equals(fit(frame).sample(50, random_state=1))
+
+
+def test_partial_fit_learns_new_categories():
+    frame = pd.DataFrame({"a": ["x", "y"] * 20, "b": np.arange(40.0)})
+    flow = fit(frame, columns={"b": "continuous"}).partial_fit(
+        pd.DataFrame({"a": ["z"] * 20, "b": np.arange(20) + 0.5})
+    )
+    assert "z" in set(flow.sample(60, random_state=0)["a"])
+
+
+def test_forget_is_a_fit_to_the_other_rows(table):
+    frame = as_pandas(table)
+    left = fit(frame).forget(frame[100:150])
+    rest = pd.concat((frame[:100], frame[150:]), ignore_index=True)
+    assert left.sample(50, random_state=1).equals(fit(rest).sample(50, random_state=1))
+    with pytest.raises(ValueError, match="row 0 of X is not in the model"):
+        left.forget(frame[100:101])
+
+
+def test_a_loaded_model_gives_the_same_bits(table, tmp_path):
+    flow = fit(table, constraints=["start <= end"])
+    flow.save(tmp_path / "t.sliceflow")
+    loaded = sliceflow.load(tmp_path / "t.sliceflow", device="cpu")
+    assert isinstance(loaded, TableFlow)
+    for more in ({}, {"given": {"plan": "gold"}}):
+        a, b = (f.sample(30, random_state=2, **more) for f in (flow, loaded))
+        assert a.equals(b)
+    assert loaded.columns_.equals(flow.columns_)
+    assert loaded.impute(table, random_state=0).equals(flow.impute(table, random_state=0))
+
+
+def test_damaged_model_files_are_refused(table, tmp_path):
+    from sliceflow.storage.file import read, write
+
+    flow, path = fit(table), tmp_path / "t.sliceflow"
+    flow.save(path)
+    text, tensors = read(path)
+    for change in ({"rows": 5}, {"coordinates": []}, {"smoothing": 7}, {"columns": []}):
+        write(path, text | change, tensors)
+        with pytest.raises(sliceflow.ModelFileError):
+            sliceflow.load(path, device="cpu")
+
+
+def test_dates_keep_their_grid_and_time_zone(library):
+    days = dates(200).astype("datetime64[us]")
+    hours = days + np.random.default_rng(1).integers(0, 24, 200).astype("timedelta64[h]")
+    months = days.astype("datetime64[M]").astype("datetime64[us]")
+    frame = library.DataFrame({"day": days, "hour": hours, "month": months, "x": np.arange(200.0)})
+    flow = fit(frame)
+    notes = as_pandas(flow.columns_).set_index("column")["note"]
+    assert notes[["day", "hour", "month"]].tolist() == ["every day", "every hour", "every month"]
+    new = as_pandas(flow.sample(100, random_state=0))
+    assert (pd.to_datetime(new["day"]).dt.hour == 0).all()
+    assert (pd.to_datetime(new["hour"]).dt.minute == 0).all()
+    assert (pd.to_datetime(new["month"]).dt.day == 1).all()
+    one = as_pandas(flow.sample(3, given={"day": "2016-05-04"}, random_state=0))
+    assert set(pd.to_datetime(one["day"])) == {pd.Timestamp("2016-05-04")}
+
+
+def test_local_midnights_stay_midnights_across_summer_time():
+    frame = pd.DataFrame(
+        {
+            "t": pd.Series(dates(200)).astype("datetime64[us]").dt.tz_localize("Europe/Berlin"),
+            "x": np.arange(200.0),
+        }
+    )
+    new = fit(frame).sample(100, random_state=0)
+    assert new["t"].dtype == frame["t"].dtype
+    assert (new["t"].dt.hour == 0).all()
+
+
+def test_dates_without_time_in_polars():
+    pl = pytest.importorskip("polars")
+    day = [
+        datetime.date(2020, 1, 1) + datetime.timedelta(days=int(k))
+        for k in np.random.default_rng(0).integers(0, 500, 100)
+    ]
+    frame = pl.DataFrame(
+        {"day": day, "x": np.arange(100.0), "d": [datetime.timedelta(minutes=k) for k in range(100)]}
+    )
+    new = fit(frame).sample(20, random_state=0)
+    assert new.schema == frame.schema
+
+
+def test_categories_of_pandas_and_polars_come_back():
+    values = ["low", "high", "mid", "mid"] * 20
+    frame = pd.DataFrame(
+        {
+            "c": pd.Categorical(values, ["low", "mid", "high", "never"], ordered=True),
+            "x": np.arange(80.0),
+        }
+    )
+    flow = fit(frame)
+    assert flow.columns_["kind"][0] == "ordered"
+    assert flow.sample(10)["c"].dtype == frame["c"].dtype
+    pl = pytest.importorskip("polars")
+    for dtype in (pl.Categorical, pl.Enum(["low", "mid", "high"])):
+        frame = pl.DataFrame({"c": pl.Series(values, dtype=dtype), "x": np.arange(80.0)})
+        assert fit(frame).sample(10).schema == frame.schema
+
+
+def test_nullable_dtypes_come_back():
+    frame = pd.DataFrame(
+        {
+            "i": pd.array([1, None, 3, 4] * 20, dtype="Int64"),
+            "b": pd.array([True, None, False, True] * 20, dtype="boolean"),
+            "s": pd.array(["a", None, "b", "b"] * 20, dtype="string"),
+            "f": np.arange(80, dtype=np.float32),
+            "o": [True, None, False, False] * 20,
+            "u": np.arange(80, dtype=np.uint8) % 5,
+        }
+    )
+    new = fit(frame).sample(80, random_state=0)
+    assert list(new.dtypes) == list(frame.dtypes)
+    assert new["i"].isna().sum() == pytest.approx(20, abs=3)
+
+
+def test_identifiers_are_new_and_look_alike():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "customer_id": np.arange(1000, 1200),
+            "code": [f"AB-{k:05d}x" for k in rng.permutation(90000)[:200] + 1000],
+            "uuid": [f"{k:032x}" for k in rng.integers(1 << 60, size=200)],
+            "x": rng.normal(size=200),
+        }
+    )
+    flow = fit(frame)
+    assert flow.columns_["kind"].tolist() == ["identifier"] * 3 + ["continuous"]
+    new = flow.sample(500, random_state=0)
+    for name in ("customer_id", "code", "uuid"):
+        assert new[name].is_unique
+        assert not set(new[name]) & set(frame[name])
+    assert new["code"].str.fullmatch(r"[A-Z]{2}-\d{5}[a-z]").all()
+    assert new["uuid"].str.fullmatch(r"[0-9a-f]{32}").all()
+
+
+def test_kinds_can_be_overridden():
+    frame = pd.DataFrame(
+        {
+            "zip": np.random.default_rng(0).integers(10000, 99999, 100),
+            "x": np.arange(100.0),
+            "note": ["a b c d"] * 100,
+        }
+    )
+    flow = fit(frame, columns={"zip": "category", "note": "drop"})
+    assert flow.columns_["kind"].tolist() == ["category", "integer", "drop"]
+    new = flow.sample(50)
+    assert set(new["zip"]) <= set(frame["zip"])
+    assert list(new.columns) == ["zip", "x"]
+
+
+def test_constant_columns_and_columns_without_cells_come_back():
+    frame = pd.DataFrame(
+        {
+            "c": ["k"] * 30,
+            "n": [3.5] * 30,
+            "e": [np.nan] * 30,
+            "x": np.arange(30.0),
+            "t": [np.nan, 2.0] * 15,
+        }
+    )
+    new = fit(frame).sample(30, random_state=0)
+    assert set(new["c"]) == {"k"}
+    assert set(new["n"]) == {3.5}
+    assert new["e"].isna().all()
+    assert new["t"].isna().sum() == 15
+    assert set(new["t"].dropna()) == {2.0}
