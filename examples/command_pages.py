@@ -29,6 +29,7 @@ ORDER = (
     "sample",
     "impute",
     "inpaint",
+    "complete",
     "evaluate",
     "report",
     "info",

@@ -207,6 +207,35 @@ def test_a_mask_may_be_a_picture(tmp_path):
     refused(inside(*both), 2, "exclude each other", "choose one")
 
 
+def test_pictures_are_completed_without_a_fit(tmp_path):
+    image = load("digits", "test").images[0]
+    np.save(tmp_path / "given.npy", image[None])
+    words = ("complete", tmp_path / "given.npy", "--like", "digits", "--n", 3)
+    out = tmp_path / "done.npz"
+    result = inside(*words, "--observed", "top", "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert "3 completions of each of 1 pictures" in result.stdout
+    with np.load(out) as done:
+        assert done["images"].shape == (3, 8, 8)
+        assert (done["images"][:, :4] == image[:4]).all()
+    known = np.tile(np.array([True, False]), (8, 4))
+    Image.fromarray((255 * known).astype(np.uint8)).save(tmp_path / "mask.png")
+    masked = (*words, "--mask", tmp_path / "mask.png", "--label", 3, "--out", tmp_path / "x.png")
+    assert inside(*masked).returncode == 0
+    with Image.open(tmp_path / "x.png") as page:
+        assert page.size[0] > 8 * 4
+    refused(inside(*words, "--out", tmp_path / "y.npz"), 2, "known part", "--mask")
+    refused(
+        inside(*words, "--observed", "top", "--label", "x", "--out", tmp_path / "y.npz"),
+        2,
+        "no class",
+        "9",
+    )
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    table = ("complete", tmp_path / "given.npy", "--like", tmp_path / "t.csv", "--observed", "top")
+    refused(inside(*table, "--out", tmp_path / "y.npz"), 2, "is a table", "impute")
+
+
 def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
     run = tmp_path / "top"
     assert inside("fit", "digits", "--observed", "top", *FEW, "--out", run).returncode == 0

@@ -283,6 +283,44 @@ def inpaint(
 
 
 @_command
+def complete(
+    picture: Path = typer.Argument(help="A picture, a folder, .npy or .npz.", show_default=False),
+    out: Path = _OUT,
+    like: str = _option(..., "Pictures to learn from: a set, a folder or a file.", show_default=False),
+    observed: Part | None = _option(None, _PARTS, metavar="<part>"),
+    mask: Path | None = _option(
+        None, "A picture of the known part instead: white is known, black is completed."
+    ),
+    label: str | None = _option(None, "The class that completions should have."),
+    n: int = _integer(8, "Completions of each picture.", "--n", "-n"),
+    resize: bool = _switch("Resize pictures to the size of --like.", "--resize"),
+    data_root: Path | None = _DATA_ROOT,
+    seed: int = _SEED,
+    force: bool = _FORCE,
+    json: bool = _JSON,
+    quiet: bool = _QUIET,
+    debug: bool = _DEBUG,
+) -> None:
+    """Complete pictures from any known part, without a fit, by the pictures most like them."""
+    from sliceflow.cli.sample import complete as run
+
+    made = run(
+        picture,
+        out,
+        like=like,
+        observed=observed,
+        mask=mask,
+        label=label,
+        n=n,
+        resize=resize,
+        data_root=data_root,
+        seed=seed,
+        force=force,
+    )
+    _print(made, f"wrote {n} completions of each of {made['pictures']} pictures to {out}", json, quiet)
+
+
+@_command
 def evaluate(
     run: Path = _RUN,
     against: str | None = _option(None, "Other data to compare with: a set, a folder, a file."),

@@ -1,4 +1,4 @@
-"""``sliceflow sample`` and ``sliceflow inpaint``: from a saved model to files of samples."""
+"""``sliceflow sample``, ``inpaint`` and ``complete``: from a model or pictures to files of samples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from sliceflow.cli import mixed
+from sliceflow.cli.data import read
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, check_new
+from sliceflow.cli.settings import read_mask
 
-__all__ = ["inpaint", "sample"]
+__all__ = ["complete", "inpaint", "sample"]
 
 _PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
@@ -68,21 +70,75 @@ def inpaint(
             f"{run} does not complete pictures",
             "fit with --observed top (or left, border, …), or with --mask mask.png",
         )
-    pictures = _read_pictures(given, flow, resize)
+    pictures = _read_pictures(given, flow.layout_, resize)
     _check_memory(flow, n * len(pictures))
     done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
-    # A grid shows the given picture first; a folder or an array holds completions only.
-    if out.suffix.lower() == ".png":
-        from sliceflow.cli.grid import as_bytes, grid
-
-        hidden = pictures.astype(done.dtype)  # a copy
-        n_pixel_values = flow.layout_.n_pixel_values
-        hidden[:, ~flow.observed_] = 0.5 if n_pixel_values is None else n_pixel_values // 2
-        shown = np.concatenate((hidden[:, None], done), axis=1)
-        grid(as_bytes(shown, flow.n_pixel_values)).save(out, optimize=True)
-    else:
-        _write_pictures(out, done.reshape(-1, *done.shape[2:]), flow.n_pixel_values, None)
+    _write_completions(out, pictures, done, flow.observed_, flow.layout_, flow.n_pixel_values)
     return {"out": str(out), "pictures": len(pictures), "n": n, "seed": seed}
+
+
+def complete(
+    given: Path,
+    out: Path,
+    *,
+    like: str,
+    observed: str | None,
+    mask: Path | None,
+    label: str | None,
+    n: int,
+    resize: bool,
+    data_root: Path | None,
+    seed: int,
+    force: bool,
+) -> dict[str, Any]:
+    """Write completions by the pictures most like the given ones; what was written."""
+    _check_ending(out, pictures=True)
+    check_new(out, force=force)
+    if (observed is None) == (mask is None):
+        raise WrongUsage(
+            "the known part is not given, or twice", "pass --observed top, or --mask m.png"
+        )
+    data, _ = read(like, root=data_root, holdout=0.0)
+    if not data.pictures:
+        raise WrongUsage(f"--like {like} is a table", "pass pictures; sliceflow impute fills tables")
+    from sliceflow.pictures.completion import complete as completed
+    from sliceflow.pictures.layout import Layout, mask_of
+
+    layout = Layout.of(data.x, data.n_pixel_values)
+    size = (layout.height, layout.width)
+    known = read_mask(str(mask), size) if observed is None else None
+    if known is None:
+        known = mask_of(observed, layout).view(-1, *size)[0].numpy()
+    pictures = _read_pictures(given, layout, resize)
+    options: dict[str, Any] = {"n_pixel_values": data.n_pixel_values, "random_state": seed}
+    if label is not None:
+        classes = {} if data.labels is None else {str(c): c for c in np.unique(data.labels)}
+        if label not in classes:
+            raise WrongUsage(
+                f"{like} has no class {label!r}", f"its classes: {', '.join(classes) or 'none'}"
+            )
+        options |= {"y": np.repeat(classes[label], len(pictures)), "like_y": data.labels}
+    try:
+        done = completed(pictures, known, data.x, n, **options)
+    except ValueError as error:
+        raise Failed(str(error), "pass other pictures") from error
+    _write_completions(out, pictures, done, known, layout, data.n_pixel_values)
+    return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+
+
+def _write_completions(
+    out: Path, pictures: np.ndarray, done: np.ndarray, known: Any, layout: Any, n_pixel_values: int
+) -> None:
+    """A grid shows the given picture first; a folder or an array holds completions only."""
+    if out.suffix.lower() != ".png":
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), n_pixel_values, None)
+        return
+    from sliceflow.cli.grid import as_bytes, grid
+
+    hidden = pictures.astype(done.dtype)  # a copy
+    hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
+    shown = np.concatenate((hidden[:, None], done), axis=1)
+    grid(as_bytes(shown, n_pixel_values)).save(out, optimize=True)
 
 
 def _check_memory(flow: Any, n: int) -> None:
@@ -166,8 +222,8 @@ def _columns(run: Path, d: int) -> tuple[list[str], str]:
     return [f"column {i + 1}" for i in range(d)], "label"
 
 
-def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
-    """Pictures like those of the model: its size, its colours, its kind of pixels."""
+def _read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
+    """Pictures like those of a layout: its size, its colours, its kind of pixels."""
     from PIL import Image, UnidentifiedImageError
 
     from sliceflow.datasets import DatasetError, load
@@ -184,7 +240,7 @@ def _read_pictures(given: Path, flow: Any, resize: bool) -> np.ndarray:
         files = sorted(file for file in given.iterdir() if file.suffix.lower() in _PICTURE_FILES)
     if not files:
         raise Failed(f"{given} holds no pictures", f"put {', '.join(_PICTURE_FILES)} files there")
-    layout, out = flow.layout_, []
+    out = []
     size = (layout.width, layout.height)
     for file in files:
         try:

@@ -17,7 +17,7 @@ from sliceflow.cli.run_folder import RunFolder
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "read_mask"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 _LISTS = ("drop", "keep", "column", "constraint")
@@ -172,7 +172,7 @@ class Settings:
             mirror=self.mirror,
             device=self.device,
             random_state=self.seed,
-            observed=self.observed if self.mask is None else _read_mask(self.mask, data.x.shape[1:3]),
+            observed=self.observed if self.mask is None else read_mask(self.mask, data.x.shape[1:3]),
         )
         try:
             Layout.of(data.x, data.n_pixel_values)
@@ -205,7 +205,7 @@ class Settings:
         return data.labels if self.conditional or self.target is not None else None
 
 
-def _read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
+def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
     """(h, w) booleans, True where the picture in a file is white."""
     from PIL import Image, UnidentifiedImageError
 
