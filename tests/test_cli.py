@@ -52,7 +52,7 @@ def test_a_run_folder_holds_all_that_is_promised(digits_run):
         "report.html",
     }
     assert "1297 pictures of 8×8 in 10 classes" in result.stdout
-    assert "step 48/48" in result.stderr  # plain lines, as this is no terminal
+    assert "step 46/46" in result.stderr  # plain lines, as this is no terminal
     assert "\x1b" not in result.stdout + result.stderr
     config = json.loads((folder / "config.json").read_text())
     assert config["command"].startswith("sliceflow fit digits ")
@@ -63,7 +63,7 @@ def test_a_run_folder_holds_all_that_is_promised(digits_run):
         assert samples["images"].max() <= 16
         assert np.bincount(samples["labels"]).min() >= 25
     with (folder / "history.csv").open() as stream:
-        assert len(list(csv.DictReader(stream))) == 48
+        assert len(list(csv.DictReader(stream))) == 46
     with Image.open(folder / "evolution.gif") as film:
         assert film.n_frames == 40  # of 49: the noise, and every step
     measures = json.loads((folder / "evaluation.json").read_text())["measures"]
@@ -337,7 +337,7 @@ def test_flags_override_the_config_file_and_a_dry_run_writes_nothing(tmp_path, m
     result = inside(*words, "--json")
     assert result.returncode == 0, result.stderr
     planned = json.loads(result.stdout)
-    assert (planned["steps"], planned["particles"]) == (168, 350)
+    assert (planned["steps"], planned["particles"]) == (159, 350)
     assert planned["seconds"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
     (tmp_path / "run.toml").write_text("qualiti = 7\n")

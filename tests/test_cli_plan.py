@@ -30,7 +30,7 @@ def test_a_dry_run_of_large_pictures_answers_in_seconds(large):
     result = inside("fit", large, "--dry-run", "--json")
     assert time.process_time() - began < 3
     planned = json.loads(result.stdout)
-    assert planned["steps"] == 4050
+    assert planned["steps"] == 4626
     assert planned["seconds"] > 60
     assert planned["shorter"]["--quality draft"] < planned["seconds"] / 2
     said = inside("fit", large, "--dry-run").stdout

@@ -122,7 +122,7 @@ def test_a_run_that_was_killed_while_it_was_measured_is_finished(
     result = inside(*words, "--resume")
     assert result.returncode == 0, result.stderr
     assert "has ended; measuring it now" in result.stdout
-    assert "300 particles, 48 steps" in result.stdout
+    assert "300 particles, 46 steps" in result.stdout
     assert (run / "model.sliceflow").read_bytes() == model  # nothing was fitted
     assert {p.name for p in run.iterdir()} == {p.name for p in digits_run[0].iterdir()}
     refused(inside(*words, "--resume"), 2, "has ended", "sliceflow evaluate", "--force")
@@ -239,4 +239,4 @@ def test_ctrl_c_while_the_fit_is_written_waits_until_it_is(tmp_path, monkeypatch
     refused(result, 1, "done and saved", "--resume")
     assert signal.getsignal(signal.SIGINT) == handler
     assert (tmp_path / "run" / "samples.npz").exists()
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 48
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 46

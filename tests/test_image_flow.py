@@ -175,12 +175,12 @@ def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
 def test_the_history_covers_all_stages(labelled):
     names = [f"{level.h}×{level.w}[{level.patch}]" for level in labelled.schedule_]
     steps = [level.n_steps for level in labelled.schedule_]
-    assert steps == [6] * 6 + [2] * 6  # coarse levels have three times as many
+    assert steps == [6] * 6 + [2] * 4 + [1, 1]  # coarse levels have three times as many
     assert labelled.history_["stage"] == [
         name for name, n in zip(names, steps, strict=True) for _ in range(n)
     ]
     assert labelled.history_["step"] == [k for n in steps for k in range(n)]
-    assert labelled.n_iter_ == 48
+    assert labelled.n_iter_ == 46
     assert all(d >= 0 for d in labelled.history_["distance"])
     assert labelled.history_["seconds"] == sorted(labelled.history_["seconds"])
 
@@ -657,7 +657,7 @@ def test_parameters_changed_after_fitting_do_not_change_samples(digits):
 
 def test_stages_layout_and_mask_are_told():
     flow = ImageFlow(quality=2, n_particles=40, observed="left", random_state=0)
-    stages = flow.stages(6, 5)
+    stages = flow.stages(6, 5, 3)
     assert not hasattr(flow, "layout_")
     flow.fit(colour())
     assert flow.schedule_ == stages

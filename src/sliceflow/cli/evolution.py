@@ -59,7 +59,7 @@ class Evolution:
     def of(cls, flow: Any, data: Data, keep: Path) -> Evolution:
         """The listener for fitting `flow` to the data."""
         layout, options = Layout.of(data.x, flow.n_pixel_values), flow.options or PictureOptions()
-        levels = [(stage.h, stage.w) for stage in flow.stages(layout.height, layout.width)]
+        levels = [(stage.h, stage.w) for stage in flow.stages(*layout.shape[1:], layout.shape[0])]
         noise, upsampling = options.start_noise, options.upsampling
         return cls(layout, levels, start_noise=noise, upsampling=upsampling, keep=keep)
 

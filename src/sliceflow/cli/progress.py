@@ -201,7 +201,7 @@ def listeners(flow: Any, data: Data) -> list[Any]:
     if data.pictures:
         stages = [
             (f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}", s.n_steps)
-            for s in flow.stages(*data.x.shape[1:3])
+            for s in flow.stages(*data.x.shape[1:])
         ]
     else:
         stages = [(f"{s.name} steps", s.n_steps) for s in flow.stages()]

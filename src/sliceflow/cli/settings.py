@@ -180,7 +180,7 @@ class Settings:
             hint = "pass pictures (n, h, w) or (n, h, w, c), whole numbers 0 to 255 or floats 0 to 1"
             raise Failed(f"{self.source}: {error}", hint) from error
         try:
-            flow.stages(*data.x.shape[1:3])
+            flow.stages(*data.x.shape[1:])
         except ValueError as error:
             hint = "pass --schedule auto, mnist, cifar10 or celeba"
             raise WrongUsage(f"--schedule {self.schedule!r}: {error}", hint) from error

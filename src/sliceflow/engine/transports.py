@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
@@ -456,12 +457,13 @@ class AlignedHistogram(Histogram):
 
     def count(self, z: Tensor, weights: Tensor | None = None, runs: Runs | None = None) -> Counts:
         kernel, starts = kernels.for_tensor(z), (0, z.shape[1]) if runs is None else runs.starts
-
-        def histogram(z: Tensor, n_bins: int) -> tuple[Tensor, Tensor, Tensor]:
-            lo, hi = self.range_of(*kernel.value_range(z))
-            return kernel.count(z, lo, hi, n_bins, weights), lo, hi
-
-        return Counts(*kernels.reference.histogram_of_runs(z, self.n_bins, starts, histogram))
+        parts = []
+        for first, end in pairwise(starts):
+            some = z[:, first:end] if end > first else z[:, :1]
+            lo, hi = self.range_of(*kernel.value_range(some))
+            counts = kernel.count(some, lo, hi, self.n_bins, weights)
+            parts.append((counts if end > first else torch.zeros_like(counts), lo, hi))
+        return Counts(*(torch.cat(of) for of in zip(*parts, strict=True)))
 
     def range_of(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         return lo.clamp(max=self.span[0]), hi.clamp(min=self.span[1])

@@ -312,9 +312,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 X = X.filled(0)
         return fitted.completions(X, where, n_samples, Seed.of(random_state))
 
-    def stages(self, height: int, width: int) -> list[schedules.PictureStage]:
+    def stages(self, height: int, width: int, channels: int = 1) -> list[schedules.PictureStage]:
         """The stages for pictures of this size; can be called before `fit`."""
-        layout = Layout(height, width, None, "uint8", 256)
+        layout = Layout(height, width, channels, "uint8", 256)
         return stages_of(self._resolved(), layout)
 
     @property
