@@ -38,6 +38,7 @@ from running import FEW, command, environment, inside, installed, refused
         (("fit", "digits", "--conditional", "--clusters", "3"), 2, ("exclude", "choose")),
         (("fit", "digits", "--observed", "top", "--clusters", "3"), 2, ("exclude", "choose")),
         (("fit", "numbers.csv", "--clusters", "3"), 2, ("--clusters is for pictures", "leave it out")),
+        (("fit", "numbers.csv", "--mask", "m.png"), 2, ("--mask is for pictures", "leave it out")),
         (("fit", "digits", "--clusters", "9999", "--dry-run"), 2, ("--clusters 9999", "--help")),
         (("fit", "five.npy"), 2, ("5 channels", "ImageFlow")),
         (("fit", "loud.npy"), 1, ("loud.npy", "range from 0 to 999", "0 to 255")),

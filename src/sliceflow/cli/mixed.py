@@ -84,8 +84,10 @@ def fit(
     """Fit a table into a run folder, and print what was written."""
     if resume:
         raise WrongUsage("--resume is not for tables, whose fits are short", "leave it out")
+    from sliceflow.cli.settings import PICTURES_ONLY
+
     for name in settings.changed():
-        if name in ("size", "observed", "schedule", "clusters", "mirror", "conditional", "skip_broken"):
+        if name in (*PICTURES_ONLY, "skip_broken"):
             flag = f"--{name.replace('_', '-')}"
             raise WrongUsage(f"{flag} is for pictures; {settings.source} is a table", "leave it out")
 

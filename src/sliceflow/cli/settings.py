@@ -17,11 +17,11 @@ from sliceflow.cli.run_folder import RunFolder
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
 
-__all__ = ["Settings", "read_mask"]
+__all__ = ["PICTURES_ONLY", "Settings", "read_mask"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 _LISTS = ("drop", "keep", "column", "constraint")
-_PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "conditional")
+PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "conditional")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Settings:
         """Refuse flags that do not go with the data or with each other."""
         if not data.pictures:
             for name in self.changed():
-                if name in _PICTURES_ONLY:
+                if name in PICTURES_ONLY:
                     hint = "name the column of labels with --target"
                     raise WrongUsage(
                         f"--{name} is for pictures; {self.source} is a table",
