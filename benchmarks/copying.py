@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> str:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--smoothing", nargs="+", choices=SMOOTHING, default=list(SMOOTHING))
     parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args(arguments)
     lines = []
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> str:
         for option in args.smoothing:
             found = [
                 measured(SETS[name](seed), SMOOTHING[option], seed, args.steps)
-                for seed in range(args.seeds)
+                for seed in range(args.first_seed, args.first_seed + args.seeds)
             ]
             for kind, numbers in zip(("batched", "offline"), np.median(found, axis=0), strict=True):
                 lines.append([f"{name}, smoothing {option}, {kind}", *cells(numbers)])
