@@ -134,4 +134,4 @@ def test_every_page_is_in_the_navigation_once():
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     docs = ROOT / "docs"
     there = [*docs.rglob("*.md"), *docs.rglob("*.html")]
-    assert sorted(listed) == sorted(str(page.relative_to(docs)) for page in there)
+    assert sorted(listed) == sorted(page.relative_to(docs).as_posix() for page in there)
