@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,3 +139,17 @@ def test_a_name_without_a_file_in_it_is_refused(tmp_path, monkeypatch, name):
     with pytest.raises(IsADirectoryError, match=f"^{name!r} names no file; give the name of a file$"):
         put_words(name)
     assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_the_first_error_is_told_even_if_the_new_file_cannot_be_removed(tmp_path, monkeypatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    def put(_):
+        monkeypatch.setattr(Path, "unlink", denied)
+        raise ValueError("what went wrong")
+
+    with pytest.raises(ValueError, match="what went wrong"):
+        write_atomically(tmp_path / "x", put)
+    monkeypatch.undo()
+    assert not (tmp_path / "x").exists()
