@@ -11,7 +11,7 @@ from unittest import mock
 
 import sliceflow
 
-COMMAND = Path(sys.executable).with_name("sliceflow")
+COMMAND = Path(sys.executable).with_name("sliceflow.exe" if os.name == "nt" else "sliceflow")
 FEW = ("--quality", "2", "--particles", "300")
 
 

@@ -39,18 +39,28 @@ from sliceflow.ranks import (
 from sliceflow.storage.checkpoints import digest, same_on_all
 
 TOLERANCE = 1e-5
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs the signals of POSIX")
+LOOP = {"linux": "lo", "darwin": "lo0"}  # the interface that ranks of one machine talk through
 
 
 def torchrun(n, *words, start=subprocess.run, **options):
     """A command on n ranks of this machine."""
+    if sys.platform not in LOOP:
+        pytest.skip("torchrun needs libuv, which torch does not bring on Windows")
     source = str(Path(sliceflow.__file__).parent.parent)
+    loop = LOOP[sys.platform]
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     return start(
         [sys.executable, *ranks, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env={
+            **os.environ,
+            "PYTHONPATH": source,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": loop,
+        },
         **options,
     )
 
@@ -172,6 +182,7 @@ def test_a_fit_of_three_ranks_goes_on_with_two_or_in_one_process(three, two_more
 
 
 @pytest.mark.slow
+@POSIX
 def test_a_rank_killed_at_any_moment_leaves_a_checkpoint_to_go_on_from(alone, tmp_path):
     name, pick, done = "digits by class", random.Random(0), 0
     path = tmp_path / f"kept {name}" / "fit.checkpoint"
@@ -305,6 +316,7 @@ def test_any_other_error_is_what_it_is(error, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@POSIX
 @pytest.mark.parametrize("launched", [False, True])
 def test_the_end_that_torchrun_brings_is_outlived_once_and_then_signals_end_again(
     launched, monkeypatch

@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sliceflow import SlicedWassersteinFlow
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.storage.atomic import write_atomically
 
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs the rights, links and pipes of POSIX")
 FLOW = SlicedWassersteinFlow(n_particles=20, n_steps=1, random_state=0, device="cpu").fit(np.eye(4, 2))
 
 
@@ -101,7 +103,7 @@ def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path):
     assert seen == [0o600]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives files away")
 def test_a_file_that_root_replaces_stays_its_owners(tmp_path):
     path = tmp_path / "x"
     path.touch()
@@ -137,3 +139,17 @@ def test_a_name_without_a_file_in_it_is_refused(tmp_path, monkeypatch, name):
     with pytest.raises(IsADirectoryError, match=f"^{name!r} names no file; give the name of a file$"):
         put_words(name)
     assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_the_first_error_is_told_even_if_the_new_file_cannot_be_removed(tmp_path, monkeypatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    def put(_):
+        monkeypatch.setattr(Path, "unlink", denied)
+        raise ValueError("what went wrong")
+
+    with pytest.raises(ValueError, match="what went wrong"):
+        write_atomically(tmp_path / "x", put)
+    monkeypatch.undo()
+    assert not (tmp_path / "x").exists()

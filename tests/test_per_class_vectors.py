@@ -5,7 +5,6 @@ for its seed and the class's share of the particles. Its samples have the same c
 """
 
 import math
-import os
 import pickle
 import re
 import signal
@@ -273,7 +272,7 @@ def test_a_random_seed_is_that_of_the_class_that_was_killed(tmp_path):
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     def press(event):
         if event.stage == "dog: flow" and event.step == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     folder = tmp_path / "kept"
     message = f"stopped after 3 steps of class-1; .* and checkpoint_dir={re.escape(repr(str(folder)))}$"

@@ -3,6 +3,7 @@
 Nothing in the library imports this package. Each command imports what it needs when it runs.
 """
 
+import io
 import os
 import sys
 
@@ -13,6 +14,9 @@ def main() -> None:
     """Run the command that ``sys.argv`` names, and exit: 0 success, 1 it failed, 2 wrong usage."""
     # Read when torch is imported. Threads that wait should sleep, not spin, where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for stream in (sys.stdout, sys.stderr):  # Windows writes to files and pipes without κ or ²
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     from sliceflow.cli.failures import INSTALL, OPTIONAL, print_error
 
     code: object

@@ -45,7 +45,8 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
             os.fsync(file.fileno())
         os.replace(beside, target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows removes no file that is read-only; what went wrong counts
+            beside.unlink(missing_ok=True)
         raise
     if os.name == "posix":  # flush the name, too
         folder = os.open(target.parent, os.O_RDONLY)

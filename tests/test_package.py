@@ -1,0 +1,109 @@
+"""What is published: the wheel installs and runs, and the files beside it are right."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import package
+import pytest
+import yaml
+
+import sliceflow
+from running import installed
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ROOT / "src" / "sliceflow"
+
+
+def ran(*words, **more):
+    found = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300, **more)
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """The folder of a freshly built sdist, and of the wheel that was built from it."""
+    for module in ("build", "hatchling"):
+        if find_spec(module) is None:
+            pytest.skip(f"needs {module}: pip install -c constraints.txt -e '.[dev]'")
+    folder = tmp_path_factory.mktemp("dist")
+    ran(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_package_and_no_other(dist):
+    (wheel,) = dist.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = (file for file in SOURCES.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    assert names == {file.relative_to(SOURCES.parent).as_posix() for file in files}
+    (source,) = dist.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        beside = {name.split("/", 1)[1] for name in archive.getnames() if "/src/" not in name}
+    needed = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    assert beside == needed | {".gitignore"}
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_runs(dist, tmp_path):
+    (wheel,) = dist.glob("*.whl")
+    there = tmp_path / "there"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    ran(*pip, "--target", there, wheel)
+    # Before all others, so that this is the package that is found; the dependencies are the tests' own.
+    how = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(there), "OMP_NUM_THREADS": "1"}}
+    where = "import sliceflow; print(sliceflow.__version__, sliceflow.__file__)"
+    version, file = ran(sys.executable, "-c", where, **how).split(maxsplit=1)
+    assert version == sliceflow.__version__
+    assert Path(file.strip()) == there / "sliceflow" / "__init__.py"
+    script = shutil.which("sliceflow", path=there / "bin")
+    assert script is not None
+    assert "inpaint" in ran(script, "--help", **how)
+    # The report has a template, which must have come along.
+    words = ("fit", "digits", "--quality", "1", "--particles", "300", "--out", "run")
+    ran(sys.executable, "-m", "sliceflow", *words, **how)
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+
+
+def test_the_citation_has_the_version_and_date_of_the_changelog():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    released = re.findall(
+        r"^## \[(\d\S*)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert (cited["version"], cited["date-released"]) == released[0]
+    assert cited["version"] == sliceflow.__version__
+    assert cited["cff-version"] == "1.2.0"
+
+
+def test_the_workflows_test_what_the_package_promises():
+    tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+    matrix = tests["jobs"]["tests"]["strategy"]["matrix"]
+    assert [system.split("-")[0] for system in matrix["os"]] == ["ubuntu", "macos", "windows"]
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert matrix["python"] == re.findall(r"Python :: (3\.\d+)", pyproject)
+    assert f'requires-python = ">={matrix["python"][0]}"' in pyproject
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    for form in ("bug", "idea"):
+        text = (ROOT / f".github/ISSUE_TEMPLATE/{form}.yml").read_text(encoding="utf-8")
+        assert {"name", "description", "body"} <= yaml.safe_load(text).keys()
+
+
+def test_the_benchmark_times_imports():
+    assert (
+        0 < package.import_seconds("pass", 1) < package.import_seconds("import time; time.sleep(1)", 1)
+    )
+
+
+def test_output_that_cannot_be_encoded_does_not_end_a_command():
+    """As on Windows, whose files and pipes have an encoding without κ."""
+    found = installed("fit", "digits", "--dry-run", PYTHONIOENCODING="ascii")
+    assert found.returncode == 0, found.stderr
+    assert "?" in found.stdout

@@ -1,0 +1,303 @@
+"""The page without a server: its engine moves particles as ours does, and a browser can use it."""
+
+import json
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import browser
+import numpy as np
+import page
+import pytest
+import torch
+
+from sliceflow import metrics
+from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
+from sliceflow.engine.frames import Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import flat
+from sliceflow.engine.shrinkage import Shrinkage
+from sliceflow.engine.transports import Sorted
+
+PLAY = Path(__file__).parent.parent / "docs" / "play"
+NODE = shutil.which("node")
+in_browser = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        browser.CHROMIUM is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here"
+    ),
+]
+
+
+def computed(script):
+    """What a script makes of `Flow` and `Measures`: in Chromium, or else in node."""
+    if browser.CHROMIUM is not None:
+        return browser.measured(script)
+    if NODE is None:
+        pytest.skip(f"needs JavaScript: none of {', '.join((*browser.NAMES, 'node'))} is here")
+    names = ("Flow", "flow.js"), ("Measures", "measures.js")
+    needed = "".join(f"const {name} = require({json.dumps(str(PLAY / file))});" for name, file in names)
+    shown = f"{needed}\nconsole.log(JSON.stringify((() => {{ {script} }})()));"
+    found = subprocess.run([NODE, "-"], input=shown, capture_output=True, text=True, check=True)
+    return json.loads(found.stdout)
+
+
+def rows(n, kind):
+    """Data (2, n): a ring, or values on a grid with wide gaps between them and ties."""
+    z = Seed(4).child(kind, n).normal(n, 2)
+    if kind == "ring":
+        return (z / z.norm(dim=1, keepdim=True) * 1.5 + 0.1 * z).T.contiguous()
+    return ((z > 0).double() * 3 + 0.01 * z).T.contiguous()
+
+
+def ours(m, n, kind, kappa, n_steps=20):
+    """Start, data, frames, sizes, and the positions and distances after every step."""
+    particles, data = Cloud(Seed(m).normal(m, 2).T.contiguous()), Cloud(rows(n, kind))
+    flow = Flow(flat(Orthogonal(), n_steps), Seed(m))
+    case = {"start": particles.x.flatten().tolist(), "data": data.x.flatten().tolist(), "steps": []}
+
+    def keep(event):
+        frame = flow.frame(event.stage_index, event.step, particles.x)
+        theta = torch.eye(2) if frame.theta is None else frame.theta
+        case["steps"].append(
+            {
+                "frame": theta.flatten().tolist(),
+                "shrinkage": 0 if frame.theta is None else kappa,
+                "size": flow.schedule[event.stage_index].size_of(event.step),
+                "points": particles.x.flatten().tolist(),
+                "distance": float(event.distance),
+            }
+        )
+
+    simulate(
+        flow,
+        particles,
+        data,
+        Sorted(),
+        Noise(Seed(0)),
+        n_knots=0,
+        listeners=[keep],
+        shrinkage=Shrinkage.of(kappa, m, n),
+    )
+    return case
+
+
+@pytest.mark.browser
+def test_the_page_moves_particles_as_the_engine_does():
+    sizes = [(200, 200), (300, 170), (90, 250), (150, 40), (5, 2), (3, 1), (1, 7)]
+    settings = [(m, n, kind, 0) for m, n in sizes for kind in ("ring", "gaps")]
+    # Two of these particles meet up to rounding: the last bit says whether they are tied.
+    settings.remove((150, 40, "gaps", 0))
+    settings += [(300, 170, "ring", 3.0)]
+    cases = [ours(*setting) for setting in settings]
+    script = f"""
+    return {json.dumps(cases)}.map(({{ start, data, steps }}) => {{
+      let points = Float64Array.from(start), worst = 0, far = 0;
+      data = Float64Array.from(data);
+      for (const step of steps) {{
+        const moved = Flow.step(points, data, step.frame, step.size, step.shrinkage);
+        points = moved.points;
+        worst = Math.max(worst, ...points.map((x, i) => Math.abs(x - step.points[i])));
+        far = Math.max(far, Math.abs(moved.distance - step.distance));
+      }}
+      const wrong = steps.slice(0, 20).map(({{ size }}, k) => Math.abs(size - Flow.sizeOf(k, 20)));
+      return [worst, far, steps.length, steps.length === 22 ? Math.max(...wrong) : 0];
+    }});"""
+    for setting, (worst, far, n_steps, sizes) in zip(settings, computed(script), strict=True):
+        assert worst < 1e-5, setting
+        assert max(far, sizes) < 1e-5, setting
+        assert n_steps == 22 or setting[3], setting  # shrinkage may end a stage early
+    assert max(abs(x) for x in cases[0]["steps"][-1]["points"]) < 2.5  # something moved
+
+
+@pytest.mark.browser
+def test_the_page_measures_copies_as_we_do():
+    rng, cases = np.random.default_rng(0), []
+    for n, decimals in ((40, 9), (300, 9), (300, 1)):  # rounded rows have ties
+        train, samples = rng.normal(size=(n, 2)).round(decimals), rng.normal(size=(500, 2))
+        samples[:200] = train[rng.integers(0, n, 200)]
+        cases.append((train, samples))
+    found = computed(f"""
+    return {json.dumps([[x.T.ravel().tolist() for x in case] for case in cases])}.map((lists) => {{
+      const [rows, points] = lists.map((list) => Float64Array.from(list));
+      const made = Measures.nearest(points, rows), real = Measures.nearest(rows, rows);
+      return [Measures.ratio(made, real), Measures.copies(made, real)];
+    }});""")
+    for (train, samples), (ratio, copies) in zip(cases, found, strict=True):
+        assert ratio == pytest.approx(metrics.nn_ratio(samples, train, device="cpu"))
+        assert copies == pytest.approx(metrics.copies(samples, train, device="cpu"))
+
+
+@pytest.mark.browser
+def test_smoothed_data_are_new_and_keep_mean_and_covariance():
+    data = rows(150, "ring")
+    rng = np.random.default_rng(1)
+    draws, again, line = computed(f"""
+    const rows = Float64Array.from({json.dumps(data.flatten().tolist())});
+    const list = {json.dumps(rng.normal(size=997).tolist())};
+    let next = 0;
+    const normal = () => list[next++ % list.length];
+    const line = Float64Array.from([0, 1, 2, 3, 0, 1, 2, 3]);
+    return [Measures.smoothed(rows, 0.5, 450, normal), Measures.smoothed(rows, 0, 450, normal),
+            Measures.smoothed(line, 0.5, 4, normal)].map((points) => [...points]);""")
+    made = torch.tensor(draws, dtype=torch.float64).view(2, 450)
+    assert torch.allclose(made.mean(1), data.mean(1))
+    assert torch.allclose(torch.cov(made, correction=0), torch.cov(data, correction=0))
+    assert metrics.nn_ratio(made.T.numpy(), data.T.numpy(), device="cpu") > 0.5
+    assert again == data.flatten().tolist()
+    assert np.allclose(line[:4], line[4:])  # points on a line stay on it
+
+
+def test_the_page_is_small_and_needs_nothing_from_elsewhere():
+    files = list(PLAY.iterdir())
+    assert sum(file.stat().st_size for file in files) < 60_000
+    for file in files:
+        assert not re.search(r"https?://|//cdn", file.read_text(encoding="utf-8")), file.name
+
+
+@pytest.mark.browser
+@in_browser[1]
+@pytest.mark.parametrize("script", ["return no_such.thing;", "return case;"])
+def test_an_error_on_the_page_would_be_told(script):
+    with pytest.raises(RuntimeError, match=r"no_such|case"):
+        browser.measured(script)
+
+
+USED = """
+const find = (id) => document.getElementById(id), number = (id) => parseFloat(find(id).textContent);
+const points = () => find("canvas").toDataURL();
+const set = (id, value) => {
+  find(id).value = value;
+  find(id).dispatchEvent(new Event("input", { bubbles: true }));
+  find(id).dispatchEvent(new Event("change", { bubbles: true }));
+};
+"""
+
+
+def used(script, **how):
+    return browser.measured(USED + script, **how)
+
+
+class TestUse:
+    pytestmark = in_browser
+
+    def test_playing_brings_particles_to_the_data_and_pausing_stops(self):
+        found = used("""
+        set("rate", 60);
+        find("step").click();
+        const first = number("distance");
+        find("play").click();
+        while (number("number") < 40) await pause(50);
+        find("play").click();
+        const paused = number("number"), text = find("play").textContent;
+        await pause(200);
+        return { first, last: number("distance"), stayed: number("number") === paused, text,
+                 status: find("status").textContent };""")
+        assert found["last"] < 0.3 * found["first"]
+        assert found["stayed"]
+        assert found["text"] == "Play"
+        assert found["status"].startswith("Paused. Step ")
+
+    def test_the_flow_ends_and_plays_again_from_the_start(self):
+        found = used("""
+        set("rate", 60); set("steps", 10);
+        find("play").click();
+        const done = () => find("play").textContent === "Play";
+        while (!done()) await pause(50);
+        const end = [number("number"), find("step").disabled, find("back").disabled];
+        const picture = points();
+        find("play").click();
+        const again = number("number");
+        while (!done()) await pause(50);
+        return [...end, again, number("number"), points() === picture];""")
+        assert found == [12, True, False, 0, 12, True]
+
+    def test_back_and_step_repeat_the_same_picture_and_reset_the_first(self):
+        found = used("""
+        set("entropy", 0.3);
+        const pictures = [points()];
+        for (let i = 0; i < 3; i++) { find("step").click(); pictures.push(points()); }
+        find("back").click();
+        const back = points() === pictures[2];
+        find("step").click();
+        const again = points() === pictures[3];
+        find("reset").click();
+        return [back, again, points() === pictures[0], new Set(pictures).size, number("number")];""")
+        assert found == [True, True, True, 4, 0]
+
+    def test_data_are_painted_with_the_pointer_and_with_the_keyboard(self):
+        found = used("""
+        find("clear").click();
+        const off = find("play").disabled, box = find("canvas").getBoundingClientRect();
+        const at = (kind, x, y) => find("canvas").dispatchEvent(new PointerEvent(kind, {
+          clientX: box.left + x * box.width, clientY: box.top + y * box.height,
+          isPrimary: true, bubbles: true }));
+        at("pointermove", 0.5, 0.5);  // no button is down
+        const none = find("status").textContent;
+        at("pointerdown", 0.2, 0.2);
+        for (let i = 0; i < 9; i++) at("pointermove", 0.2 + 0.05 * i, 0.3);
+        at("pointerup", 0.6, 0.3);
+        at("pointermove", 0.9, 0.9);
+        const painted = find("status").textContent;
+        document.querySelector("[value='2']").click();
+        find("canvas").focus();
+        for (const key of ["ArrowLeft", "ArrowUp", "Enter", "Enter"])
+          find("canvas").dispatchEvent(new KeyboardEvent("keydown", { key }));
+        const typed = find("status").textContent;
+        for (let i = 0; i < 12; i++) find("step").click();
+        return { off, none, painted, typed, shape: find("shape").value, ratio: number("ratio") };""")
+        assert found.pop("ratio") < 14
+        assert found == {
+            "off": True,
+            "none": "No data: paint some.",
+            "painted": "30 data.",
+            "typed": "36 data.",
+            "shape": "own",
+        }
+
+    def test_smoothing_avoids_copies(self):
+        found = used("""
+        const ends = [];
+        for (const h of [0, 0.7]) {
+          set("smoothing", h); set("steps", 60);
+          while (!find("step").disabled) find("step").click();
+          ends.push([number("ratio"), number("copies")]);
+        }
+        return ends;""")
+        (plain, many), (smooth, few) = found
+        assert plain < 0.4
+        assert smooth > 2 * plain
+        assert few < many / 2
+
+    def test_the_benchmark_counts_frames(self):
+        (row,) = page.rows_of([300], rate=30, seconds=0.5)
+        assert row["particles"] == 300
+        assert min(row["fps"], row["rate"], row["step"]) > 0
+
+    @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
+    def test_it_is_accessible_and_fits(self, width, scheme):
+        spec = find_spec("axe_core_python")
+        if spec is None:
+            pytest.skip("needs axe-core: pip install axe-core-python")
+        axe = Path(spec.submodule_search_locations[0], "axe.min.js").read_text(encoding="utf-8")
+        found = used(
+            """
+            const result = await axe.run();
+            return { broken: result.violations.map((v) => [v.id, v.nodes.map((node) => node.html)]),
+                     passed: result.passes.length, width: innerWidth,
+                     wide: document.documentElement.scrollWidth,
+                     ground: getComputedStyle(document.body).backgroundColor,
+                     stops: [...document.querySelectorAll("a, button, input, select, canvas")]
+                       .filter((node) => node.tabIndex < 0).length };""",
+            width=width,
+            scheme=scheme,
+            libraries=axe,
+        )
+        assert found["broken"] == []
+        assert found["passed"] > 20
+        assert found["width"] == width
+        assert found["wide"] <= width
+        assert found["stops"] == 0
+        assert found["ground"] == ("rgb(20, 23, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
