@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions, load
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, TableFlow, VectorOptions, load
 from sliceflow.cli import commands
 from sliceflow.engine.transports import Histogram
 from sliceflow.storage import file as container
@@ -73,6 +73,12 @@ def test_maps_of_every_kind_are_counted():
     flow.set_params(amplifier=math.inf).fit(PICTURES, rare)
     assert knots_and_rows(flow) == (128, 7)
     assert holds_data(flow)
+
+
+def test_a_model_of_a_table_holds_its_rows():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"a": X[:, 0], "b": list("xy") * (len(X) // 2)})
+    assert holds_data(TableFlow(random_state=0, device="cpu").fit(table)) is True
 
 
 def test_rows_that_were_added_and_forgotten_are_counted():

@@ -93,22 +93,15 @@ def _read_frame(path: Path, target: str | None) -> Any:
 
 
 def _read_header(path: Path) -> tuple[list[str], str, int, bool]:
-    """Column names, separator, number of rows, and whether the file names its columns.
+    """Column names, separator, number of rows, and whether the file names its columns."""
+    from sliceflow.tables.files import scanned
 
-    Rows of different lengths are an error: pandas would fill up short ones.
-    """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            separator = max(",;\t", key=next(filter(str.strip, file), "").count)
-            file.seek(0)
-            rows = (row for row in csv.reader(file, delimiter=separator) if any(map(str.strip, row)))
-            first, n = next(rows, []), 0
-            for n, row in enumerate(rows, 1):
-                if len(row) != len(first):
-                    fact = f"row {n + 1} has {len(row)} cells, but the first row has {len(first)}"
-                    raise Failed(f"{path}: {fact}", "fix that row")
+        first, separator, n, uneven = scanned(path)
     except UnicodeDecodeError as error:
         raise Failed(f"{path} is not UTF-8 text: {error.reason}", "save it as UTF-8") from error
+    if uneven is not None:
+        raise Failed(f"{path}: {uneven}", "fix that row")
     if not first:
         raise Failed(f"{path} is empty", "pass a table with a row of column names and rows of numbers")
     if any(map(_is_finite, first)):

@@ -11,7 +11,7 @@ This is not in the paper. It needs no fit, only the pictures, and serves any mas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,10 +79,7 @@ class Completion:
         rows = _rows(layout, X)
         if len(rows) < 10:
             raise ValueError(f"there are {len(rows)} pictures to learn from; pass at least 10")
-        labels = None if y is None else np.asarray(y)
-        if labels is not None and labels.shape != (len(rows),):
-            n = len(rows)
-            raise ValueError(f"y has shape {labels.shape}; pass a label for each of {n} pictures")
+        labelled = [] if y is None else _by_label(y, len(rows))
         hidden = _components(rows[:, ~known], _HIDDEN)
         x = hidden.transform(rows[:, ~known]).astype(np.float64)
         features = _Features.of(rows[:, known], seed.child("features"))
@@ -90,13 +87,13 @@ class Completion:
         predicted = features.predicted(rows[:, known], slopes, centre)
         slopes = slopes @ _components(predicted, _SUGGESTED).components_.T
         conditions = features.predicted(rows[:, known], slopes, centre)
-        near = {}
-        for label in [None] if labels is None else [None, *np.unique(labels)]:
-            some = slice(None) if label is None else labels == label
-            near[label] = _neighbourhoods(x[some], conditions[some], n_neighbors)
-        self = cls(layout, known, features, slopes, centre, hidden, near, (np.empty(0), np.empty(0)))
-        before, after = self._tones(rows, seed.child("tones"))
-        return cls(layout, known, features, slopes, centre, hidden, near, (before, after))
+        near = {
+            label: _neighbourhoods(x[some], conditions[some], n_neighbors)
+            for label, some in [*_by_label(None, len(rows)), *labelled]
+        }
+        as_they_are = (np.empty(0), np.empty(0))
+        made = cls(layout, known, features, slopes, centre, hidden, near, as_they_are)
+        return replace(made, tones=made._tones(rows, seed.child("tones")))
 
     def sample(
         self, X: Any, n_samples: int = 1, y: Any = None, *, random_state: Any = None

@@ -16,7 +16,8 @@ def holds_data(flow: Any) -> bool | None:
     A map with a knot for every row it was fitted to leads to the data's own values: exactly, where
     there are as many particles as rows, and nearly, where there are more. With fewer knots than rows
     a knot is what several rows have in common; the outermost may still be single rows. None is not
-    known: an early version saved the model. Local conditions (``condition="local"``) keep all rows.
+    known: an early version saved the model. Local conditions (``condition="local"``) and tables keep
+    all rows.
 
     Examples
     --------
@@ -35,8 +36,8 @@ def holds_data(flow: Any) -> bool | None:
 
 
 def holds_rows(flow: Any) -> bool:
-    """Whether the model keeps the rows themselves: local conditions need them."""
-    return getattr(flow._fitted, "local", None) is not None
+    """Whether the model keeps the rows themselves: local conditions and tables need them."""
+    return bool(getattr(flow._fitted, "keeps_rows", False))
 
 
 def knots_and_rows(flow: Any) -> tuple[int, int | None]:

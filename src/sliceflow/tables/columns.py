@@ -19,14 +19,14 @@ import numpy as np
 from sliceflow.cells import Cells, Kept
 from sliceflow.tables.written import Written, written_as
 
-__all__ = ["KINDS", "Column", "understood"]
+__all__ = ["ATOM", "KINDS", "MANY", "Column", "understood"]
 
 KINDS = (
     "continuous", "integer", "boolean", "category", "ordered", "datetime", "identifier", "constant",
     "drop",
 )  # fmt: skip
-_MANY = 40  # different values, from which on numbers are smooth,
-_ATOM = 0.1  # if none has more than this share of the cells
+MANY = 40  # different values, from which on numbers are smooth,
+ATOM = 0.1  # if none has more than this share of the cells
 _MOST_DECIMALS = 6
 _FEWEST_IDENTIFIERS = 20
 _LONG_TEXT = 40  # characters, on average, of texts that are no categories
@@ -174,8 +174,8 @@ class Column:
             if self.step:
                 notes.append(f"steps of {self.step:g}")
         values, counts = np.unique(present, return_counts=True)
-        atoms = values[counts > max(2, _ATOM * len(present))]
-        if len(values) > _MANY and len(atoms) and self.kind != "datetime":
+        atoms = values[counts > max(2, ATOM * len(present))]
+        if len(values) > MANY and len(atoms) and self.kind != "datetime":
             notes.append("often " + ", ".join(f"{a:g}" for a in atoms[:3]))
         if len(present) > 8 and present.std() > 0 and self.kind != "datetime":
             skew = float(np.mean(((present - present.mean()) / present.std()) ** 3))

@@ -19,7 +19,7 @@ import numpy as np
 
 from sliceflow.tables.written import MISSING, Written, written_as
 
-__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "write_table"]
+__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "scanned", "write_table"]
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 MOST_COLUMNS = 5_000
@@ -96,24 +96,33 @@ def _pandas() -> Any:
     return pandas
 
 
+def scanned(path: Path) -> tuple[list[str], str, int, str | None]:
+    """The first row, the separator, how many rows follow, and what is said of one of another length.
+
+    Rows of different lengths are an error to the caller: pandas would fill up short ones.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        separator = max(",;\t", key=next(filter(str.strip, file), "").count)
+        file.seek(0)
+        rows = (row for row in csv.reader(file, delimiter=separator) if any(map(str.strip, row)))
+        first, n = next(rows, []), 0
+        for n, row in enumerate(rows, 1):
+            if len(row) != len(first):
+                uneven = f"row {n + 1} has {len(row)} cells, but the first row has {len(first)}"
+                return first, separator, n, uneven
+    return first, separator, n, None
+
+
 def _header(path: Path) -> tuple[list[str], str, bool]:
     """Column names, separator, and whether the first row has the names."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            separator = max(",;\t", key=next(filter(str.strip, file), "").count)
-            file.seek(0)
-            rows = (row for row in csv.reader(file, delimiter=separator) if any(map(str.strip, row)))
-            first, n = next(rows, []), 0
-            for n, row in enumerate(rows, 1):
-                if len(row) != len(first):
-                    raise ValueError(
-                        f"{path}: row {n + 1} has {len(row)} cells, but the first row has "
-                        f"{len(first)}; fix that row, or put cells with separators in quotes"
-                    )
+        first, separator, n, uneven = scanned(path)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
+    if uneven is not None:
+        raise ValueError(f"{path}: {uneven}; fix that row, or put cells with separators in quotes")
     if not first:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
     numeric = [cell for cell in first if re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*", cell)]

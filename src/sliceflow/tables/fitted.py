@@ -46,6 +46,11 @@ class FittedTable:
     flow: LocalFlow
     seed: Seed
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the rows of the table are part of the model: always."""
+        return True
+
     def restored(self, modelled: np.ndarray) -> np.ndarray:
         """Numbers of the table from modelled ones."""
         for rule, kinds in reversed(self.rules):

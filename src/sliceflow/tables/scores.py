@@ -19,12 +19,10 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from sliceflow.engine.random import Seed
-from sliceflow.tables.columns import Column
+from sliceflow.tables.columns import ATOM, MANY, Column
 
 __all__ = ["Coordinate", "Scores", "Stream", "quantiles"]
 
-_MANY = 40  # different values, from which on a score is smooth,
-_ATOM = 0.1  # if no value has more than this share
 _KNOTS = np.linspace(-2.5, 2.5, 9)  # of a smooth score
 _SWEEPS = 4  # over the coordinates, to place cells in their intervals
 _RIDGE = 0.01  # of the correlations
@@ -256,7 +254,7 @@ def _coordinate(c: int, flag: bool, present: np.ndarray, smooth: bool = False) -
     levels, counts = np.unique(present, return_counts=True)
     cum = np.concatenate(([0.0], np.cumsum(counts) / counts.sum()))
     knots = np.empty((2, 0))
-    if smooth and len(levels) >= _MANY and counts.max() < _ATOM * len(present):
+    if smooth and len(levels) >= MANY and counts.max() < ATOM * len(present):
         x, first = np.unique(np.quantile(present, ndtr(_KNOTS)), return_index=True)
         knots = np.array([x, _KNOTS[first]])
         spread = Coordinate(c, flag, levels, cum, knots).smoothed(present)

@@ -65,6 +65,11 @@ class FittedVectors:
     local: LocalModel | None = None
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether the rows of the data are part of the model."""
+        return self.local is not None
+
+    @property
     def n_columns(self) -> int:
         return len(self.parts[0].units.shift)
 
