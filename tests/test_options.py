@@ -60,6 +60,10 @@ WRONG += [
     for value in (-1, np.nan, np.inf, "much", None)
 ]
 WRONG += [
+    (PictureOptions, "start", value, "'auto', 'noise' or an int of at least 1")
+    for value in (0, -1, 1.5, True, "data", None)
+]
+WRONG += [
     (PictureOptions, "start_noise", value, "a finite number of at least 0")
     for value in (-0.1, np.nan, np.inf, "much", None)
 ]
@@ -155,6 +159,7 @@ VECTORS = st.builds(
 )
 PICTURE = st.builds(
     PictureOptions,
+    start=st.sampled_from(["auto", "noise", 1, np.int64(7)]),
     start_noise=st.floats(0, 1e6),
     clip=st.booleans(),
     dequantize=st.booleans(),

@@ -105,7 +105,8 @@ def pictures() -> list[np.ndarray]:
 def coloured_pictures() -> list[np.ndarray]:
     images = np.random.default_rng(0).random((200, 6, 5, 3)).astype(np.float32)
     schedule = "1[1]*3 2[2]*3 3[3]*3 4[4]*3 5[5]*3 6[6] 6[2,1]"
-    flow = ImageFlow(schedule, quality=2, n_particles=300, **WHOLE).fit(images)
+    noise = PictureOptions(start="noise", shrinkage=0)
+    flow = ImageFlow(schedule, quality=2, n_particles=300, options=noise, **ON).fit(images)
     return [flow.particles_, flow.sample(10, random_state=1)]
 
 

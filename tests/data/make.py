@@ -55,6 +55,14 @@ def main() -> None:
     completed = inpainting.inpaint(images[:3], 2, random_state=0).tolist()
     keep("inpainting", inpainting, {"pictures": images[:3].tolist(), "inpaint": completed})
 
+    colours = RNG.integers(0, 17, (220, 4, 4, 3)).astype(np.uint8)
+    counted |= dict(schedule="2[2] 4[3]", mirror=True)
+    sums = ImageFlow(**counted, options=PictureOptions(n_knots=4))
+    sums.fit(colours, np.arange(220) % 2)
+    ys = [None, 1]
+    samples = [sums.sample(4, y, random_state=0).tolist() for y in ys]
+    keep("sums", sums, {"y": ys, "samples": samples})
+
 
 def keep(name: str, flow: SlicedWassersteinFlow | ImageFlow, recorded: dict[str, object]) -> None:
     path = HERE / f"{name}-{FORMAT}.sliceflow"

@@ -15,6 +15,7 @@ from sliceflow.engine.events import Event
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.options import PictureOptions
+from sliceflow.pictures.plan import choose_start
 from sliceflow.pictures.pyramid import Subspace
 
 __all__ = ["Evolution", "write_evolution"]
@@ -60,7 +61,9 @@ class Evolution:
         """The listener for fitting `flow` to the data."""
         layout, options = Layout.of(data.x, flow.n_pixel_values), flow.options or PictureOptions()
         levels = [(stage.h, stage.w) for stage in flow.stages(*layout.shape[1:], layout.shape[0])]
-        noise, upsampling = options.start_noise, options.upsampling
+        # A film of sums of pictures begins grey: this listener does not see where they start.
+        summed = choose_start(options.start, layout, False, False, flow.observed is not None)
+        noise, upsampling = 0.0 if summed else options.start_noise, options.upsampling
         return cls(layout, levels, start_noise=noise, upsampling=upsampling, keep=keep)
 
     def __call__(self, event: Event) -> None:

@@ -94,6 +94,8 @@ def _values_of_the_data(flow: Any) -> str:
 
     knots, rows = knots_and_rows(flow)
     if holds_rows(flow):
+        if hasattr(flow, "schedule_"):
+            return "all: the model keeps the pictures, which samples start from"
         return f"all: the model of local conditions keeps its {rows} rows and their y"
     if rows is None:
         return "unknown whether the maps hold any: an early version saved the model"

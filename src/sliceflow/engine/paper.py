@@ -69,6 +69,7 @@ PICTURES = {
     "transport": _TRANSPORT,
     "amplifier": _AMPLIFIER,
     "n_clusters": Setting(1, "Sec. 6.1: one flow for all pictures"),
+    "start": Setting("noise", "Algorithm 1"),
     "start_noise": Setting(1.0, "Algorithm 1: N(0, I)"),
     "dequantize": Setting(True, "App. C: dequantised, and rescaled to [−1, 1]"),
     "dequantize_every": Setting("step", "App. C: dynamically at each step"),

@@ -19,7 +19,14 @@ from sliceflow.metrics.distances import energy_distance, sliced_wasserstein
 from sliceflow.metrics.floors import Score, with_floor
 from sliceflow.metrics.frechet import frechet_distance, frechet_distance_pca
 from sliceflow.metrics.inception import FID, fid, inception_features
-from sliceflow.metrics.neighbours import copies, nearest, nearest_pictures, nn_ratio, strays
+from sliceflow.metrics.neighbours import (
+    copies,
+    lookalikes,
+    nearest,
+    nearest_pictures,
+    nn_ratio,
+    strays,
+)
 from sliceflow.metrics.tables import TableReport, table_report
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
@@ -41,6 +48,7 @@ __all__ = [
     "frechet_distance",
     "frechet_distance_pca",
     "inception_features",
+    "lookalikes",
     "nearest",
     "nearest_pictures",
     "nn_ratio",

@@ -9,6 +9,7 @@ from sliceflow.metrics.pairs import as_rows, blocks, on_device, same_width
 __all__ = [
     "IDEAL_COPIES",
     "copies",
+    "lookalikes",
     "nearest",
     "nearest_distances",
     "nearest_pictures",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 IDEAL_COPIES = 0.01  # share of real rows that count as copies, in `copies`
+_AMONG = 10  # neighbours that the nearest is compared with, in `lookalikes`
 _SPARE = 8  # candidates beyond k whose distance is computed exactly
 
 
@@ -168,6 +170,47 @@ def copies(
     0.93
     """
     return share_of_copies(*_distances(samples, train, test, mirror, device))
+
+
+def lookalikes(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    *,
+    mirror: bool = False,
+    device: str = "auto",
+) -> float:
+    """Share of samples that resemble one train row far more than others, as only 1 % of test rows do.
+
+    0.01 is ideal. With d₁ ≤ … ≤ d₁₀ the distances to the ten nearest train rows, and q the 1 % quantile
+    of d₁/d₁₀ over the test rows, it is the share of samples with d₁/d₁₀ < q. `copies` looks at d₁ alone.
+    So it misses copies of rows that are far from all others, such as pictures of high contrast.
+
+    Parameters
+    ----------
+    samples, train, test : (n, d), (N, d) and (n', d), or pictures; test rows are held out
+    mirror : for flows that were fitted to mirror images, too: those count as train rows
+    device : "cpu", "cuda", or "auto": a GPU if there is one
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> train, test, samples = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
+    >>> far = np.abs(train).sum(1).argsort()[-50:]
+    >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies, of far rows
+    >>> print(f"{copies(samples, train, test, device='cpu'):.2f}")
+    0.01
+    >>> print(f"{lookalikes(samples, train, test, device='cpu'):.2f}")
+    0.06
+    """
+    ways = [train, train[:, :, ::-1]] if mirror else [train]
+
+    def standing_out(rows: np.ndarray) -> np.ndarray:
+        found = [nearest(rows, way, _AMONG, device=device)[0] for way in ways]
+        near = np.sort(np.concatenate(found, axis=1), axis=1)[:, :_AMONG]
+        return np.asarray(near[:, 0] / np.maximum(near[:, -1], np.finfo(float).tiny))
+
+    return share_of_copies(standing_out(samples), standing_out(test))
 
 
 def strays(

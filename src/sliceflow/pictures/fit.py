@@ -125,7 +125,14 @@ def run(
             start.shrinkage,
         )
     fitted = FittedPictures(
-        start.levels, model, data.condition, data.codes, data.place.total, data.device, job.mask
+        start.levels,
+        model,
+        data.condition,
+        data.codes,
+        data.place.total,
+        data.device,
+        job.mask,
+        start.sums,
     )
     y, rows = None, job.assigned.rows
     if data.names is not None and rows is not None:

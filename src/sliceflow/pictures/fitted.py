@@ -18,6 +18,7 @@ from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout, as_array
 from sliceflow.pictures.levels import LevelFlow
+from sliceflow.pictures.sums import Sums
 
 __all__ = ["FittedPictures"]
 
@@ -37,6 +38,7 @@ class FittedPictures:
     n_rows : number of pictures given to `fit`; None if a model file does not store it
     device : device that draws the samples
     mask : (d, 1) observed pixels, or None
+    sums : of the pictures that particles start from; None is noise
     """
 
     levels: LevelFlow
@@ -46,6 +48,7 @@ class FittedPictures:
     n_rows: int | None
     device: torch.device
     mask: Tensor | None = None
+    sums: Sums | None = None
 
     @property
     def layout(self) -> Layout:
@@ -55,6 +58,11 @@ class FittedPictures:
     def observed(self) -> np.ndarray | None:
         """(h, w) booleans, True where a pixel is known, in all channels."""
         return None if self.mask is None else self.mask.view(*self.layout.shape)[0].numpy()
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the model keeps the pictures."""
+        return self.sums is not None
 
     @property
     def steps(self) -> list[Step]:
@@ -138,8 +146,13 @@ class FittedPictures:
         values : (d, count), the source of their observed pixels
         """
         noise = Noise(seed.child("particles"), first)
-        x = torch.empty(self.levels.layout.dimension, count, dtype=torch.float32, device=self.device)
-        noise.child("start").fill(x).mul_(self.levels.start_noise)
+        if self.sums is not None:
+            x = self.sums.start(count, y, noise)
+        else:
+            x = torch.empty(
+                self.levels.layout.dimension, count, dtype=torch.float32, device=self.device
+            )
+            noise.child("start").fill(x).mul_(self.levels.start_noise)
         if values is not None and self.levels.known is not None:
             x = torch.where(self.levels.known, values, x)
         cloud, place = Cloud(x, y), None

@@ -70,6 +70,13 @@ class Layout:
         c, h, w = self.shape
         return c * h * w
 
+    @property
+    def raw_dtype(self) -> torch.dtype | None:
+        """The dtype of integer pixels as columns; None for floats, which keep theirs."""
+        if self.n_pixel_values is None:
+            return None
+        return torch.uint8 if self.n_pixel_values <= 256 else torch.int32
+
     def check(self, array: np.ndarray) -> None:
         """Raise a ValueError for pictures of another shape or with values out of range."""
         expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
@@ -105,8 +112,8 @@ class Layout:
         tensor = torch.from_numpy(
             np.require(array, requirements=["C", "W"])
         )  # torch warns about other layouts
-        if self.n_pixel_values is not None and tensor.dtype != torch.uint8:
-            tensor = tensor.to(torch.uint8 if self.n_pixel_values <= 256 else torch.int32)
+        if self.raw_dtype is not None and tensor.dtype != torch.uint8:
+            tensor = tensor.to(self.raw_dtype)
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 

@@ -18,7 +18,10 @@ class PictureOptions:
 
     Parameters
     ----------
-    start_noise : standard deviation of the starting pixels
+    start : "noise", or an int s: particles start as sums of s random pictures of their class
+        (`pictures.sums`). Classes must not share maps then, and the model keeps the pictures.
+        "auto" is 4 for colour pictures without a mask, else "noise"
+    start_noise : standard deviation of the starting pixels, if they are noise
     clip : clip particles to the range of pixels after each stage at full resolution
     dequantize : add uniform noise to integer pixels
     dequantize_every : "stage" or "step": how often this noise is redrawn
@@ -33,8 +36,8 @@ class PictureOptions:
         which is slower. With 16 bits, tables of displacements have half precision; sums and particles
         are always float32. A CPU always uses float32
     shrinkage : κ: maps are shrunk within κ times their noise, and maps with less than that move nothing
-        (`engine.shrinkage`). A stage ends when hardly any map moves. "auto" is
-        2.5·√(steps per stage/pictures per map), at most 2. 0 turns it off
+        (`engine.shrinkage`). A stage ends when hardly any map moves. "auto" is 4 if particles start as
+        sums of pictures, else 2.5·√(steps per stage/pictures per map), at most 2. 0 turns it off
 
     Examples
     --------
@@ -42,6 +45,7 @@ class PictureOptions:
     >>> flow = ImageFlow(options=PictureOptions(n_knots=0))
     """
 
+    start: str | int = "auto"
     start_noise: float = 0.1
     clip: bool = True
     dequantize: bool = True
@@ -69,6 +73,8 @@ class PictureOptions:
         kappa = self.shrinkage
         ok = kappa == "auto" or is_real(kappa, 0)
         need(ok, "shrinkage", kappa, "'auto' or a finite number of at least 0")
+        start, ok = self.start, self.start in ("auto", "noise") or is_int(self.start, 1)
+        need(ok, "start", start, "'auto', 'noise' or an int of at least 1")
         noise = self.start_noise
         need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
         need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")

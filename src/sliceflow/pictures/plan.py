@@ -37,6 +37,7 @@ __all__ = [
     "choose_particles",
     "choose_patch_basis",
     "choose_shrinkage",
+    "choose_start",
     "choose_transport",
     "make_plan",
     "patch_basis_for",
@@ -57,6 +58,8 @@ _PARTICLES_PER_KNOT = 750
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _SHRINKAGE, _MAX_SHRINKAGE = 2.5, 2.0  # κ over √(steps per stage/pictures per map), and at most
+_SUMMED = 4  # pictures that a particle starts as the sum of
+_SHRINKAGE_OF_SUMS = 4.0  # κ if particles start as sums of pictures
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 
 
@@ -81,6 +84,7 @@ class PicturePlan:
     n_looked_at : maximum number of particles, and of pictures, per step; None uses all
     n_knots : knots kept per map; 0 keeps no model
     precision : operands of matrix products on a GPU; None takes the particles' dtype
+    n_summed : particles start as sums of this many pictures; 0 starts them as noise
     start_noise, clip, dequantize, dequantize_every, upsampling, taper : the options of these names
     shrinkage : κ of the maps; 0 is off
     n_ranks : number of processes
@@ -118,6 +122,7 @@ class PicturePlan:
     n_looked_at: int | None
     n_knots: int
     precision: torch.dtype | None
+    n_summed: int
     start_noise: float
     clip: bool
     dequantize: bool
@@ -184,6 +189,7 @@ class PicturePlan:
                 ("data", f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}"),
                 ("condition", kinds.get(self.condition, "")),
                 ("particles", f"{self.n_particles}{more}"),
+                ("start", f"sums of {self.n_summed} pictures" if self.n_summed else "noise"),
                 ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
                 ("steps", self.n_steps),
                 ("directions", directions),
@@ -232,6 +238,9 @@ def make_plan(
         amplifier = choose_amplifier(xi, kind, m, n, width)
     chosen = choose_transport(kind, amplifier)
     apart = width if math.isinf(amplifier) else 0
+    n_summed = choose_start(
+        options.start, layout, 0 < amplifier < math.inf, counted, parameters["observed"] is not None
+    )
     stages = stages_of(parameters, layout)
     moved = m if n_moved is None else n_moved
     n_random = options.n_directions if patch_basis == "random" else None
@@ -259,7 +268,8 @@ def make_plan(
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
-    nbytes = clouds + work + n_maps * bytes_per_map
+    kept = raw * d * n if n_summed and ranks is not None else 0  # all pictures, on every rank
+    nbytes = clouds + work + n_maps * bytes_per_map + kept
     if counted:
         what = f"n_particles={m_here} of {d} values and {bins // (apart or 1)} bins need"
         advice = "lower n_particles"
@@ -285,6 +295,7 @@ def make_plan(
         n_looked_at=looked_at,
         n_knots=n_knots,
         precision=choose_operands(options.precision, device),
+        n_summed=n_summed,
         start_noise=float(options.start_noise),
         clip=bool(options.clip),
         dequantize=bool(options.dequantize),
@@ -297,6 +308,7 @@ def make_plan(
             n / ((2 if parameters["mirror"] else 1) * (apart or 1)),
             _steps_per_stage(parameters["quality"]),
             counted,
+            n_summed > 0,
         ),
         n_ranks=1 if ranks is None else ranks.size,
         device=str(device),
@@ -305,15 +317,22 @@ def make_plan(
 
 
 def choose_shrinkage(
-    shrinkage: str | float, amplifier: float, n_per_map: float, n_steps: int, counted: bool = False
+    shrinkage: str | float,
+    amplifier: float,
+    n_per_map: float,
+    n_steps: int,
+    counted: bool = False,
+    summed: bool = False,
 ) -> float:
     """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage.
 
     The variance within classes that share maps is unknown if pictures are `counted`: then κ is 0.
 
-    "auto" is 2.5·√(steps/pictures), at most 2. Every step adds noise, and few pictures have more of
-    it. On CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike; digits would be copied
-    with less than 1 (benchmarks/RESULTS.md).
+    "auto" is 4 if particles start as sums of pictures (`summed`): these need only small corrections,
+    and CIFAR-10 is better with 4 than with 2, and better with 2 than with 1 or less. From noise it is
+    2.5·√(steps/pictures), at most 2: every step adds noise, and few pictures have more of it. On
+    CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike; digits would be copied with
+    less than 1 (benchmarks/RESULTS.md).
 
     Examples
     --------
@@ -328,9 +347,33 @@ def choose_shrinkage(
             why = f"does not work with partial_fit if amplifier={amplifier:g}"
             raise ParameterError("shrinkage", float(shrinkage), why, "set it to 0, or amplifier=inf")
         return float(shrinkage)
+    if summed:
+        return _SHRINKAGE_OF_SUMS
     return (
         0.0 if unknown else min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
     )
+
+
+def choose_start(start: str | int, layout: Layout, shared: bool, counted: bool, observed: bool) -> int:
+    """The number of pictures that a particle starts as the sum of; 0 is noise.
+
+    Sums need the pictures (not only their counts), and classes with maps of their own: a map shared by
+    all classes would not know which of them a particle started from.
+    """
+    reasons = {
+        "does not work with partial_fit, which keeps no pictures": counted,
+        "does not work with observed pixels": observed,
+        "does not work if classes share maps": shared,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if start == "auto":
+        return _SUMMED if layout.shape[0] > 1 and why is None else 0
+    if start == "noise":
+        return 0
+    if why is not None:
+        more = ", or amplifier=inf" if shared else ""
+        raise ParameterError("start", start, why, f"use start='noise'{more}")
+    return int(start)
 
 
 def _most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:

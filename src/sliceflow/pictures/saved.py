@@ -20,6 +20,7 @@ from sliceflow.pictures.levels import PATCH_BASES, LevelFlow
 from sliceflow.pictures.plan import choose_operands
 from sliceflow.pictures.pyramid import UPSAMPLINGS
 from sliceflow.pictures.schedules import PictureStage
+from sliceflow.pictures.sums import Sums
 from sliceflow.pictures.tiles import RandomPatches, Tiles
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import (
@@ -55,9 +56,44 @@ def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]
         "clip": levels.clip,
         "dequantize": levels.dequantize,
         "start_noise": levels.start_noise,
+        "summed": _pack_sums(fitted, tensors),
         "taper": levels.taper,
         "schedule": [{**asdict(stage), "tables": tables[i]} for i, stage in enumerate(levels.stages)],
     }
+
+
+def _pack_sums(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    """The pictures that particles start from, without mirror images, and their classes."""
+    sums = fitted.sums
+    if sums is None:
+        return None
+    n, total = fitted.n_rows, sums.raw.shape[1]
+    tensors["summed.pictures"] = sums.raw[:, :n].T.contiguous().cpu()
+    if sums.codes is not None:
+        tensors["summed.codes"] = sums.codes.to(torch.int32).cpu()
+    return {"size": sums.size, "mirror": total != n}
+
+
+def _unpack_sums(
+    header: Fields, tensors: dict[str, Tensor], layout: Layout, n_classes: int, device: torch.device
+) -> Sums | None:
+    if header.value.get("summed") is None:  # also of format 8 and less
+        return None
+    row, n = header.inner("summed"), header.whole("rows", 1)
+    shape = (n, layout.dimension)
+    raw = check_tensor(tensors, "summed.pictures", layout.raw_dtype, shape).T.contiguous()
+    low, high = float(raw.min()), float(raw.max())
+    if low < 0 or high > (layout.n_pixel_values or 2) - 1:
+        raise ValueError(f"summed.pictures has pixels from {low:g} to {high:g}")
+    raw = layout.mirrored(raw) if row.flag("mirror") else raw
+    codes = None
+    if n_classes:
+        codes = check_tensor(tensors, "summed.codes", torch.int32, (raw.shape[1],)).long()
+        counts = torch.bincount(codes.clamp(0, n_classes - 1), minlength=n_classes)
+        if int(codes.min()) < 0 or int(codes.max()) >= n_classes or not bool((counts > 0).all()):
+            raise ValueError(f"summed.codes are not the numbers of {n_classes} classes")
+        codes = codes.to(device)
+    return Sums(row.whole("size", 1, 1000), layout, raw.to(device), codes, max(1, n_classes))
 
 
 def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -136,7 +172,8 @@ def unpacked(
     if not model or not model[0]:
         raise ValueError("there are no tables; the model is empty")
     n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
-    fitted = FittedPictures(levels, model, condition, codes, n_rows, device, mask)
+    sums = _unpack_sums(header, tensors, layout, levels.apart, device)
+    fitted = FittedPictures(levels, model, condition, codes, n_rows, device, mask, sums)
     _check(fitted)
     return fitted
 
@@ -194,4 +231,5 @@ def _check(fitted: FittedPictures) -> None:
     """Raise a ValueError if samples may not be finite."""
     levels, stages = fitted.levels, [(1.0, steps) for steps in fitted.model]
     offset = offset_of(levels.amplifier, fitted.codes)
-    check_reach(stages, levels.layout.dimension, torch.float32, start=levels.start_noise, offset=offset)
+    start = levels.start_noise if fitted.sums is None else 2 * math.sqrt(fitted.sums.size)
+    check_reach(stages, levels.layout.dimension, torch.float32, start=start, offset=offset)

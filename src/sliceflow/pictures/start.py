@@ -17,6 +17,7 @@ from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
+from sliceflow.pictures.sums import Sums
 from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 
 __all__ = ["ParticleLabels", "PictureStart", "begin", "choose_labels"]
@@ -73,6 +74,7 @@ class PictureStart:
     transport : combines the clouds of all ranks
     shrinkage : of the maps; None if it is off
     levels : the flow through the levels of the pyramid
+    sums : where the particles started; None is noise
     """
 
     share: Place
@@ -84,6 +86,7 @@ class PictureStart:
     transport: transports.Transport
     shrinkage: Shrinkage | None
     levels: LevelFlow
+    sums: Sums | None = None
 
     def kept_pixels(self, ranks: Ranks) -> Tensor:
         """x (d, n) of this rank's kept particles, in the user's order."""
@@ -131,11 +134,16 @@ def begin(
         distinct=0.5 if plan.mirror else 1.0,
     )
     noise = Noise(seed.child("particles"), share.first)
-    x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
-    noise.child("start").fill(x).mul_(plan.start_noise)
+    codes_here, sums = None if codes_p is None else codes_p[share.slice], None
+    if plan.n_summed:
+        sums = Sums.of(plan.n_summed, data, codes, plan.apart, all_ranks)
+        x = sums.start(share.count, codes_here if plan.apart else None, noise)
+    else:
+        x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
+        noise.child("start").fill(x).mul_(plan.start_noise)
     if known is not None:
         x = torch.where(known, _observed(data, share, kept, seed, plan.dequantize, all_ranks), x)
-    particles = Cloud(x, None if codes_p is None else codes_p[share.slice], runs)
+    particles = Cloud(x, codes_here, runs)
     levels = LevelFlow(
         plan.layout,
         list(plan.stages),
@@ -153,7 +161,9 @@ def begin(
         precision=plan.precision,
         n_directions=plan.n_directions or 1,
     )
-    return PictureStart(share, kept, particles, noise, place, batches, transport, shrinkage, levels)
+    return PictureStart(
+        share, kept, particles, noise, place, batches, transport, shrinkage, levels, sums
+    )
 
 
 def _batches(

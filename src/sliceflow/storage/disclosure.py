@@ -17,7 +17,7 @@ def holds_data(flow: Any) -> bool | None:
     there are as many particles as rows, and nearly, where there are more. With fewer knots than rows
     a knot is what several rows have in common; the outermost may still be single rows. None is not
     known: an early version saved the model. Local conditions (``condition="local"``) and tables keep
-    all rows.
+    all rows, and colour pictures all pictures, unless ``start="noise"``.
 
     Examples
     --------
