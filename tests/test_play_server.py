@@ -4,13 +4,13 @@ import base64
 import http.client
 import io
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from PIL import Image
 from running import command, environment, inside, refused
 from sliceflow.app import sessions
 from sliceflow.app.tables import TableState
-from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, server
+from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, run_of, runs_in, server
 
 ME, OTHER = "0" * 32, "1" * 32
 
@@ -31,7 +31,7 @@ class Asked:
     """A running server, and requests to it as any program could send them."""
 
     def __init__(self, runs=()):
-        self.server = server(list(runs), "cpu")
+        self.server = server([run_of(run, "cpu") for run in runs])
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
@@ -514,11 +514,11 @@ class TestCommand:
     def test_a_missing_run_is_told(self, tmp_path):
         refused(inside("play", tmp_path / "nothing", "--no-browser"), 2, "does not exist", "run folder")
 
-    def test_runs_are_found_in_the_working_directory(self, tmp_path, monkeypatch, digits_run):
-        folder = tmp_path / "runs" / "digits"
-        folder.mkdir(parents=True)
-        (folder / "model.sliceflow").write_bytes((digits_run[0] / "model.sliceflow").read_bytes())
-        monkeypatch.chdir(tmp_path)
-        asked = Asked()
-        assert asked.said("runs")["runs"] == [str(Path("runs", "digits"))]
-        asked.close()
+    def test_runs_are_found_the_last_one_first(self, tmp_path):
+        for i, name in enumerate(("old", "new", "broken")):
+            (tmp_path / name).mkdir()
+            if name != "broken":
+                (tmp_path / name / "model.sliceflow").touch()
+                os.utime(tmp_path / name / "model.sliceflow", (i, i))
+        assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
+        assert runs_in(tmp_path / "nothing") == []

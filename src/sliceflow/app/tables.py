@@ -241,5 +241,5 @@ def _columns(frame: Any) -> list[dict[str, Any]]:
         except ValueError as error:
             missing = round(float(cells.missing.mean()), 4) if len(cells.missing) else 0.0
             told = {"column": cells.kept.name, "kind": "drop", "missing": missing, "distinct": 0}
-            out.append(told | {"note": str(error), "refused": True})
+            out.append(told | {"note": str(error).split("; ")[0], "refused": True})
     return out

@@ -9,6 +9,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -22,16 +23,17 @@ from sliceflow.app.tables import TableState
 from sliceflow.cli.failures import WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 
-__all__ = ["play", "server"]
+__all__ = ["PICTURE_LIMIT", "TABLE_LIMIT", "fit_and_report", "play", "run_of", "runs_in", "server"]
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
 
 
 def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
     """Serve the page until Ctrl-C."""
-    with server(runs, device) as serving:
+    models = [run_of(path, device) for path in runs or runs_in(Path("runs"))]
+    with server(models) as serving:
         print(f"sliceflow play: {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
-        threading.Thread(target=_warm, daemon=True).start()
+        threading.Thread(target=_warm, args=(models,), daemon=True).start()
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(serving.address,), daemon=True).start()
         try:
@@ -40,14 +42,9 @@ def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
             print("\nended", flush=True)
 
 
-def server(runs: Sequence[Path], device: str = "auto") -> PlayServer:
+def server(runs: Sequence[Run]) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
-    found = [*runs] if runs else _found(Path("runs"))
-    for run in found:
-        model = run / "model.sliceflow" if run.is_dir() else run
-        if not model.is_file():
-            raise WrongUsage(f"{model} does not exist", "name a run folder or a .sliceflow file")
-    gallery = Gallery([_run(path, device) for path in found], _read_picture)
+    gallery = Gallery(runs, _read_picture)
     sessions: Sessions[TableState] = Sessions(lambda: TableState(fit_and_report))
     routes = {
         "gif": Route(gif),
@@ -90,13 +87,18 @@ def fit_and_report(flow: Any, frame: Any, name: str, tell: Callable[[int], None]
     return page(config, train, test, made, measured(train, test, made))
 
 
-def _found(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
     """Runs in a folder, those of the last fit first."""
     models = sorted(folder.glob("*/model.sliceflow"), key=lambda path: -path.stat().st_mtime)
     return [model.parent for model in models]
 
 
-def _run(path: Path, device: str) -> Run:
+def run_of(path: Path, device: str = "auto") -> Run:
+    """A run folder or a model file, for the page."""
+    model = path / "model.sliceflow" if path.is_dir() else path
+    if not model.is_file():
+        raise WrongUsage(f"{model} does not exist", "name a run folder or a .sliceflow file")
+
     def read() -> tuple[Any, Any]:
         from sliceflow.cli.data import read
         from sliceflow.cli.settings import Settings
@@ -115,6 +117,10 @@ def _read_picture(file: Path, layout: Any) -> np.ndarray:
     return read_pictures(file, layout, resize=True)
 
 
-def _warm() -> None:
-    """Import what the tabs will need."""
-    import sliceflow.loading  # noqa: F401
+def _warm(runs: Sequence[Run]) -> None:
+    """Import what the tabs will need, and load the first model; its errors are told when asked for."""
+    with suppress(Exception):
+        import sliceflow.loading  # noqa: F401
+
+        for run in runs[:1]:
+            _ = run.flow

@@ -146,12 +146,18 @@
     const box = canvas.getBoundingClientRect();
     return [Math.floor(((event.clientX - box.left) / box.width) * canvas.width), Math.floor(((event.clientY - box.top) / box.height) * canvas.height)];
   };
+  let last = null; // where the mouse was: it may jump
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button || !event.isPrimary) return;
-    [hiding, brush] = [true, null];
-    hide(...place(event));
+    [hiding, brush, last] = [true, null, place(event)];
+    hide(...last);
   });
-  canvas.addEventListener("pointermove", (event) => hiding && event.isPrimary && hide(...place(event)));
+  canvas.addEventListener("pointermove", (event) => {
+    if (!hiding || !event.isPrimary) return;
+    const [x, y] = place(event), far = Math.max(1, Math.abs(x - last[0]), Math.abs(y - last[1]));
+    for (let i = 1; i <= far; i++) hide(Math.round(last[0] + (i / far) * (x - last[0])), Math.round(last[1] + (i / far) * (y - last[1])));
+    last = [x, y];
+  });
   for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => (hiding = false));
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   canvas.addEventListener("keydown", (event) => {

@@ -39,7 +39,8 @@
       choice.append(...KINDS.map((k) => new Option(k, k)));
       choice.value = kinds[column] || kind;
       choice.dataset.column = column;
-      const cells = [column, choice, missing ? `${(100 * missing).toFixed(1)} %` : "", distinct, note];
+      const counted = kind === "identifier" || kind === "drop" ? "" : distinct;
+      const cells = [column, choice, missing ? `${(100 * missing).toFixed(1)} %` : "", counted, note];
       row.append(...cells.map((content) => {
         const cell = document.createElement("td");
         cell.append(content);
@@ -48,6 +49,12 @@
       return row;
     }));
   }
+
+  // As high as the report, so that only the page scrolls.
+  find("report").addEventListener("load", () => {
+    const page = find("report").contentDocument;
+    if (page) find("report").style.height = `${page.documentElement.scrollHeight + 4}px`;
+  });
 
   const upload = (file) => attempt("table-status", "Sending it.", async () => {
     checkSize(file, MOST);

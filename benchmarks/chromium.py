@@ -7,21 +7,23 @@ import base64
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-import browser
-import pytest
+from browser import CHROMIUM
 
-in_chromium = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        browser.CHROMIUM is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here"
-    ),
-    pytest.mark.skipif(os.name == "nt", reason="the pipe to Chromium needs POSIX"),
-]
+__all__ = ["Chromium", "Page"]
+
+# Chromium reads 3 and writes 4: puts the pipes there, and becomes Chromium.
+_MOVE = """
+import os, sys
+high = [os.dup2(int(fd), 200 + i) for i, fd in enumerate(sys.argv[1:3])]
+for fd, at in zip(high, (3, 4)): os.dup2(fd, at)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 _KEYS = {
     "Tab": 9,
     "Enter": 13,
@@ -39,14 +41,13 @@ class Chromium:
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (read, self._out), (self._in, write) = os.pipe(), os.pipe()
-        # Chromium reads 3 and writes 4: a shell puts the pipes there, whatever their numbers are.
         words = [
             "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe",
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
             f"--user-data-dir={self._folder.name}",
         ]  # fmt: skip
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$@" 3<&{read} 4>&{write}', "sh", browser.CHROMIUM, *words],
+            [sys.executable, "-c", _MOVE, str(read), str(write), str(CHROMIUM), *words],
             pass_fds=(read, write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
