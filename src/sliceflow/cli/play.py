@@ -32,7 +32,7 @@ def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
     """Serve the page until Ctrl-C."""
     models = [run_of(path, device) for path in runs or runs_in(Path("runs"))]
     with server(models) as serving:
-        print(f"sliceflow play: {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
+        print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
         threading.Thread(target=_warm, args=(models,), daemon=True).start()
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(serving.address,), daemon=True).start()

@@ -72,6 +72,7 @@
     at();
     find("nearest-text").textContent = nearest.length ? "The nearest first. A copy would look the same." : data;
     show("nearest", nearest, (i) => `Training picture ${i + 1}`);
+    find("chosen").scrollIntoView({ block: "nearest" });
     return `Sample ${index + 1}.`;
   });
   function at() {
