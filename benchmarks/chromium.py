@@ -108,14 +108,17 @@ class Page:
         self._session, self._target = attached["sessionId"], target["targetId"]
         for domain in ("Page", "Runtime", "Log", "DOM"):
             self.send(f"{domain}.enable")
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                  mobile=False)  # fmt: skip
+        self.resize(width, height)
         media = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", features=media)
         self.open(address)
 
     def send(self, method, **params):
         return self._chromium.send(method, self._session, **params)
+
+    def resize(self, width, height):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
 
     def open(self, address):
         """Go somewhere, and wait until the page has loaded."""

@@ -5,12 +5,14 @@ import http.client
 import io
 import json
 import os
+import queue
 import re
 import signal
 import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from PIL import Image
 from running import command, environment, inside, refused
 from sliceflow.app import sessions
 from sliceflow.app.tables import TableState
-from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, run_of, runs_in, server
+from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
 
 ME, OTHER = "0" * 32, "1" * 32
 
@@ -368,6 +370,10 @@ class TestPictures:
             "complete", {"run": 0, "seed": 0, "picture": "data:image/png,?"}
         )
 
+    def test_a_picture_that_would_run_a_program_is_refused(self, with_runs):
+        eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+        assert "cannot be read" in with_runs.error("picture", eps, words="&run=0")
+
     def test_a_picture_that_unpacks_to_gigabytes_is_refused(self, with_runs, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
         body = base64.b64decode(as_address(np.zeros((64, 64), np.uint8)).split(",")[1])
@@ -510,6 +516,40 @@ class TestCommand:
         assert process.returncode == 0, err
         assert out.endswith("ended\n")
         assert err == ""
+
+    def test_it_opens_the_browser_unless_told_not_to(self, monkeypatch, capsys):
+        opened = queue.Queue()
+        monkeypatch.setattr("webbrowser.open", opened.put)
+        monkeypatch.setattr("sliceflow.cli.play._warm", lambda runs: None)
+
+        def serve(self):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", serve)
+        play([], open_browser=False, device="cpu")
+        play([], open_browser=True, device="cpu")
+        address = opened.get(timeout=10)
+        assert opened.empty()
+        assert f"open {address}\nCtrl-C ends it." in capsys.readouterr().out
+
+    def test_nothing_is_left_when_it_ends(self, tmp_path):
+        more = {"TMPDIR": str(tmp_path)}
+        process = subprocess.Popen(
+            command("play", "--no-browser"), cwd=tmp_path, env=environment() | more, text=True,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        port, token = re.search(r":(\d+)/(.*)/", process.stdout.readline()).groups()
+        line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+        line.request("POST", f"/{token}/api/table/upload?session={ME}&name=a.csv", CSV.encode())
+        assert json.loads(line.getresponse().read())["state"] == "reading"
+        assert [path.name for path in tmp_path.rglob("*.csv")] == ["table.csv"]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        workers = children.read_text().split() if children.exists() else []
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stdout.close()
+        assert not list(tmp_path.rglob("*.csv"))
+        assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
     def test_a_missing_run_is_told(self, tmp_path):
         refused(inside("play", tmp_path / "nothing", "--no-browser"), 2, "does not exist", "run folder")

@@ -17,6 +17,7 @@ from sliceflow.cli.settings import read_mask
 __all__ = ["complete", "inpaint", "read_pictures", "sample"]
 
 _PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
 
 
 def sample(
@@ -244,7 +245,7 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     size = (layout.width, layout.height)
     for file in files:
         try:
-            with Image.open(file) as stored:
+            with Image.open(file, formats=_FORMATS) as stored:
                 picture = stored.convert("L" if layout.shape[0] == 1 else "RGB")
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise Failed(f"{file} cannot be read: {error}", "fix or remove that file") from error

@@ -229,7 +229,7 @@ class LevelFlow:
     ) -> list[Tensor]:
         """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end."""
         total, done, taken = sum(map(len, model)), 0, [particles.x.clone()]
-        due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)}
+        due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
         for i, flow, subspace, cloud in self._levels(particles):
             for step in model[i]:
                 replay(flow, [step], cloud, noise)

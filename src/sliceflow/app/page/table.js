@@ -51,10 +51,12 @@
   }
 
   // As high as the report, so that only the page scrolls.
-  find("report").addEventListener("load", () => {
+  const fitHeight = () => {
     const page = find("report").contentDocument;
-    if (page) find("report").style.height = `${page.documentElement.scrollHeight + 4}px`;
-  });
+    if (page && page.body && page.body.childElementCount) find("report").style.height = `${page.body.scrollHeight + 4}px`;
+  };
+  find("report").addEventListener("load", fitHeight);
+  addEventListener("resize", fitHeight);
 
   const upload = (file) => attempt("table-status", "Sending it.", async () => {
     checkSize(file, MOST);
