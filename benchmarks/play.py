@@ -76,7 +76,8 @@ def started(words: list[str], folder: Path) -> Iterator[tuple[str, float, Path]]
     (folder / "sitecustomize.py").write_text(HOOK)
     hosts = folder / "hosts"
     hosts.unlink(missing_ok=True)
-    more = {"HOSTS": str(hosts), "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
+    paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    more = {"HOSTS": str(hosts), "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
     began = time.perf_counter()
     process = subprocess.Popen(
         words, cwd=folder, env=os.environ | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -111,8 +112,10 @@ def learnt(page: Page) -> None:
     )  # one pair of directions may mislead
 
 
-def row_of(name: str, words: list[str], repeats: int, paints: bool) -> dict[str, Any]:
-    """Seconds and hosts of a server."""
+def row_of(
+    name: str, words: list[str], repeats: int, paints: bool, listen: float = 4
+) -> dict[str, Any]:
+    """Seconds of a server, and the hosts that it asks for until `listen` seconds later."""
     times, watched, asked = [], [], set()
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder, started(words, Path(folder)) as found:
@@ -125,7 +128,7 @@ def row_of(name: str, words: list[str], repeats: int, paints: bool) -> dict[str,
                 learnt(page)
                 watched.append(seconds + time.perf_counter() - began)
                 chromium.close()
-            time.sleep(4)  # what it asks for in the background
+            time.sleep(listen)
             with suppress(FileNotFoundError):
                 asked |= set(hosts.read_text().split()) - {"127.0.0.1", "localhost"}
     return {

@@ -22,9 +22,11 @@ pytest.importorskip("typer")
 from PIL import Image
 
 from running import command, environment, inside, refused
+from sliceflow import ImageFlow
 from sliceflow.app import sessions
 from sliceflow.app.tables import TableState
 from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
+from sliceflow.datasets import load
 
 ME, OTHER = "0" * 32, "1" * 32
 
@@ -270,9 +272,9 @@ def with_runs(digits_run, tmp_path_factory):
     folder, _ = digits_run
     alone = tmp_path_factory.mktemp("alone") / "digits.sliceflow"
     alone.write_bytes((folder / "model.sliceflow").read_bytes())
-    top = tmp_path_factory.mktemp("top") / "run"
-    assert inside("fit", "digits", "--observed", "top", "--quality", "2", "--particles", "300",
-                  "--out", top).returncode == 0  # fmt: skip
+    top = alone.with_name("top.sliceflow")
+    how = {"n_pixel_values": 17, "quality": 1, "n_particles": 300, "random_state": 0}
+    ImageFlow(**how, observed="top").fit(load("digits").images[:300]).save(top)
     asked = Asked([folder, alone, top])
     yield asked
     asked.close()
@@ -348,9 +350,10 @@ class TestPictures:
         known = np.array(about["observed"], bool)
         assert known[:4].all()
         assert not known[4:].any()
-        asked = {"run": 2, "picture": about["examples"][0], "seed": 0}
+        picture = with_runs.said("about", {"run": 0})["examples"][0]
+        asked = {"run": 2, "picture": picture, "seed": 0}
         done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
-        assert (done[:, known] == pixels(about["examples"][0])[known]).all()
+        assert (done[:, known] == pixels(picture)[known]).all()
 
     def test_an_uploaded_picture_has_the_models_size(self, with_runs):
         big = np.zeros((64, 48, 3), np.uint8)
@@ -447,6 +450,7 @@ class TestTables:
         here.said("table/fit", {"columns": {"note": "drop"}})
         self.until(here, "fitted")
 
+    @pytest.mark.slow
     def test_a_process_that_dies_is_told(self, here):
         here.said("table/upload", CSV.encode(), words="&name=people.csv")
         self.until(here, "columns")
