@@ -33,6 +33,7 @@ ORDER = (
     "evaluate",
     "report",
     "info",
+    "play",
     "datasets",
     "doctor",
     "demo",

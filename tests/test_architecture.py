@@ -21,6 +21,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 # A folder, or a module that stands alone, may import what is on a level below it.
 LEVELS = (
     ("cli",),
+    ("app",),
     ("loading", "inference"),
     ("vectors", "pictures", "tables"),
     ("online", "metrics", "datasets", "storage", "ranks"),

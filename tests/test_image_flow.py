@@ -1,6 +1,7 @@
 """`ImageFlow`: pictures out as they came in, reproducible, faithful to labels and observed pixels."""
 
 import gc
+import math
 import re
 import weakref
 from collections import Counter
@@ -18,6 +19,7 @@ from sklearn.svm import SVC
 from sliceflow import ImageFlow, PictureOptions, devices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram, Sorted
+from sliceflow.errors import ParameterError
 from sliceflow.metrics import nn_ratio
 from sliceflow.pictures.layout import MASKS, Layout
 from sliceflow.pictures.plan import choose_transport
@@ -117,6 +119,40 @@ def test_samples_do_not_depend_on_how_many_there_are(digits):
     flow = ImageFlow(**quick, schedule=SHORT).fit(digits[0])
     few, many = (flow.sample(n, random_state=3).astype(int) for n in (4, 50))
     assert np.abs(few - many[:4]).max() <= 1  # products of other shapes round otherwise
+
+
+@pytest.mark.parametrize("amplifier", [10.0, math.inf])
+def test_an_evolution_goes_from_noise_to_the_samples(digits, amplifier, monkeypatch):
+    flow = ImageFlow(**quick, amplifier=amplifier, transport="histogram").fit(*digits)
+    labels = [3, 1, 4, 1, 5]
+    way = flow.evolution(5, labels, random_state=2, n_frames=9)
+    assert way.shape == (9, 5, 8, 8)
+    assert way.dtype == np.uint8
+    assert np.array_equal(way[-1], flow.sample(5, labels, random_state=2))
+    gap = np.abs(np.diff(way.astype(int), axis=0)).mean((1, 2, 3))
+    assert (gap > 0).all()  # something moves in every part
+    far = np.abs(way[:-1].astype(int) - way[-1]).mean((1, 2, 3))
+    assert far[0] > 3 * far[-1]
+    monkeypatch.setattr("sliceflow.pictures.fitted._CHUNK", 2)
+    chunks = flow.evolution(5, labels, random_state=2, n_frames=9)
+    assert np.abs(chunks.astype(int) - way).mean() < 0.1  # products of other shapes round otherwise
+    assert len(flow.evolution(1, n_frames=1000)) == flow.n_iter_ + 1  # no more than there are steps
+
+
+def test_the_evolution_of_colours_and_tensors_keeps_their_layout():
+    pictures = colour()
+    for given in (pictures, torch.from_numpy(pictures)):
+        flow = ImageFlow(**quick | {"n_pixel_values": 256}, schedule="1[1] 6[3]").fit(given)
+        way = flow.evolution(2, random_state=0, n_frames=3)
+        assert type(way) is type(given)
+        assert way.shape == (3, 2, 6, 5, 3)
+
+
+def test_an_evolution_that_makes_no_sense_is_refused(labelled, digits):
+    with pytest.raises(ParameterError, match="n_frames=1"):
+        labelled.evolution(n_frames=1)
+    with pytest.raises(ValueError, match="call inpaint"):
+        ImageFlow(**quick, schedule=SHORT, observed="top").fit(digits[0]).evolution()
 
 
 def test_pictures_of_one_pixel_and_single_rows_can_be_fitted():

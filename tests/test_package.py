@@ -43,10 +43,13 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(dist):
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = (file for file in SOURCES.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    assert names == {file.relative_to(SOURCES.parent).as_posix() for file in files}
+    page = {f"sliceflow/app/play/{file.name}" for file in (ROOT / "docs" / "play").iterdir()}
+    assert names == {file.relative_to(SOURCES.parent).as_posix() for file in files} | page
     (source,) = dist.glob("*.tar.gz")
     with tarfile.open(source) as archive:
-        beside = {name.split("/", 1)[1] for name in archive.getnames() if "/src/" not in name}
+        apart = ("/src/", "/docs/play/")
+        names = [name for name in archive.getnames() if not any(folder in name for folder in apart)]
+        beside = {name.split("/", 1)[1] for name in names}
     needed = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
     assert beside == needed | {".gitignore"}
 
@@ -66,6 +69,9 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     script = shutil.which("sliceflow", path=there / "bin")
     assert script is not None
     assert "inpaint" in ran(script, "--help", **how)
+    # The page of play is not from a repository.
+    files = "from sliceflow.cli.play import server; s = server([]); print(sorted(s.files))"
+    assert "flow.js" in ran(sys.executable, "-c", files, **how)
     # The report has a template, which must have come along.
     words = ("fit", "digits", "--quality", "1", "--particles", "300", "--out", "run")
     ran(sys.executable, "-m", "sliceflow", *words, **how)

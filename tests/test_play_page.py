@@ -12,6 +12,8 @@ import numpy as np
 import page
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 
 from sliceflow import metrics
 from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
@@ -110,6 +112,73 @@ def test_the_page_moves_particles_as_the_engine_does():
         assert max(far, sizes) < 1e-5, setting
         assert n_steps == 22 or setting[3], setting  # shrinkage may end a stage early
     assert max(abs(x) for x in cases[0]["steps"][-1]["points"]) < 2.5  # something moved
+
+
+def ours_of_classes(amplifier, kappa, n_steps=20):
+    """As `ours`, for three classes that share maps."""
+    sizes = (60, 90, 30)
+    code = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes))
+    z = Seed(1).normal(180, 2).T
+    data = Cloud(z * 0.2 + torch.stack((code - 1.0, (code - 1.0) ** 2)), code)
+    particles = Cloud(Seed(2).normal(180, 2).T.contiguous(), code)
+    flow = Flow(flat(Orthogonal(), n_steps), Seed(3), n_conditions=3, amplifier=amplifier)
+    case = {"start": particles.x.flatten().tolist(), "data": data.x.flatten().tolist(), "steps": []}
+
+    def keep(event):
+        frame = flow.frame(event.stage_index, event.step, particles.x)
+        if frame.theta is None:
+            return
+        case["steps"].append(
+            {
+                "frame": frame.theta.flatten().tolist(),
+                "offsets": (amplifier * frame.theta_y).tolist(),
+                "size": flow.schedule[event.stage_index].size_of(event.step),
+                "points": particles.x.flatten().tolist(),
+            }
+        )
+
+    shrinkage = Shrinkage.of(kappa, 180, 180, code, code)
+    simulate(
+        flow,
+        particles,
+        data,
+        Sorted(),
+        Noise(Seed(0)),
+        n_knots=0,
+        listeners=[keep],
+        shrinkage=shrinkage,
+    )
+    return case | {"codes": code.tolist(), "kappa": kappa}
+
+
+@pytest.mark.browser
+def test_classes_that_share_maps_move_as_in_the_engine():
+    cases = [ours_of_classes(amplifier, kappa) for amplifier, kappa in ((3, 0), (10, 0), (5, 2.0))]
+    found = computed(f"""
+    return {json.dumps(cases)}.map(({{ start, data, steps, codes, kappa }}) => {{
+      let points = Float64Array.from(start), worst = 0;
+      data = Float64Array.from(data);
+      for (const step of steps) {{
+        const condition = {{ points: codes, data: codes, offsets: step.offsets }};
+        points = Flow.step(points, data, step.frame, step.size, kappa, condition).points;
+        worst = Math.max(worst, ...points.map((x, i) => Math.abs(x - step.points[i])));
+      }}
+      return worst;
+    }});""")
+    assert max(found) < 1e-5
+    assert [len(case["steps"]) for case in cases[:2]] == [20, 20]  # shrinkage may end a stage early
+
+
+def test_the_digits_of_the_page_are_those_of_scikit_learn():
+    data = load_digits()
+    few = data.target < 4
+    components = PCA(2, svd_solver="full").fit_transform(data.data[few])
+    ours = np.rint(100 * components / components.std(0))[:400]
+    text = (PLAY / "digits.js").read_text().split("DIGITS = ")[1].rstrip().rstrip(";")
+    theirs = np.array(json.loads(text))
+    assert np.array_equal(theirs[:, 2], data.target[few][:400])
+    for i in (0, 1):  # up to a component's sign, and to rounding
+        assert min(np.abs(theirs[:, i] - s * ours[:, i]).max() for s in (1, -1)) <= 1
 
 
 @pytest.mark.browser
@@ -256,6 +325,59 @@ class TestUse:
             "typed": "36 data.",
             "shape": "own",
         }
+
+    def test_the_amplifier_tells_classes_apart(self):
+        found = used("""
+        const strays = [];
+        for (const xi of [0, 20]) {
+          set("amplifier", xi); set("steps", 60);
+          while (!find("step").disabled) find("step").click();
+          const { steps, rows, colours } = Play.shown(), points = steps.at(-1).points[0];
+          const m = points.length / 2;
+          let wrong = 0;  // particles of the upper moon whose nearest datum is of the lower one
+          for (let i = 0; i < m; i++) {
+            const far = ([x, y]) => (x - points[i]) ** 2 + (y - points[m + i]) ** 2;
+            const near = rows.reduce((best, row) => (far(row) < far(best) ? row : best));
+            wrong += near[2] !== colours[0];
+          }
+          strays.push(wrong / m);
+        }
+        return [...strays, document.querySelector("output[for=amplifier]").textContent];""")
+        ignored, apart, text = found
+        assert ignored > 0.3
+        assert apart < 0.05
+        assert text == "∞"
+
+    @pytest.mark.parametrize(
+        ("shape", "sliders"),
+        [
+            ("moons", {"smoothing": 0.5}),
+            ("spiral", {"smoothing": 0, "entropy": 0.1}),
+            ("digits", {"smoothing": 0.6, "amplifier": 10}),
+        ],
+    )
+    def test_the_python_lines_give_what_is_shown(self, shape, sliders):
+        asked = "".join(f'set("{name}", {value});' for name, value in sliders.items())
+        text, points = used(f"""
+        set("shape", "{shape}"); set("steps", 60); set("particles", 1000); {asked}
+        while (!find("step").disabled) find("step").click();
+        find("python").open = true;
+        await pause(100);
+        const all = Play.shown().steps.at(-1).points;
+        const part = (x, d) => [...x.subarray((d * x.length) / 2, ((d + 1) * x.length) / 2)];
+        return [find("lines").textContent, [0, 1].map((d) => all.flatMap((x) => part(x, d)))];""")
+        shown, made = np.array(points).T, []
+        for seed in (0, 1):
+            space = {}
+            exec(text.replace("random_state=0", f"random_state={seed}"), space)
+            made.append(space["particles"])
+        rows = space["X"]
+        assert abs(len(made[0]) - len(shown)) <= 3  # each class is rounded
+        assert space["new"].shape == (1000, 2)
+        between = metrics.sliced_wasserstein(made[0], made[1])
+        assert metrics.sliced_wasserstein(shown, made[0]) < max(2 * between, 0.04)
+        ratios = [metrics.nn_ratio(x, rows, device="cpu") for x in (shown, made[0])]
+        assert ratios[0] == pytest.approx(ratios[1], rel=0.25, abs=0.05)
 
     def test_smoothing_avoids_copies(self):
         found = used("""

@@ -50,25 +50,39 @@ const Flow = (() => {
     return cost > noise ? 1 - noise / cost : 0;
   }
 
-  /** One step: x + s·Θᵀ(T(Θx) − Θx) for the directions θ and its perpendicular.
+  /** The variance of the values z; of several classes, the sum of theirs. */
+  function variance(z, codes) {
+    const classes = codes ? [...new Set(codes)] : [null];
+    return classes.reduce((sum, c) => {
+      const own = codes ? z.filter((_, i) => codes[i] === c) : z, n = own.length;
+      const mean = own.reduce((a, b) => a + b, 0) / n;
+      return sum + own.reduce((a, b) => a + (b - mean) ** 2, 0) / n;
+    }, 0);
+  }
+
+  /** One step: x + s·Θᵀ(T(z) − z), z = Θx, for the directions θ and its perpendicular.
 
       frame: [θ₀, θ₁, θ′₀, θ′₁], the two rows of Θ. size: s. shrinkage: κ.
+      condition: null, or { points, data, offsets }: class numbers of points and of data, and for both
+      directions the offset ξ·θ_y of each class, so that z = Θx + ξ·θ_y.
       Returns the moved points, and the sliced distance before the step. */
-  function step(points, data, frame, size = 1, shrinkage = 0) {
+  function step(points, data, frame, size = 1, shrinkage = 0, condition = null) {
     const m = points.length / 2, n = data.length / 2;
     const moved = points.slice();
     let total = 0;
-    for (const [theta0, theta1] of [[frame[0], frame[1]], [frame[2], frame[3]]]) {
-      const z = project(points, theta0, theta1);
+    for (const d of [0, 1]) {
+      const [theta0, theta1] = [frame[2 * d], frame[2 * d + 1]];
+      const z = project(points, theta0, theta1), q = project(data, theta0, theta1);
+      if (condition) {
+        for (let i = 0; i < m; i++) z[i] += condition.offsets[d][condition.points[i]];
+        for (let i = 0; i < n; i++) q[i] += condition.offsets[d][condition.data[i]];
+      }
       const by = order(z);
       const p = Float64Array.from(by, (i) => z[i]);
-      const target = match(p, project(data, theta0, theta1).sort());
-      let cost = 0, sum = 0, squares = 0;
-      for (let k = 0; k < m; k++) {
-        cost += (target[k] - p[k]) ** 2 / m;
-        sum += p[k] / m;
-      }
-      for (let k = 0; k < m; k++) squares += (p[k] - sum) ** 2 / m;
+      const squares = shrinkage > 0 ? variance(condition ? q : z, condition && condition.data) : 0;
+      const target = match(p, q.sort());
+      let cost = 0;
+      for (let k = 0; k < m; k++) cost += (target[k] - p[k]) ** 2 / m;
       const factor = size * (shrinkage > 0 ? shrunk(shrinkage, squares, m, n, cost) : 1);
       for (let k = 0; k < m; k++) {
         const dz = factor * (target[k] - p[k]);

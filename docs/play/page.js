@@ -45,6 +45,7 @@
         return [column - 2 + uniform(), row - 2 + uniform(), 0].map((v, i) => (i < 2 ? 1.1 * v : v));
       });
     },
+    digits: () => DIGITS.map(([x, y, digit]) => [x / 100, y / 100, digit]),
     own: () => [],
   };
 
@@ -57,6 +58,7 @@
 
   const value = (id) => Number(find(id).value);
   const total = () => value("steps") + AXES;
+  const amplifier = () => (value("amplifier") < Number(find("amplifier").max) ? value("amplifier") : Infinity);
 
   /** New particles for the present rows; their flow is at step 0. */
   function restart() {
@@ -73,7 +75,26 @@
     const points = classes.map(({ size }) => Float64Array.from({ length: 2 * size }, start.normal));
     history = [{ points, distance: NaN }];
     at = passed = 0;
+    writeLines();
     show();
+  }
+
+  /** A Laplace number of variance 1/n, as the engine draws the directions of n classes. */
+  function laplace(uniform, n) {
+    const u = uniform() - 0.5;
+    return (-Math.sign(u) * Math.log(1 - 2 * Math.abs(u))) / Math.sqrt(2 * n);
+  }
+
+  /** Several clouds as one, and back. */
+  const joined = (clouds) => Float64Array.from([0, 1].flatMap((d) => clouds.flatMap((x) => [...half(x, d)])));
+  const half = (x, d) => x.subarray((d * x.length) / 2, ((d + 1) * x.length) / 2);
+  function parted(all, like) {
+    let first = 0;
+    return like.map(({ length }) => {
+      const own = [0, 1].flatMap((d) => [...half(all, d).subarray(first, first + length / 2)]);
+      first += length / 2;
+      return Float64Array.from(own);
+    });
   }
 
   /** The next state; the numbers of a step depend on its number alone, so Back and Step repeat it. */
@@ -85,13 +106,23 @@
       const frame = last ? [1, 0, 0, 1] : [c, s, -s, c];
       const size = last ? 1 : Flow.sizeOf(at, value("steps"));
       const spread = last ? 0 : Math.sqrt(4 * 0.01 * value("entropy") * size);
-      let squares = 0, m = 0;
-      const points = classes.map(({ data }, i) => {
-        const moved = Flow.step(history[at].points[i], data, frame, size, last ? 0 : value("shrinkage"));
-        squares += (moved.distance ** 2 * moved.points.length) / 2;
-        m += moved.points.length / 2;
-        return spread ? moved.points.map((x) => x + spread * random.normal()) : moved.points;
-      });
+      const shrinkage = last ? 0 : value("shrinkage"), before = history[at].points;
+      let points, squares = 0, m = 0;
+      if (amplifier() === Infinity) {
+        points = classes.map(({ data }, i) => {
+          const moved = Flow.step(before[i], data, frame, size, shrinkage);
+          squares += (moved.distance ** 2 * moved.points.length) / 2;
+          m += moved.points.length / 2;
+          return moved.points;
+        });
+      } else { // one flow of all classes; steps along the axes ignore them, as in Python
+        const data = classes.map((one) => one.data), codes = (clouds) => clouds.flatMap((x, c) => Array(x.length / 2).fill(c));
+        const offsets = [0, 1].map(() => classes.map(() => amplifier() * laplace(random.uniform, classes.length)));
+        const condition = last || !amplifier() ? null : { points: codes(before), data: codes(data), offsets };
+        const moved = Flow.step(joined(before), joined(data), frame, size, shrinkage, condition);
+        [points, squares, m] = [parted(moved.points, before), moved.distance ** 2, 1];
+      }
+      if (spread) points = points.map((cloud) => cloud.map((x) => x + spread * random.normal()));
       history.push({ points, distance: Math.sqrt(squares / m) });
     }
     at++;
@@ -279,6 +310,48 @@
   });
   canvas.addEventListener("blur", () => playing || draw());
 
+  // Python
+
+  /** Python lines that fit the same data in the same way. */
+  function lines() {
+    const several = classes.length > 1, number = (v) => Number(v.toFixed(3));
+    const wrapped = (items) => items.join(", ").replace(/(.{80,100}?,) /g, "$1\n    ");
+    const options = [["smoothing", value("smoothing")], ["shrinkage", value("shrinkage")]].map(([k, v]) => `${k}=${v}`);
+    return [
+      ...(several ? ["import math", ""] : []),
+      "import numpy as np",
+      "from sliceflow import SlicedWassersteinFlow, VectorOptions",
+      "",
+      `X = np.array([\n    ${wrapped(rows.map(([x, y]) => `[${number(x)}, ${number(y)}]`))}\n])`,
+      ...(several ? [`y = np.array([\n    ${wrapped(rows.map((r) => r[2]))}\n])`] : []),
+      "flow = SlicedWassersteinFlow(",
+      `    n_particles=${value("particles")},`,
+      `    n_steps=${value("steps")},`,
+      ...(several ? [`    amplifier=${amplifier() === Infinity ? "math.inf" : amplifier()},`] : []),
+      `    entropy=${number(value("entropy") / 100)},`,
+      "    standardize=False,",
+      `    options=VectorOptions(${options.join(", ")}),`,
+      "    random_state=0,",
+      `).fit(X${several ? ", y" : ""})`,
+      "particles = flow.particles_  # what the page shows at the end",
+      "new = flow.sample(1000, random_state=1)",
+      "",
+    ].join("\n");
+  }
+
+  find("python").addEventListener("toggle", writeLines);
+  function writeLines() {
+    if (find("python").open) find("lines").textContent = lines();
+  }
+  find("copy").addEventListener("click", () =>
+    navigator.clipboard.writeText(lines()).then(() => say("Copied."), () => say("The browser does not allow to copy: select the lines.")));
+
+  /** For other scripts of a page: what is shown, and the steps that led to it. */
+  window.Play = {
+    lines,
+    shown: () => ({ rows, colours: classes.map((c) => c.colour), steps: history.slice(0, at + 1), reach: REACH }),
+  };
+
   // Controls
 
   find("play").addEventListener("click", () => (playing ? pause() : play()));
@@ -303,7 +376,7 @@
   find("shape").addEventListener("change", (event) => pick(event.target.value));
   for (const slider of document.querySelectorAll("[type=range]")) {
     const output = document.querySelector(`output[for=${slider.id}]`);
-    const tell = () => (output.textContent = slider.value);
+    const tell = () => (output.textContent = slider.id === "amplifier" && amplifier() === Infinity ? "∞" : slider.value);
     tell();
     slider.addEventListener("input", () => {
       tell();

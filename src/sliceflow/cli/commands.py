@@ -363,6 +363,21 @@ def info(run: Path = _RUN, json: bool = _JSON, debug: bool = _DEBUG) -> None:
 
 
 @_command
+def play(
+    runs: list[Path] | None = typer.Argument(
+        None, help="Run folders, or .sliceflow files; default: those in runs/.", show_default=False
+    ),
+    no_browser: bool = _switch("Only print the address.", "--no-browser"),
+    device: str = _DEVICE,
+    debug: bool = _DEBUG,
+) -> None:
+    """Open a page in the browser: paint points, look at pictures, complete them, fit a table."""
+    from sliceflow.cli.play import play as run
+
+    run(runs or [], open_browser=not no_browser, device=device)
+
+
+@_command
 def datasets(data_root: Path | None = _DATA_ROOT, json: bool = _JSON, debug: bool = _DEBUG) -> None:
     """List the named sets, and which of them are found."""
     from sliceflow.cli.info import datasets_found

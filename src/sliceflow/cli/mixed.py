@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SUFFIXES",
+    "described",
     "evaluate",
     "fit",
     "impute",
     "is_mixed",
     "is_run",
+    "measured",
     "rebuild",
     "sample",
+    "split",
     "text_of",
 ]
 
@@ -157,15 +160,20 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
         device=settings.device,
         random_state=settings.seed,
     )
+    return flow, *split(frame, settings.holdout)
+
+
+def split(frame: Any, holdout: float = 0.1) -> tuple[Any, Any]:
+    """The rows to fit, and those to measure with or None."""
     n = len(frame)
-    held = round(settings.holdout * n)
+    held = round(holdout * n)
     if held == 0 or n < _LEAST_TO_HOLD_OUT:
-        return flow, frame, None
+        return frame, None
     order = np.random.default_rng(0).permutation(n)
     train, test = (
         frame.iloc[np.sort(rows)].reset_index(drop=True) for rows in (order[held:], order[:held])
     )
-    return flow, train, test
+    return train, test
 
 
 def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float) -> dict[str, Any]:
@@ -174,13 +182,7 @@ def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float
     return {
         "command": settings.command,
         "settings": settings.as_json(),
-        "data": {
-            "name": Path(settings.source).stem,
-            "what": f"{len(train)} rows of {len(train.columns)} columns",
-            "kind": "mixed table",
-            "columns": [str(name) for name in train.columns],
-            "held_out": 0 if test is None else len(test),
-        },
+        "data": described(Path(settings.source).stem, train, test),
         "versions": {
             name: installed_version(name) for name in ("sliceflow", "torch", "numpy", "pandas")
         },
@@ -189,8 +191,26 @@ def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float
     }
 
 
+def described(name: str, train: Any, test: Any) -> dict[str, Any]:
+    """What config.json says about the data."""
+    return {
+        "name": name,
+        "what": f"{len(train)} rows of {len(train.columns)} columns",
+        "kind": "mixed table",
+        "columns": [str(column) for column in train.columns],
+        "held_out": 0 if test is None else len(test),
+    }
+
+
 def _measured(folder: RunFolder, train: Any, test: Any, made: Any) -> dict[str, Any]:
     """The measures, written to evaluation.json."""
+    out = measured(train, test, made)
+    folder.write_json("evaluation.json", out)
+    return out
+
+
+def measured(train: Any, test: Any, made: Any) -> dict[str, Any]:
+    """The measures of samples."""
     from sliceflow.metrics.tables import table_report
 
     known = [name for name in train.columns if name in made]
@@ -207,7 +227,6 @@ def _measured(folder: RunFolder, train: Any, test: Any, made: Any) -> dict[str, 
             "note": f"{len(made)} samples and {len(test)} held-out rows; utility predicts "
             f"{report.target!r}; floor: one half of the held-out rows against the other",
         }
-    folder.write_json("evaluation.json", out)
     return out
 
 

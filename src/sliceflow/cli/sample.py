@@ -14,9 +14,10 @@ from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, check_new
 from sliceflow.cli.settings import read_mask
 
-__all__ = ["complete", "inpaint", "sample"]
+__all__ = ["complete", "inpaint", "read_pictures", "sample"]
 
 _PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
 
 
 def sample(
@@ -70,7 +71,7 @@ def inpaint(
             f"{run} does not complete pictures",
             "fit with --observed top (or left, border, …), or with --mask mask.png",
         )
-    pictures = _read_pictures(given, flow.layout_, resize)
+    pictures = read_pictures(given, flow.layout_, resize)
     _check_memory(flow, n * len(pictures))
     done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
     _write_completions(out, pictures, done, flow.observed_, flow.layout_, flow.n_pixel_values)
@@ -109,7 +110,7 @@ def complete(
     known = read_mask(str(mask), size) if observed is None else None
     if known is None:
         known = mask_of(observed, layout).view(-1, *size)[0].numpy()
-    pictures = _read_pictures(given, layout, resize)
+    pictures = read_pictures(given, layout, resize)
     options: dict[str, Any] = {"n_pixel_values": data.n_pixel_values, "random_state": seed}
     if label is not None:
         classes = {} if data.labels is None else {str(c): c for c in np.unique(data.labels)}
@@ -222,7 +223,7 @@ def _columns(run: Path, d: int) -> tuple[list[str], str]:
     return [f"column {i + 1}" for i in range(d)], "label"
 
 
-def _read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
+def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     """Pictures like those of a layout: its size, its colours, its kind of pixels."""
     from PIL import Image, UnidentifiedImageError
 
@@ -244,9 +245,9 @@ def _read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     size = (layout.width, layout.height)
     for file in files:
         try:
-            with Image.open(file) as stored:
+            with Image.open(file, formats=_FORMATS) as stored:
                 picture = stored.convert("L" if layout.shape[0] == 1 else "RGB")
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise Failed(f"{file} cannot be read: {error}", "fix or remove that file") from error
         if picture.size != size:
             if not resize:

@@ -239,13 +239,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         pictures of the shape and type of X; with `return_y`, a pair: the pictures and their labels
         (None if there are none)
         """
-        fitted = self._with_maps()
-        if fitted.levels.known is not None:
-            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
-        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        n, seed = int(n_samples), Seed.of(random_state)
-        fitted.check_memory(n)  # before codes are allocated
-        codes = fitted.codes_for(n, y, seed)
+        fitted, n, seed, codes = self._drawn(n_samples, y, random_state)
         pictures = fitted.samples(n, codes, seed)
         if not return_y:
             return pictures
@@ -253,6 +247,47 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         if condition is None or condition.hidden or codes is None:
             return pictures, None
         return pictures, condition.decode(codes)
+
+    def evolution(
+        self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, n_frames: int = 20
+    ) -> Any:
+        """The samples that `sample` gives for the same seed, on their way from noise.
+
+        Parameters
+        ----------
+        n_samples, y, random_state : as in `sample`
+        n_frames : pictures of each sample, at least 2; fewer if the model has fewer steps
+
+        Returns
+        -------
+        (frames, n_samples, h, w[, c]): first noise, last the samples. In between, detail above the
+        resolution of the step is still noise
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from sliceflow import ImageFlow
+        >>> images = load_digits().images.astype("uint8")
+        >>> flow = ImageFlow(n_particles=500, quality=2, n_pixel_values=17, random_state=0).fit(images)
+        >>> way = flow.evolution(3, random_state=1, n_frames=5)
+        >>> way.shape, bool((way[-1] == flow.sample(3, random_state=1)).all())
+        ((5, 3, 8, 8), True)
+        """
+        need(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
+        fitted, n, seed, codes = self._drawn(n_samples, y, random_state)
+        return fitted.evolution(n, codes, seed, int(n_frames))
+
+    def _drawn(
+        self, n_samples: int, y: Any, random_state: Any
+    ) -> tuple[FittedPictures, int, Seed, Tensor | None]:
+        """What samples are made of: the model, their number, their seed and their codes."""
+        fitted = self._with_maps()
+        if fitted.levels.known is not None:
+            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
+        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
+        n, seed = int(n_samples), Seed.of(random_state)
+        fitted.check_memory(n)  # before codes are allocated
+        return fitted, n, seed, fitted.codes_for(n, y, seed)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance between fresh samples and pictures: higher is better.

@@ -145,6 +145,28 @@ class FittedPictures:
         y : their codes
         values : (d, count), the source of their observed pixels
         """
+        cloud, place, noise = self._start(seed, first, count, y, values)
+        self.levels.replay(cloud, self.model, noise)
+        return cloud.x if place is None else cloud.x[:, place]
+
+    @releasing()
+    def evolution(self, n: int, codes: Tensor | None, seed: Seed, n_frames: int) -> Any:
+        """n pictures on their way: (frames, n, h, w[, c])."""
+        self.check_memory(n * n_frames)
+        out, chunk = [], self._chunk()
+        for first in range(0, n, chunk):
+            count = min(chunk, n - first)
+            y = None if codes is None else codes[first : first + count].to(self.device)
+            cloud, place, noise = self._start(seed, first, count, y)
+            frames = self.levels.evolution(cloud, self.model, noise, n_frames)
+            out.append([self.layout.write(x if place is None else x[:, place]) for x in frames])
+        whole = [_concatenated(list(parts)) for parts in zip(*out, strict=True)]
+        return torch.stack(whole) if isinstance(whole[0], Tensor) else np.stack(whole)
+
+    def _start(
+        self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None = None
+    ) -> tuple[Cloud, Tensor | None, Noise]:
+        """Noise to move, how to put it back into its order, and its random numbers."""
         noise = Noise(seed.child("particles"), first)
         if self.sums is not None:
             x = self.sums.start(count, y, noise)
@@ -155,12 +177,10 @@ class FittedPictures:
             noise.child("start").fill(x).mul_(self.levels.start_noise)
         if values is not None and self.levels.known is not None:
             x = torch.where(self.levels.known, values, x)
-        cloud, place = Cloud(x, y), None
         if self.levels.apart and y is not None and y.dim() == 1:
             y, order, place, runs = sort_by_class(y, self.levels.apart)
-            cloud = Cloud(x[:, order], y, runs)
-        self.levels.replay(cloud, self.model, noise)
-        return cloud.x if place is None else cloud.x[:, place]
+            return Cloud(x[:, order], y, runs), place, noise
+        return Cloud(x, y), None, noise
 
     def check_memory(self, n: int) -> None:
         """Check memory for n pictures, twice because chunks are concatenated, and their codes."""

@@ -224,6 +224,23 @@ class LevelFlow:
         for i, flow, _, cloud in self._levels(particles):
             replay(flow, model[i], cloud, noise)
 
+    def evolution(
+        self, particles: Cloud, model: list[list[Step]], noise: Noise, n_frames: int
+    ) -> list[Tensor]:
+        """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end."""
+        total, done, taken = sum(map(len, model)), 0, [particles.x.clone()]
+        due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
+        for i, flow, subspace, cloud in self._levels(particles):
+            for step in model[i]:
+                replay(flow, [step], cloud, noise)
+                done += 1
+                if done in due and cloud is particles:
+                    taken.append(particles.x.clone())
+                elif done in due:
+                    change = cloud.x - subspace.down(particles.x)
+                    taken.append(particles.x + subspace.up(change))
+        return [*taken, particles.x]
+
 
 def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Redrawn | Counted:
     """The coefficients of the data; counts are of coefficients already."""

@@ -1,0 +1,239 @@
+"""The server of the page: 127.0.0.1 only, a token in every path, limits on what is uploaded.
+
+A request is answered if
+
+- it names this computer as its host: a page elsewhere whose name was made to point here (DNS
+  rebinding) does not,
+- its path begins with the token, which only the address that was printed has,
+- its origin is the page itself, if it has one,
+- it says beforehand how long its body is, and that is within the limit of what it asks for.
+
+Files are served by name from a fixed list, so a path cannot lead elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from sliceflow.app.sessions import Sessions
+
+__all__ = ["Answer", "PlayServer", "Request", "Route"]
+
+JSON_LIMIT = 16 << 20  # bytes
+_HERE = Path(__file__).parent
+_POINTS = re.compile("<!-- points: (?:begin|end) -->")
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a route gets: who asks, the words behind the question mark, and the body."""
+
+    session: Any
+    words: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The body as an object."""
+        try:
+            value = json.loads(self.body or b"{}")
+        except ValueError as error:
+            raise ValueError(f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise ValueError("the body is not a JSON object")
+        return value
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Bytes of some type; `policy` replaces the page's own Content-Security-Policy."""
+
+    body: bytes
+    kind: str
+    policy: str = _POLICY
+
+
+@dataclass(frozen=True)
+class Route:
+    """What answers a request; returns an `Answer`, or a dict that is sent as JSON."""
+
+    answer: Callable[[Request], Answer | dict[str, Any]]
+    post: bool = True
+    limit: int = JSON_LIMIT
+
+
+def _files() -> dict[str, Answer]:
+    """The files of the page by name; those of the flow are the ones of docs/play."""
+    packaged, repository = _HERE / "play", _HERE.parents[2] / "docs" / "play"
+    play = packaged if packaged.is_dir() else repository
+    paths = [play / name for name in ("flow.js", "measures.js", "digits.js", "page.js", "play.css")]
+    paths += [_HERE / "page" / name for name in ("app.js", "pictures.js", "table.js", "app.css")]
+    files = {path.name: Answer(path.read_bytes(), _TYPES[path.suffix]) for path in paths}
+    _, points, _ = _POINTS.split((play / "index.html").read_text(encoding="utf-8"))
+    page = (_HERE / "page" / "index.html").read_text(encoding="utf-8")
+    return files | {"": Answer(page.replace("<!-- points -->", points).encode(), "text/html")}
+
+
+class PlayServer(ThreadingHTTPServer):
+    """The server: a free port of 127.0.0.1, a fresh token, and routes by name."""
+
+    daemon_threads = True
+
+    def __init__(self, routes: Mapping[str, Route], sessions: Sessions[Any]) -> None:
+        self.routes, self.sessions, self.files = routes, sessions, _files()
+        self.token = secrets.token_urlsafe(24)
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # without asking for the computer's name, which may take long
+        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a browser that went away is no error
+            super().handle_error(request, client_address)
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.sessions.close()
+
+
+@dataclass
+class _Refused(Exception):
+    status: HTTPStatus
+    why: str
+
+
+@dataclass
+class _Place:
+    """A checked request line: the name of what is asked for, and the words behind it."""
+
+    name: str
+    words: dict[str, str] = field(default_factory=dict)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PlayServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "sliceflow", ""
+    timeout = 60  # seconds that a silent connection is kept
+
+    def do_GET(self) -> None:
+        self._respond(post=False)
+
+    def do_POST(self) -> None:
+        self._respond(post=True)
+
+    def handle_expect_100(self) -> bool:
+        """Refuse a body before it is sent."""
+        try:
+            self._length(self._checked(post=True))
+        except _Refused as refused:
+            self._refuse(refused)
+            return False
+        return super().handle_expect_100()
+
+    def _checked(self, post: bool) -> _Place:
+        """What is asked for, by someone who may."""
+        host = self.headers.get("Host", "")
+        if host not in {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}:
+            raise _Refused(HTTPStatus.FORBIDDEN, "this server answers to 127.0.0.1 only")
+        parts = urlsplit(self.path)
+        token, _, name = parts.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
+            raise _Refused(
+                HTTPStatus.FORBIDDEN, "wrong token; open the address that sliceflow play printed"
+            )
+        origin = self.headers.get("Origin")
+        foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
+        if post and (foreign or origin not in (None, f"http://{host}")):
+            raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
+        words = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        return _Place(unquote(name), words)
+
+    def _route(self, place: _Place, post: bool) -> Route:
+        route = self.server.routes.get(place.name.removeprefix("api/"))
+        if route is None or not place.name.startswith("api/"):
+            raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
+        if route.post != post:
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it")
+        return route
+
+    def _length(self, place: _Place) -> int:
+        """The length of the body, within the limit; nothing of it is read yet."""
+        limit = self._route(place, post=True).limit
+        text = self.headers.get("Content-Length")
+        if text is None or "Transfer-Encoding" in self.headers:
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
+        if not (text.isascii() and text.isdigit()):
+            raise _Refused(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
+        if len(text) > 18 or int(text) > limit:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the limit is {limit / 2**20:g} MiB")
+        return int(text)
+
+    def _respond(self, post: bool) -> None:
+        try:
+            place = self._checked(post)
+            if not post and place.name in self.server.files:
+                self._send(HTTPStatus.OK, self.server.files[place.name])
+                return
+            route = self._route(place, post)
+            body = self.rfile.read(self._length(place)) if post else b""
+            session = self.server.sessions.of(place.words.get("session", ""))
+            made = route.answer(Request(session, place.words, body))
+            self._send(HTTPStatus.OK, made if isinstance(made, Answer) else _json(made))
+        except _Refused as refused:
+            self._refuse(refused)
+        except ConnectionError:
+            self.close_connection = True
+        except Exception as error:  # shown on the page, as the library says it
+            known = isinstance(error, ValueError | ImportError | MemoryError | OSError)
+            hint = getattr(error, "hint", "")
+            text = str(error) if (known or hint) and str(error) else f"{type(error).__name__}: {error}"
+            self._send(HTTPStatus.UNPROCESSABLE_ENTITY, _json({"error": text, "hint": hint}))
+
+    def _refuse(self, refused: _Refused) -> None:
+        self.close_connection = True  # whatever comes is not read
+        self._send(refused.status, _json({"error": refused.why, "hint": ""}))
+
+    def _send(self, status: HTTPStatus, answer: Answer) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Security-Policy", answer.policy)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")  # the address has the token
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cache-Control", "no-store")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass  # the terminal shows the address, and nothing else
+
+
+def _json(value: dict[str, Any]) -> Answer:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return Answer(text.encode(), "application/json")

@@ -1,0 +1,331 @@
+"""`sliceflow play` in Chromium: every tab with the mouse and with the keyboard, wide and narrow."""
+
+import os
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import browser
+import numpy as np
+import play
+import pytest
+from chromium import Chromium
+
+pytest.importorskip("typer")
+
+from PIL import Image
+
+from sliceflow.cli.play import run_of, server
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        browser.CHROMIUM is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here"
+    ),
+    pytest.mark.skipif(os.name == "nt", reason="the pipe to Chromium needs POSIX"),
+]
+TABS = ("points", "pictures", "complete", "table")
+CSV = "age,city,visits\n" + "".join(
+    f"{20 + i * 7 % 50},{'Rome' if i % 3 else 'Oslo'},{i % 5}\n" for i in range(140)
+)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    opened = Chromium()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def address(digits_run):
+    serving = server([run_of(digits_run[0], "cpu")])
+    thread = threading.Thread(target=serving.serve_forever, daemon=True)
+    thread.start()
+    yield serving.address
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def page(chromium, address):
+    opened = chromium.page(address)
+    yield opened
+    opened.close()
+
+
+def says(page, id, words):
+    page.wait(f"document.getElementById({id!r}).textContent.includes({words!r})")
+
+
+def number(page, id):
+    return float(page.text(id).split()[0])
+
+
+def set_to(page, id, value):
+    page.run(f"""
+    const node = document.getElementById({id!r});
+    node.value = {value!r};
+    for (const kind of ["input", "change"]) node.dispatchEvent(new Event(kind, {{ bubbles: true }}));
+    return null;""")
+
+
+def ready(page, tab):
+    """Open a tab, and wait until it has loaded what it shows."""
+    page.click(f"tab-{tab}")
+    if tab == "pictures":
+        says(page, "pictures-status", "samples in")
+        page.run("document.querySelector('#grid button').click(); return null")
+        says(page, "pictures-status", "Sample 1.")
+    elif tab == "complete":
+        says(page, "complete-status", "Hide any part")
+    elif tab == "table":
+        says(page, "table-status", "stays on this computer")
+
+
+class TestPoints:
+    def test_painted_points_are_learnt(self, page):
+        page.click("clear")
+        page.drag("canvas", [(0.2 + 0.05 * i, 0.3) for i in range(9)])
+        page.run("document.querySelector('[name=colour][value=\"1\"]').click(); return null")
+        page.drag("canvas", [(0.3 + 0.05 * i, 0.7) for i in range(9)])
+        assert page.text("status") == "54 data."
+        set_to(page, "rate", "60")
+        page.click("step")
+        first = number(page, "distance")
+        page.click("play")
+        page.wait("parseFloat(document.getElementById('number').textContent) > 50")
+        page.click("play")
+        assert number(page, "distance") < 0.2 * first
+        assert page.run("return Play.shown().colours") == [0, 1]
+        assert page.errors() == []
+
+    def test_the_steps_are_saved_as_an_animation(self, page, tmp_path):
+        page.downloads(tmp_path)
+        set_to(page, "steps", "10")
+        for _ in range(12):
+            page.click("step")
+        page.click("gif")
+        says(page, "gif-status", "Saved 13 steps")
+        for _ in range(100):
+            if (file := tmp_path / "points.gif").exists():
+                break
+            page.run("return new Promise((done) => setTimeout(done, 50))")
+        assert 10 <= Image.open(file).n_frames <= 13  # equal steps are one frame
+
+
+class TestPictures:
+    def test_class_seed_and_number(self, page):
+        ready(page, "pictures")
+        before = page.run("return document.querySelector('#grid img').src")
+        set_to(page, "label", "7")
+        set_to(page, "many", "6")
+        set_to(page, "seed", "4")
+        page.click("tab-pictures")
+        page.run("document.querySelector('#pictures-form button').click(); return null")
+        says(page, "pictures-status", "6 samples in")
+        names = page.run("return [...document.querySelectorAll('#grid img')].map((i) => i.alt)")
+        assert names == [f"Sample {i}, class 7" for i in range(1, 7)]
+        assert page.run("return document.querySelector('#grid img').src") != before
+
+    def test_a_sample_is_followed_from_noise(self, page):
+        ready(page, "pictures")
+        last = page.run("return document.querySelector('#grid img').src")
+        assert page.run("return document.getElementById('way').src") == last
+        assert page.text("way-text") == "the sample"
+        set_to(page, "time", "0")
+        assert page.run("return document.getElementById('way').src") != last
+        assert page.text("way-text") == "noise"
+        assert page.run("return document.querySelectorAll('#nearest img').length") == 5
+
+    def test_what_makes_no_sense_is_told(self, page):
+        ready(page, "pictures")
+        page.run("document.getElementById('pictures-form').noValidate = true; return null")
+        set_to(page, "many", "1000")
+        page.run("document.querySelector('#pictures-form button').click(); return null")
+        says(page, "pictures-status", "n=1000 is not in 1 to 100")
+        assert page.run("return document.getElementById('pictures-status').className") == "error"
+
+
+class TestComplete:
+    def test_a_hidden_part_is_completed(self, page):
+        ready(page, "complete")
+        page.click("show-all")
+        page.drag("mask", [(0.55, 0.1), (0.9, 0.9)])
+        page.click("complete")
+        says(page, "complete-status", "8 completions")
+        assert page.run("return document.querySelectorAll('#completions img').length") == 8
+        page.click("show-all")
+        page.click("complete")
+        says(page, "complete-status", "every pixel is known")
+
+    def test_own_pictures_and_broken_ones(self, page, tmp_path):
+        ready(page, "complete")
+        good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+        Image.fromarray(np.full((30, 20), 200, np.uint8)).save(good)
+        bad.write_bytes(b"\x89PNG\r\n, but no more")
+        page.choose("file", bad)
+        says(page, "complete-status", "the picture cannot be read")
+        page.choose("file", good)
+        says(page, "complete-status", "good.png, in the size")
+
+
+class TestTable:
+    def test_a_broken_file_gets_the_librarys_own_message(self, page, tmp_path):
+        ready(page, "table")
+        broken = tmp_path / "broken.csv"
+        broken.write_text("a,b\n1,2,3,4\n")
+        page.choose("csv", broken)
+        says(page, "table-status", "row 2 has 4 cells, but the first row has 2")
+        assert "error" in page.run("return document.getElementById('table-status').className")
+        picture = tmp_path / "x.png"
+        picture.touch()
+        page.choose("csv", picture)
+        says(page, "table-status", "x.png is not a table")
+        huge = tmp_path / "huge.csv"
+        with huge.open("wb") as stream:
+            stream.truncate(65 << 20)
+        page.choose("csv", huge)
+        says(page, "table-status", "the limit is 64 MiB")
+
+    @pytest.mark.slow
+    def test_reload_in_the_middle_of_a_fit_and_another_browser(self, page, chromium, address, tmp_path):
+        (tmp_path / "people.csv").write_text(CSV)
+        ready(page, "table")
+        page.choose("csv", tmp_path / "people.csv")
+        says(page, "table-status", "people.csv: 140 rows. Correct")
+        page.run("document.querySelector('[data-column=visits]').value = 'category'; return null")
+        page.click("fit")
+        page.wait("!document.getElementById('working').hidden")
+        page.reload()
+        page.wait("!document.getElementById('working').hidden")
+        other = chromium.page(f"{address}#table")
+        says(other, "table-status", "stays on this computer")  # nothing of the first
+        other.choose("csv", tmp_path / "people.csv")
+        says(other, "table-status", "Correct what")
+        other.click("fit")
+        other.wait("!document.getElementById('working').hidden")
+        other.click("cancel")
+        says(other, "table-status", "Cancelled.")
+        assert other.run("return document.getElementById('fitted').hidden")
+        other.close()
+        says(page, "table-status", "Fitted and measured in")
+        assert page.run("return document.querySelector('[data-column=visits]').value") == "category"
+        page.wait("document.getElementById('report').contentDocument.body.innerText.includes('Copies')")
+        accessible(page, "fitted")
+        page.resize(360, 900)
+        assert page.run("return document.documentElement.scrollWidth") <= 360
+        page.downloads(tmp_path)
+        set_to(page, "rows", "50")
+        page.click("download")
+        says(page, "table-status", "Saved 50 new rows")
+        for _ in range(100):
+            if (file := tmp_path / "people-samples.csv").exists():
+                break
+            page.run("return new Promise((done) => setTimeout(done, 50))")
+        assert len(file.read_text().splitlines()) == 51
+        assert page.errors() == []
+
+
+def accessible(page, tab):
+    """Whether axe-core is there to say so; it must find nothing to complain about."""
+    spec = find_spec("axe_core_python")
+    if spec is None:
+        return False
+    axe = Path(spec.submodule_search_locations[0], "axe.min.js").read_text(encoding="utf-8")
+    page.send("Runtime.evaluate", expression=axe)
+    found = page.run("return axe.run().then((r) => [r.violations, r.passes.length])")
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found[0]] == [], tab
+    assert found[1] > 15
+    return True
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (360, "dark")])
+def test_every_tab_is_accessible_and_fits(chromium, address, tmp_path, width, scheme):
+    page = chromium.page(address, width=width, scheme=scheme)
+    for tab in TABS:
+        ready(page, tab)
+        page.picture(tmp_path / f"{tab}.png")
+        assert Image.open(tmp_path / f"{tab}.png").width == width
+        ground = page.run("return getComputedStyle(document.body).backgroundColor")
+        wide = page.run("return document.documentElement.scrollWidth")
+        assert wide <= width, tab
+        assert ground == ("rgb(20, 23, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+        looked = accessible(page, tab)
+    assert page.errors() == []
+    page.close()
+    if not looked:
+        pytest.skip("needs axe-core for the rest: pip install axe-core-python")
+
+
+def test_the_keyboard_is_enough(page):
+    def focus():
+        return page.run("return document.activeElement.id")
+
+    def tab_to(id):
+        for _ in range(60):
+            page.key("Tab")
+            if focus() == id:
+                return
+        raise AssertionError(f"{id} cannot be reached")
+
+    page.key("Tab")
+    assert focus() == "tab-points"
+    tab_to("canvas")
+    page.click("clear")
+    for key in ("ArrowLeft", "Enter", "ArrowUp", "ArrowUp", "Enter", "Enter", "Enter"):
+        page.key(key)
+    assert page.text("status") == "12 data."
+    tab_to("play")
+    page.key("Enter")
+    page.wait("parseFloat(document.getElementById('number').textContent) > 2")
+    page.key(" ")
+    says(page, "status", "Paused.")
+    page.open(page.address)
+    page.key("Tab")
+    page.key("ArrowRight")
+    assert focus() == "tab-pictures"
+    says(page, "pictures-status", "samples in")
+    tab_to("many")
+    page.key("Enter")  # a form is sent by Enter
+    says(page, "pictures-status", "samples in")
+    page.key("Tab")  # the button
+    page.key("Tab")
+    page.key("Enter")
+    says(page, "pictures-status", "Sample 1.")
+    tab_to("time")
+    page.key("ArrowLeft", 3)
+    assert "of the steps" in page.text("way-text")
+    page.run("document.getElementById('tab-pictures').focus(); return null")
+    page.key("ArrowRight")
+    says(page, "complete-status", "Hide any part")
+    tab_to("mask")
+    page.key("Enter")
+    page.key("ArrowUp", 2)
+    page.key("Enter")
+    tab_to("complete")
+    page.key("Enter")
+    says(page, "complete-status", "8 completions")
+
+
+def test_the_tab_is_kept_by_a_reload(page):
+    page.click("tab-table")
+    page.reload()
+    assert not page.run("return document.getElementById('panel-table').hidden")
+    assert page.run("return document.getElementById('panel-points').hidden")
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_a_server_and_hears_whom_it_asks():
+    words = [sys.executable, "-m", "sliceflow", "play", "--no-browser"]
+    row = play.row_of("play", words, 1, paints=True, listen=0)
+    assert 0 < row["seconds"] < row["watched"]
+    assert row["hosts"] == []
+    asks = "import socket\ntry: socket.getaddrinfo('nobody.invalid', 1)\nexcept OSError: pass\n"
+    serves = "import http.server as h\ns = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler)\n"
+    serves += "print(f'http://127.0.0.1:{s.server_port}/', flush=True)\ns.serve_forever()"
+    row = play.row_of("other", [sys.executable, "-c", asks + serves], 1, paints=False, listen=0)
+    assert row["hosts"] == ["nobody.invalid"]
+    assert play.more({"a": 3, "b": 4}, {"a": 1}) == 4

@@ -1,0 +1,568 @@
+"""`sliceflow play` without a browser: who is answered, what is refused, and what the tabs are told."""
+
+import base64
+import http.client
+import io
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from PIL import Image
+
+from running import command, environment, inside, refused
+from sliceflow import ImageFlow
+from sliceflow.app import sessions
+from sliceflow.app.tables import TableState
+from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
+from sliceflow.datasets import load
+
+ME, OTHER = "0" * 32, "1" * 32
+
+
+class Asked:
+    """A running server, and requests to it as any program could send them."""
+
+    def __init__(self, runs=()):
+        self.server = server([run_of(run, "cpu") for run in runs])
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    def raw(self, method, path, body=None, **headers):
+        """(status, headers, body); `path` is all of it, the token included."""
+        line = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        line.request(method, path, body, headers)
+        answer = line.getresponse()
+        found = answer.status, dict(answer.headers), answer.read()
+        line.close()
+        return found
+
+    def get(self, name="", **headers):
+        return self.raw("GET", f"/{self.server.token}/{name}", **headers)
+
+    def post(self, name, body=b"{}", session=ME, words="", **headers):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        path = f"/{self.server.token}/api/{name}?session={session}{words}"
+        return self.raw("POST", path, body, **headers)
+
+    def said(self, name, body=b"{}", **more):
+        """The JSON of an answer that succeeded."""
+        status, _, text = self.post(name, body, **more)
+        assert status == 200, text
+        return json.loads(text)
+
+    def error(self, name, body=b"{}", **more):
+        status, _, text = self.post(name, body, **more)
+        assert status == 422, text
+        return json.loads(text)["error"]
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture(scope="module")
+def here():
+    asked = Asked()
+    yield asked
+    asked.close()
+
+
+class TestWhoIsAnswered:
+    def test_only_this_computer_can_reach_it(self, here):
+        assert here.server.socket.getsockname()[0] == "127.0.0.1"
+        others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)} - {"127.0.0.1"}
+        for address in others:
+            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as line:
+                line.settimeout(2)
+                assert line.connect_ex((address, here.server.server_port)) != 0, address
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/",
+            "/page.js",
+            "/wrong/",
+            "/wrong/page.js",
+            "//",
+            "/%00/",
+            "/%C3%A9/",
+            "/../",
+            "/api/runs",
+            "*",
+        ],
+    )
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    def test_nothing_without_the_token(self, here, method, path):
+        status, _, body = here.raw(method, path, b"{}" if method == "POST" else None)
+        assert status == 403
+        assert here.server.token.encode() not in body
+
+    def test_almost_the_token_is_not_the_token(self, here):
+        token = here.server.token
+        for wrong in (token[:-1], token + "x", token.swapcase(), ""):
+            assert here.raw("GET", f"/{wrong}/")[0] == 403
+        assert here.raw("GET", f"/{token}/")[0] == 200
+
+    def test_tokens_are_long_and_never_the_same(self, here):
+        other = Asked()
+        assert len(here.server.token) >= 32
+        assert here.server.token != other.server.token
+        other.close()
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:80", "127.0.0.1", "0.0.0.0:{port}", ""]
+    )
+    def test_another_host_name_is_refused(self, here, host):
+        assert here.get(Host=host.format(port=here.server.server_port))[0] == 403
+
+    def test_localhost_is_this_computer(self, here):
+        assert here.get(Host=f"localhost:{here.server.server_port}")[0] == 200
+
+    def test_other_pages_cannot_post(self, here):
+        own = f"http://127.0.0.1:{here.server.server_port}"
+        assert here.post("runs", Origin=own)[0] == 200
+        for origin in ("http://evil.example", "null", "http://127.0.0.1:1", own + ".evil.example"):
+            assert here.post("runs", Origin=origin)[0] == 403
+        assert here.post("runs", Sec_Fetch_Site="cross-site")[0] == 403
+        assert here.post("runs", Sec_Fetch_Site="same-origin")[0] == 200
+
+    def test_other_methods_are_refused(self, here):
+        for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
+            assert here.raw(method, f"/{here.server.token}/api/runs")[0] == 501
+        assert here.get("api/runs?session=" + ME)[0] == 405
+        assert here.post("table/report")[0] == 405
+
+    def test_the_browser_is_told_to_load_nothing_from_elsewhere(self, here):
+        _, headers, body = here.get()
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        for name in re.findall(r'(?:src|href)="([^"]+)"', body.decode()):
+            assert name == "data:," or here.get(name)[0] == 200, name
+        for file in here.server.files.values():
+            assert not re.search(rb"https?://(?!www\.w3\.org)", file.body)
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize("name", ["table/upload", "picture", "gif"])
+    def test_a_gigabyte_is_refused_before_it_is_sent(self, here, name):
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
+            head = f"POST /{here.server.token}/api/{name}?session={ME} HTTP/1.1\r\n"
+            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {1 << 30}\r\n\r\n"
+            line.sendall(head.encode() + b"x" * 1000)
+            answer = line.recv(1 << 16)
+            assert b" 413 " in answer.splitlines()[0]
+            assert b"Connection: close" in answer
+        assert time.monotonic() - began < 10
+
+    def test_a_client_that_asks_first_is_told_to_send_nothing(self, here):
+        for length, status in ((1 << 30, b" 413 "), (2, b" 100 ")):
+            with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
+                head = f"POST /{here.server.token}/api/runs?session={ME} HTTP/1.1\r\n"
+                head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {length}\r\n"
+                line.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
+                assert status in line.recv(1 << 16).splitlines()[0]
+
+    def test_a_body_of_unknown_length_is_refused(self, here):
+        chunks = iter([b"2\r\n{}\r\n", b"0\r\n\r\n"])
+        path = f"/{here.server.token}/api/runs?session={ME}"
+        assert here.raw("POST", path, chunks, Transfer_Encoding="chunked")[0] == 411
+        for length, status in (("-1", 400), ("two", 400), ("9" * 30, 413), ("²", 400)):
+            try:
+                assert here.raw("POST", path, None, Content_Length=length)[0] == status
+            except UnicodeEncodeError:
+                assert length == "²"
+
+    def test_limits_are_what_the_page_says(self, here):
+        scripts = here.get("table.js")[2] + here.get("pictures.js")[2]
+        assert f"{TABLE_LIMIT >> 20} * 2 ** 20".encode() in scripts
+        assert f"{PICTURE_LIMIT >> 20} * 2 ** 20".encode() in scripts
+
+    @pytest.mark.parametrize(
+        "name",
+        ["../../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd",
+         "page/../../../pyproject.toml", "server.py", "....//server.py", "api/../server.py",
+         "..\\..\\server.py", "index.html%00.js", "api/__class__"],
+    )  # fmt: skip
+    def test_tricks_with_paths_find_nothing(self, here, name):
+        status, _, body = here.get(name)
+        assert status == 404
+        assert b"root:" not in body
+
+    @pytest.mark.parametrize(
+        ("name", "ending"),
+        [("../../evil.csv", ".csv"), ("..\\..\\evil.tsv", ".tsv"), ("/etc/passwd.txt", ".txt"),
+         ("C:\\x.csv", ".csv"), ("a\0b.csv", ".csv")],
+    )  # fmt: skip
+    def test_the_name_of_a_file_says_only_its_ending(self, tmp_path, monkeypatch, name, ending):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        state = TableState(report=str)
+        monkeypatch.setattr(state, "_worker", lambda: Silent())
+        shown = state.upload(Request(words={"name": name}, body=b"a,b\n1,2\n"))
+        (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+        assert file.name == f"table{ending}"
+        assert file.parent.parent == tmp_path
+        assert "/" not in shown["name"]
+        assert "\\" not in shown["name"]
+        state.close()
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("name", ["", "x", "x.exe", ".csv/..", "x.csv.html", "x.parquet"])
+    def test_other_files_are_refused(self, here, name):
+        assert "is not a table; pass a .csv" in here.error("table/upload", b"x", words=f"&name={name}")
+
+    @pytest.mark.parametrize("session", ["", "x" * 32, "0" * 8, "../" * 8, "0" * 65])
+    def test_a_session_has_a_proper_name(self, here, session):
+        assert here.error("runs", session=session) == "the request names no session"
+
+    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"rows": 1}', b'{"reach": NaN}'])
+    def test_a_broken_body_is_answered(self, here, body):
+        assert here.error("gif", body)
+
+
+class Silent:
+    def send(self, job):
+        pass
+
+
+class Request:
+    def __init__(self, words=None, body=b"", json=None):
+        self.words, self.body, self.json = words or {}, body, json or {}
+
+
+class TestPoints:
+    def test_the_steps_become_an_animation(self, here):
+        steps = [[[0, 0.5, 0, 0.5], [1, 1]], [[0.1, 0.5, 0, 0.5], [1, 0]], [[2, 2, 2, 2], [0, 0]]]
+        asked = {"reach": 3.2, "rows": [[0, 0, 0], [1, 1, 3]], "colours": [0, 3], "steps": steps}
+        status, headers, body = here.post("gif", asked)
+        assert (status, headers["Content-Type"]) == (200, "image/gif; charset=utf-8")
+        film = Image.open(io.BytesIO(body))
+        assert (film.size, film.n_frames) == ((360, 360), 3)
+        film.seek(2)
+        red, green, blue = film.convert("RGB").getpixel(
+            (round(180 * (1 + 2 / 3.2)), round(180 * (1 - 2 / 3.2)))
+        )
+        assert max(abs(red - 0x0B), abs(green - 0x62), abs(blue - 0xA8)) < 40  # a blue particle
+
+    def test_steps_that_are_none_are_refused(self, here):
+        good = {"reach": 3, "rows": [], "colours": [0], "steps": [[[0, 0]]]}
+        assert here.post("gif", good)[0] == 200
+        for wrong in ({"steps": []}, {"colours": [9]}, {"steps": [[]]}, {"reach": 0}, {"rows": [[1]]},
+                      {"steps": [[["x", 1]]]}):  # fmt: skip
+            assert here.error("gif", good | wrong)
+
+
+@pytest.fixture(scope="module")
+def with_runs(digits_run, tmp_path_factory):
+    folder, _ = digits_run
+    alone = tmp_path_factory.mktemp("alone") / "digits.sliceflow"
+    alone.write_bytes((folder / "model.sliceflow").read_bytes())
+    top = alone.with_name("top.sliceflow")
+    how = {"n_pixel_values": 17, "quality": 1, "n_particles": 300, "random_state": 0}
+    ImageFlow(**how, observed="top").fit(load("digits").images[:300]).save(top)
+    asked = Asked([folder, alone, top])
+    yield asked
+    asked.close()
+
+
+def pixels(address):
+    head, text = address.split(",")
+    assert head == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
+
+
+def as_address(array):
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, "PNG")
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+class TestPictures:
+    def test_samples_are_those_of_the_model(self, with_runs, digits_run):
+        import sliceflow
+
+        assert len(with_runs.said("runs")["runs"]) == 3
+        about = with_runs.said("about", {"run": 0})
+        assert (about["width"], about["height"], about["observed"]) == (8, 8, None)
+        assert about["classes"] == [str(i) for i in range(10)]
+        assert len(about["examples"]) == 8
+        found = with_runs.said("samples", {"run": 0, "label": "3", "seed": 5, "n": 4})
+        assert found["labels"] == ["3"] * 4
+        flow = sliceflow.load(digits_run[0], device="cpu")
+        ours = flow.sample(4, y=3, random_state=5) * (255 / 16)
+        assert np.array_equal([pixels(p) for p in found["pictures"]], ours.round())
+
+    def test_a_sample_comes_from_noise_and_has_neighbours(self, with_runs):
+        asked = {"run": 0, "label": "", "seed": 1, "n": 3}
+        last = with_runs.said("samples", asked)["pictures"]
+        found = with_runs.said("chosen", asked | {"index": 2})
+        assert found["frames"][-1] == last[2]
+        assert found["frames"][0] != last[2]
+        assert len(found["nearest"]) == 5
+        alone = with_runs.said("chosen", asked | {"run": 1, "index": 2})
+        assert alone["frames"] == found["frames"]
+        assert "name its run folder" in alone["data"]
+
+    @pytest.mark.parametrize(
+        ("asked", "words"),
+        [
+            ({"run": 9}, "run=9 is not in 0 to 2"),
+            ({"run": "x"}, "run is not a whole number"),
+            ({"n": 1000}, "n=1000 is not in 1 to 100"),
+            ({"label": "cat"}, "has no class 'cat'"),
+            ({"seed": -1}, "seed=-1"),
+            ({"run": 2}, "see the tab Complete"),
+        ],
+    )
+    def test_what_makes_no_sense_is_told(self, with_runs, asked, words):
+        good = {"run": 0, "label": "", "seed": 0, "n": 2}
+        assert words in with_runs.error("samples", good | asked)
+
+    def test_completions_keep_what_is_known(self, with_runs):
+        mask = np.zeros((8, 8), bool)
+        mask[:, :5] = True
+        picture = with_runs.said("about", {"run": 0})["examples"][3]
+        asked = {"run": 0, "picture": picture, "mask": mask.tolist(), "seed": 0}
+        done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
+        assert (done[:, mask] == pixels(picture)[mask]).all()
+        assert len(np.unique(done.reshape(len(done), -1), axis=0)) > 1
+        assert "fit a model of one known part" in with_runs.error("complete", asked | {"run": 1})
+        assert "every pixel is known" in with_runs.error("complete", asked | {"mask": [[True] * 8] * 8})
+        assert "observed has shape" in with_runs.error("complete", asked | {"mask": [[True]]})
+
+    def test_a_model_with_a_mask_completes_by_itself(self, with_runs):
+        about = with_runs.said("about", {"run": 2})
+        known = np.array(about["observed"], bool)
+        assert known[:4].all()
+        assert not known[4:].any()
+        picture = with_runs.said("about", {"run": 0})["examples"][0]
+        asked = {"run": 2, "picture": picture, "seed": 0}
+        done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
+        assert (done[:, known] == pixels(picture)[known]).all()
+
+    def test_an_uploaded_picture_has_the_models_size(self, with_runs):
+        big = np.zeros((64, 48, 3), np.uint8)
+        big[:32] = 255
+        body = base64.b64decode(as_address(big).split(",")[1])
+        small = pixels(with_runs.said("picture", body, words="&run=0")["picture"])
+        assert small.shape == (8, 8)
+        assert small[0].mean() > 250
+        assert small[-1].mean() < 5
+
+    def test_a_broken_picture_is_told_without_the_place_where_it_lay(self, with_runs):
+        said = with_runs.error("picture", b"GIF89a, but not really", words="&run=0")
+        assert said.startswith("the picture cannot be read")
+        assert "/" not in said.replace("'the picture'", "")
+        assert "there is no picture" in with_runs.error("complete", {"run": 0, "seed": 0})
+        assert "damaged" in with_runs.error(
+            "complete", {"run": 0, "seed": 0, "picture": "data:image/png,?"}
+        )
+
+    def test_a_picture_that_would_run_a_program_is_refused(self, with_runs):
+        eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+        assert "cannot be read" in with_runs.error("picture", eps, words="&run=0")
+
+    def test_a_picture_that_unpacks_to_gigabytes_is_refused(self, with_runs, monkeypatch):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        body = base64.b64decode(as_address(np.zeros((64, 64), np.uint8)).split(",")[1])
+        assert "exceeds limit" in with_runs.error("picture", body, words="&run=0")
+
+    def test_without_runs_it_says_what_to_do(self, here):
+        assert here.said("runs") == {"runs": []}
+        assert "make one with sliceflow fit digits" in here.error("about", {"run": 0})
+
+
+CSV = "age,city,visits,note\n" + "".join(
+    f"{20 + i * 7 % 50},{'Rome' if i % 3 else 'Oslo'},{i % 5},text number {i} has many words here\n"
+    for i in range(140)
+)
+
+
+class TestTables:
+    def until(self, here, state, session=ME):
+        for _ in range(1200):
+            shown = here.said("table", session=session)
+            if shown["state"] not in ("reading", "fitting"):
+                break
+            time.sleep(0.1)
+        assert shown["state"] == state, shown
+        return shown
+
+    @pytest.mark.slow
+    def test_a_table_from_file_to_new_rows(self, here):
+        assert here.said("table") == {"state": "empty"}
+        here.said("table/upload", CSV.encode(), words="&name=people.csv")
+        shown = self.until(here, "columns")
+        kinds = {row["column"]: row["kind"] for row in shown["columns"]}
+        assert kinds == {"age": "integer", "city": "category", "visits": "integer", "note": "drop"}
+        assert "free text" in shown["columns"][3]["note"]
+        assert shown["rows"] == 140
+        assert here.said("table", session=OTHER) == {"state": "empty"}  # another browser
+        here.said("table/fit", {"columns": {"note": "drop", "visits": "category"}})
+        assert "still being worked on" in here.error("table/upload", b"a\n1\n", words="&name=b.csv")
+        self.until(here, "fitted")
+        status, headers, page = here.get(f"api/table/report?session={ME}")
+        assert status == 200
+        assert "script" not in headers["Content-Security-Policy"]
+        for word in (
+            "people: a synthetic table",
+            "Copies",
+            "sliceflow fit people.csv",
+            "visits=category",
+        ):
+            assert word in page.decode()
+        _, headers, rows = here.post("table/samples", {"n": 25, "seed": 3})
+        lines = rows.decode().splitlines()
+        assert lines[0] == "age,city,visits"
+        assert len(lines) == 26
+        assert {line.split(",")[1] for line in lines[1:]} <= {"Rome", "Oslo"}
+        assert here.post("table/samples", {"n": 25, "seed": 3})[2] == rows
+        for wrong in ({"n": 0}, {"n": 10**9}, {"n": "x"}, {"n": 1, "seed": -1}):
+            assert here.error("table/samples", wrong)
+        here.said("table/fit", {"columns": {"note": "integer"}})  # the library's own words
+        assert "is text such as" in self.until(here, "columns")["error"]
+
+    @pytest.mark.slow
+    def test_a_fit_can_be_cancelled_and_done_again(self, here):
+        here.said("table/upload", CSV.encode(), words="&name=people.csv")
+        self.until(here, "columns")
+        here.said("table/fit", {"columns": {"note": "drop"}})
+        shown = here.said("table/cancel")
+        assert shown["state"] == "columns"
+        assert shown["note"] == "Cancelled."
+        assert shown["kinds"] == {"note": "drop"}
+        assert here.error("table/samples", {"n": 1}) == "there is no fitted table; fit one first"
+        here.said("table/fit", {"columns": {"note": "drop"}})
+        self.until(here, "fitted")
+
+    @pytest.mark.slow
+    def test_a_process_that_dies_is_told(self, here):
+        here.said("table/upload", CSV.encode(), words="&name=people.csv")
+        self.until(here, "columns")
+        state = here.server.sessions.of(ME)
+        here.said("table/fit", {"columns": {"note": "drop"}})
+        state._process.kill()
+        assert "ended by itself" in self.until(here, "columns")["error"]
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            (b"", "empty"),
+            (b"\xff\xfe\x00", ""),
+            (b"a,b\n1,2,3,4\n", "row 2 has 4 cells"),
+            (b"a,a\n1,2\n", "a"),
+        ],
+    )
+    def test_a_broken_table_gets_the_librarys_own_message(self, here, body, words):
+        here.said("table/upload", body, words="&name=broken.csv")
+        shown = self.until(here, "empty")
+        assert words in shown["error"]
+        assert "/tmp" not in shown["error"]
+
+    def test_a_fit_needs_a_table(self, here):
+        assert (
+            here.error("table/fit", session="2" * 32) == "there is no table to fit; drop a file first"
+        )
+        assert (
+            here.error("table/fit", {"columns": [1]}) == "columns is not an object of names and kinds"
+        )
+
+
+class Kept:
+    def __init__(self, busy=False):
+        self.busy, self.closed = busy, False
+
+    def close(self):
+        self.closed = True
+
+
+def test_the_silent_browser_makes_room(monkeypatch):
+    monkeypatch.setattr(sessions, "MOST", 2)
+    made = sessions.Sessions(Kept)
+    first, second = made.of("0" * 16), made.of("1" * 16)
+    first.busy = True
+    third = made.of("2" * 16)
+    assert (first.closed, second.closed, third.closed) == (False, True, False)
+    assert made.of("0" * 16) is first
+    made.close()
+    assert first.closed
+    assert third.closed
+
+
+class TestCommand:
+    def test_it_serves_until_ctrl_c(self, tmp_path):
+        process = subprocess.Popen(
+            command("play", "--no-browser"), cwd=tmp_path, env=environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        address = process.stdout.readline().split()[-1]
+        port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]{32})/", address).groups()
+        line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+        line.request("GET", f"/{token}/")
+        assert b"sliceflow play" in line.getresponse().read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert out.endswith("ended\n")
+        assert err == ""
+
+    def test_it_opens_the_browser_unless_told_not_to(self, monkeypatch, capsys):
+        opened = queue.Queue()
+        monkeypatch.setattr("webbrowser.open", opened.put)
+        monkeypatch.setattr("sliceflow.cli.play._warm", lambda runs: None)
+
+        def serve(self):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", serve)
+        play([], open_browser=False, device="cpu")
+        play([], open_browser=True, device="cpu")
+        address = opened.get(timeout=10)
+        assert opened.empty()
+        assert f"open {address}\nCtrl-C ends it." in capsys.readouterr().out
+
+    def test_nothing_is_left_when_it_ends(self, tmp_path):
+        more = {"TMPDIR": str(tmp_path)}
+        process = subprocess.Popen(
+            command("play", "--no-browser"), cwd=tmp_path, env=environment() | more, text=True,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        port, token = re.search(r":(\d+)/(.*)/", process.stdout.readline()).groups()
+        line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+        line.request("POST", f"/{token}/api/table/upload?session={ME}&name=a.csv", CSV.encode())
+        assert json.loads(line.getresponse().read())["state"] == "reading"
+        assert [path.name for path in tmp_path.rglob("*.csv")] == ["table.csv"]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        workers = children.read_text().split() if children.exists() else []
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stdout.close()
+        assert not list(tmp_path.rglob("*.csv"))
+        assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+    def test_a_missing_run_is_told(self, tmp_path):
+        refused(inside("play", tmp_path / "nothing", "--no-browser"), 2, "does not exist", "run folder")
+
+    def test_runs_are_found_the_last_one_first(self, tmp_path):
+        for i, name in enumerate(("old", "new", "broken")):
+            (tmp_path / name).mkdir()
+            if name != "broken":
+                (tmp_path / name / "model.sliceflow").touch()
+                os.utime(tmp_path / name / "model.sliceflow", (i, i))
+        assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
+        assert runs_in(tmp_path / "nothing") == []
