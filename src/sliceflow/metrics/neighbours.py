@@ -183,7 +183,7 @@ def lookalikes(
     """Share of samples that resemble one train row far more than others, as only 1 % of test rows do.
 
     0.01 is ideal. With d₁ ≤ … ≤ d₁₀ the distances to the ten nearest train rows, and q the 1 % quantile
-    of d₁/d₁₀ over the test rows, it is the share of samples with d₁/d₁₀ < q. `copies` looks at d₁ alone.
+    of d₁/d₁₀ over the test rows, it is the share of samples with d₁/d₁₀ < q. `copies` has d₁ alone.
     So it misses copies of rows that are far from all others, such as pictures of high contrast.
 
     Parameters
