@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,3 +114,80 @@ def test_output_that_cannot_be_encoded_does_not_end_a_command():
     found = installed("fit", "digits", "--dry-run", PYTHONIOENCODING="ascii")
     assert found.returncode == 0, found.stderr
     assert "?" in found.stdout
+
+
+# Clean environments
+
+MOONS = """
+from sklearn.datasets import make_moons
+import sliceflow
+X, _ = make_moons(200, noise=0.1, random_state=0)
+sliceflow.SlicedWassersteinFlow(n_steps=5, random_state=0).fit(X).save("m.sliceflow")
+print(sliceflow.load("m.sliceflow").sample(7).shape)
+"""
+NO_PANDAS = """
+import sliceflow
+try:
+    sliceflow.TableFlow().fit("no.csv")
+except ImportError as error:
+    print(error)
+"""
+TABLE = """
+import pandas as pd, sliceflow
+frame = pd.DataFrame({"a": range(100), "b": ["x", "y"] * 50})
+print(sliceflow.TableFlow(random_state=0).fit(frame).sample(7).shape)
+"""
+BAR = """
+import matplotlib, numpy as np, sliceflow
+X = np.random.default_rng(0).integers(0, 256, (50, 4, 4), dtype=np.uint8)
+print(sliceflow.ImageFlow(quality=1, random_state=0, verbose=1).fit(X).sample(7).shape)
+"""
+EXTRAS = {  # what each is for: Python, and what it prints; or the command
+    "": [(MOONS, "(7, 2)"), (NO_PANDAS, "pip install")],
+    "images": [("import PIL", "")],
+    "tables": [(TABLE, "(7, 2)")],
+    "cli": [(("demo", "--out", "run", "--quiet"), "")],
+    "app": [(("play", "--help"), "127.0.0.1")],
+    "metrics": [("import torch_fidelity", "")],
+    "demo": [(BAR, "(7, 4, 4)")],
+}
+
+
+@pytest.fixture(scope="module")
+def clean(dist, tmp_path_factory):
+    """A new environment with the wheel, and nothing but what it needs; its Python, and its packages."""
+    folder = tmp_path_factory.mktemp("clean") / "env"
+    python = _environment(folder)
+    (wheel,) = dist.glob("*.whl")
+    words = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
+    found = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=1500)
+    if found.returncode and re.search("No matching distribution|Connection|resolve", found.stderr):
+        pytest.skip("needs a package index: " + found.stderr.strip().splitlines()[-1])
+    assert found.returncode == 0, found.stderr[-2000:]
+    return wheel, ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+
+
+def _environment(folder):
+    ran(sys.executable, "-m", "venv", folder)
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_each_extra_works_in_a_clean_environment(extra, clean, tmp_path):
+    wheel, packages = clean
+    python = _environment(tmp_path / "env")
+    here = ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    Path(here, "core.pth").write_text(packages)  # torch is installed once, not seven times
+    if extra:
+        words = ("--quiet", "-c", ROOT / "constraints.txt", f"{wheel}[{extra}]")
+        ran(python, "-m", "pip", "install", *words)
+    how = {"cwd": tmp_path, "env": {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    for words, printed in EXTRAS[extra]:
+        command = ["-c", words] if isinstance(words, str) else ["-m", "sliceflow", *words]
+        assert printed in ran(python, *command, **how)
+
+
+def test_every_extra_is_tried_in_a_clean_environment():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) == {"", *project["optional-dependencies"]} - {"dev"}
