@@ -174,6 +174,9 @@ def fit(
         None, "Clusters of pictures without labels; 1 means none.", **_BY_SIZE
     ),
     mirror: bool = _switch("Also fit the mirror images.", "--mirror"),
+    start: str = _option(
+        "auto", "noise, or the number of pictures whose sum a sample starts as: the model keeps them."
+    ),
     data_root: Path | None = _DATA_ROOT,
     holdout: float = _real(0.1, "Share of your own data held out for measuring.", max=0.9),
     skip_broken: bool = _switch("Leave out pictures that cannot be read.", "--skip-broken"),

@@ -21,7 +21,7 @@ __all__ = ["PICTURES_ONLY", "Settings", "read_mask"]
 
 _TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
 _LISTS = ("drop", "keep", "column", "constraint")
-PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "conditional")
+PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "start", "conditional")
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Settings:
     amplifier: float | None = None
     clusters: int | None = None
     mirror: bool = False
+    start: str = "auto"
     device: str = "auto"
     seed: int = 0
     holdout: float = 0.1
@@ -147,7 +148,7 @@ class Settings:
 
     def estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
         """The estimator for these data, with its device and schedule checked."""
-        from sliceflow import ImageFlow, SlicedWassersteinFlow
+        from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
         from sliceflow.devices import resolve_device
         from sliceflow.pictures.layout import Layout
         from sliceflow.pictures.plan import QUALITY
@@ -173,6 +174,7 @@ class Settings:
             device=self.device,
             random_state=self.seed,
             observed=self.observed if self.mask is None else read_mask(self.mask, data.x.shape[1:3]),
+            options=PictureOptions(start=int(self.start) if self.start.isdecimal() else self.start),
         )
         try:
             Layout.of(data.x, data.n_pixel_values)
