@@ -127,8 +127,9 @@ print(sliceflow.load("m.sliceflow").sample(7).shape)
 """
 NO_PANDAS = """
 import sliceflow
+open("t.csv", "w").write("a,b\\n1,2\\n3,4\\n")
 try:
-    sliceflow.TableFlow().fit("no.csv")
+    sliceflow.TableFlow().fit("t.csv")
 except ImportError as error:
     print(error)
 """
@@ -142,13 +143,22 @@ import matplotlib, numpy as np, sliceflow
 X = np.random.default_rng(0).integers(0, 256, (50, 4, 4), dtype=np.uint8)
 print(sliceflow.ImageFlow(quality=1, random_state=0, verbose=1).fit(X).sample(7).shape)
 """
+SERVED = """
+import subprocess, sys, urllib.request
+words = [sys.executable, "-m", "sliceflow", "play", "--no-browser"]
+with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+    address = server.stdout.readline().split()[-1]
+    print(urllib.request.urlopen(address).read().decode())
+    server.terminate()
+"""
+FIDELITY = "import importlib.metadata; print(importlib.metadata.version('torch-fidelity'))"
 EXTRAS = {  # what each is for: Python, and what it prints; or the command
     "": [(MOONS, "(7, 2)"), (NO_PANDAS, "pip install")],
     "images": [("import PIL", "")],
     "tables": [(TABLE, "(7, 2)")],
     "cli": [(("demo", "--out", "run", "--quiet"), "")],
-    "app": [(("play", "--help"), "127.0.0.1")],
-    "metrics": [("import torch_fidelity", "")],
+    "app": [(SERVED, "sliceflow play")],
+    "metrics": [(FIDELITY, "0.")],  # it imports torchvision, which some builds of torch lack
     "demo": [(BAR, "(7, 4, 4)")],
 }
 
