@@ -1,13 +1,14 @@
 """Posteriors of simulators with known answers: can a classifier tell our samples from true ones?
 
-    python benchmarks/posteriors.py
+    python benchmarks/posteriors.py --sbibm sbibm-1.1.0-py2.py3-none-any.whl --samples 10000 --jobs 12
     python benchmarks/posteriors.py --tasks "two moons" SLCP --simulations 1000 --observations 3
 
-The problems are those of sbibm (Lueckmann et al. 2021): `posterior_tasks.py`. C2ST is the accuracy of
-a perceptron with two hidden layers of 10·d units that tells samples from as many draws of the true
-posterior, in five folds, as sbibm's; ½ is perfect. sbibm compares 10,000 samples, here there are
-`--samples`: with fewer the classifier learns less, and C2ST is lower. It learns for at most 200 epochs,
-sbibm's for 10,000.
+The problems are those of sbibm (Lueckmann et al. 2021), restated in `posterior_tasks.py`. `--sbibm`
+takes the ten observations that sbibm publishes, and its draws of their posteriors, from its wheel
+(`pip download sbibm --no-deps`); else there are others, our own. C2ST is the accuracy of sbibm's
+classifier (`two_samples.py`); ½ is perfect. sbibm compares 10,000 samples of each, as they are. *z*
+is C2ST where the classifier sees them in standard deviations of the true draws, which it finds easier.
+With fewer samples it learns less, and both are lower. With a GPU it is fast, without one take fewer.
 
 local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults
 rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the observation
@@ -16,25 +17,24 @@ NPE         neural posterior estimation, as published with sbibm; blank where we
 
 *NN* compares distances to the adjusted neighbours of an observation: of samples, over those of true
 draws; near 0 is copying. Simulations, observations and classifiers have other seeds than those that
-chose the settings. Writes posteriors.md and posteriors.json after every task.
+chose the settings. Writes posteriors.md and posteriors.json after every row.
 """
 
 import argparse
+import multiprocessing
 import shlex
 import sys
 import time
-import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from posterior_tasks import TASKS, Task
+from posterior_tasks import TASKS, Task, published
 from report import keep, table
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold, cross_val_score
 from sklearn.neighbors import NearestNeighbors
-from sklearn.neural_network import MLPClassifier
+from two_samples import EPOCHS, c2st, c2st_many
 
 from sliceflow.inference import Posterior, posterior
 
@@ -44,20 +44,7 @@ PUBLISHED = {  # NPE
     "Gaussian mixture": (0.716, 0.615, None),
     "SLCP": (0.975, 0.901, 0.831),
 }
-EPOCHS = 200  # of the classifier; more only teach it the training folds by heart
 METHODS = ("local", "rejection", "adjusted")
-
-
-def c2st(samples: np.ndarray, true: np.ndarray, seed: int = 1) -> float:
-    """Accuracy of sbibm's classifier on as many samples as true draws."""
-    mean, scale, d = true.mean(0), true.std(0), true.shape[1]
-    x = (np.concatenate((samples, true)) - mean) / scale
-    network = MLPClassifier((10 * d, 10 * d), max_iter=EPOCHS, random_state=seed)
-    folds = KFold(5, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        labels = np.repeat([0, 1], [len(samples), len(true)])
-        return float(cross_val_score(network, x, labels, cv=folds).mean())
 
 
 def rejection(theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: bool) -> np.ndarray:
@@ -90,26 +77,60 @@ def nn_ratio(found: Posterior, x0: np.ndarray, made: np.ndarray, true: np.ndarra
     return float(np.median(ratios))
 
 
-def measured(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> dict[str, Any]:
-    """All methods with n simulations, at the observations x0."""
+def made(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    """What n simulations give at the observations x0, and the samples of all methods: (3, q, m, d)."""
     theta, x = task.draw(n, seed=1_000 + n)
     began = time.perf_counter()
     found = posterior(theta, x, bounds=task.bounds)
     fitted = time.perf_counter()
     drawn = found.sample_batched((true.shape[1],), x=x0, random_state=0)
     seconds = time.perf_counter() - fitted
-    made = {
-        "local": drawn.transpose(0, 1).double().numpy(),
-        "rejection": rejection(theta, x, x0, true.shape[1], linear=False),
-        "adjusted": rejection(theta, x, x0, true.shape[1], linear=True),
-    }
+    samples = np.stack(
+        (
+            drawn.transpose(0, 1).double().numpy(),
+            rejection(theta, x, x0, true.shape[1], linear=False),
+            rejection(theta, x, x0, true.shape[1], linear=True),
+        )
+    )
     row: dict[str, Any] = {"task": task.name, "simulations": n, "k": found.near.k}
-    row["h"] = found.near.spread
-    row |= {name: [c2st(a, b) for a, b in zip(made[name], true, strict=True)] for name in METHODS}
-    row["NN"] = nn_ratio(found, x0, made["local"], true)
+    row |= {"h": found.near.spread, "NN": nn_ratio(found, x0, samples[0], true)}
     row |= {"fit s": fitted - began, "s per observation": seconds / len(x0)}
-    print(f"{task.name}, {n}: " + ", ".join(f"{m} {np.mean(row[m]):.3f}" for m in METHODS), flush=True)
-    return row
+    return row, samples
+
+
+def judged(samples: np.ndarray, true: np.ndarray, device: str, epochs: int) -> dict[str, list[float]]:
+    """C2ST of each method and observation, of the samples as they are and in standard deviations."""
+    unit = true.mean(1, keepdims=True), true.std(1, keepdims=True)
+    pairs = [(a, true) for a in samples] + [
+        ((a - unit[0]) / unit[1], (true - unit[0]) / unit[1]) for a in samples
+    ]
+    ours, theirs = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    if device == "cpu":
+        found = np.array([c2st(a, b, epochs=epochs) for a, b in zip(ours, theirs, strict=True)])
+    else:
+        found = c2st_many(torch.from_numpy(ours), torch.from_numpy(theirs), 1, epochs, device).numpy()
+    names = [*METHODS, *(f"{m}, z" for m in METHODS)]
+    return dict(zip(names, found.reshape(len(names), -1).tolist(), strict=True))
+
+
+def row_of(
+    task: str, n: int, x0: np.ndarray, true: np.ndarray, device: str, epochs: int
+) -> dict[str, Any]:
+    """A row of the table, in a process of its own."""
+    torch.set_num_threads(1)
+    row, samples = made(TASKS[task], n, x0, true)
+    return row | judged(samples, true, device, epochs)
+
+
+def observations(name: str, sbibm: Path | None, q: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """q observations of a task and m draws of the posterior of each."""
+    task = TASKS[name]
+    if sbibm is not None:
+        x0, true = published(task, sbibm)
+        return x0[:q], true[:q, :m]
+    _, x0 = task.draw(q, seed=2_000)
+    rng = np.random.default_rng(3_000)
+    return x0, np.stack([task.posterior(at, m, rng) for at in x0])
 
 
 def shown(rows: list[dict[str, Any]], n_samples: int, n_observations: int) -> str:
@@ -126,13 +147,15 @@ def shown(rows: list[dict[str, Any]], n_samples: int, n_observations: int) -> st
                     for m in METHODS
                 ),
                 "" if npe is None else f"{npe:.3f}",
+                *(f"{np.mean(row[f'{m}, z']):.3f}" for m in METHODS),
                 f"{row['NN']:.2f}",
                 f"{row['k']}",
                 f"{row['fit s']:.1f}",
                 f"{row['s per observation']:.2f}",
             ]
         )
-    header = ["task, simulations", *METHODS, "NPE, published", "NN", "k", "fit s", "s an observation"]
+    header = ["task, simulations", *METHODS, "NPE, published", *(f"{m}, z" for m in METHODS)]
+    header += ["NN", "k", "fit s", "s an observation"]
     intro = (
         f"C2ST, ½ is perfect: mean of {n_observations} observations and its standard error, "
         f"{n_samples} samples each.\n\n"
@@ -147,20 +170,36 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--simulations", nargs="+", type=int, default=list(SIMULATIONS))
     parser.add_argument("--observations", type=int, default=10)
     parser.add_argument("--samples", type=int, default=1_000)
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="the most of the classifier")
+    parser.add_argument("--sbibm", type=Path, help="sbibm's wheel, or the folder that has sbibm/")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("posteriors"))
     chosen = parser.parse_args(argv)
-    rows: list[dict[str, Any]] = []
     arguments = sys.argv[1:] if argv is None else argv
     command = shlex.join(["python", "benchmarks/posteriors.py", *arguments])
-    for name in chosen.tasks:
-        task = TASKS[name]
-        _, x0 = task.draw(chosen.observations, seed=2_000)
-        rng = np.random.default_rng(3_000)
-        true = np.stack([task.posterior(at, chosen.samples, rng) for at in x0])
-        for n in chosen.simulations:
-            rows.append(measured(task, n, x0, true))
-            text = shown(rows, chosen.samples, chosen.observations)
-            keep(chosen.out, text, rows, torch.device("cpu"), command)
+    known = {
+        name: observations(name, chosen.sbibm, chosen.observations, chosen.samples)
+        for name in chosen.tasks
+    }
+    cells = [(name, n) for n in chosen.simulations for name in chosen.tasks]
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    with ProcessPoolExecutor(chosen.jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting = {
+            pool.submit(row_of, *cell, *known[cell[0]], chosen.device, chosen.epochs): cell
+            for cell in cells
+        }
+        for done in as_completed(waiting):
+            (name, n), row = waiting[done], done.result()
+            rows[name, n] = row
+            print(
+                f"{name}, {n}: " + ", ".join(f"{m} {np.mean(row[m]):.3f}" for m in METHODS), flush=True
+            )
+            in_order = [
+                rows[name, n] for name in chosen.tasks for n in chosen.simulations if (name, n) in rows
+            ]
+            text = shown(in_order, chosen.samples, chosen.observations)
+            keep(chosen.out, text, in_order, torch.device("cpu"), command)
 
 
 if __name__ == "__main__":

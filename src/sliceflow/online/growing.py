@@ -50,7 +50,8 @@ class Growing:
     ) -> None:
         """Replace the fitted attributes, by those of a fit or of a refresh."""
         self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer a loaded model
+        for name in ("_file", "_waiting"):  # no longer a loaded model; no rows wait
+            self.__dict__.pop(name, None)
         self.particles_, self.particle_conditions_ = particles, y
         self.__dict__.pop("classes_", None)
         condition = fitted.condition

@@ -6,7 +6,8 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -36,7 +37,14 @@ from sliceflow.vectors import saved
 from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors, Part
-from sliceflow.vectors.local import is_local, local_plan, particle_conditions
+from sliceflow.vectors.local import (
+    check_width,
+    is_local,
+    joined,
+    local_plan,
+    particle_conditions,
+    without,
+)
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.plan import VectorPlan, check_parameters, stages_of
@@ -132,6 +140,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     """
 
     _fitted: FittedVectors
+    _waiting: tuple[FitInput, ...] = ()  # rows for the next refresh of local conditions
 
     def __init__(
         self,
@@ -321,6 +330,142 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         y, codes = particle_conditions(inputs, plan.n_particles, y_p, seed.child("conditions"))
         particles = fitted.sample(len(codes), codes, seed.child("particles"))
         self._keep(plan, fitted, particles, y, events.History().as_columns())
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        refresh: bool | int = True,
+        listeners: events.Listeners = (),
+    ) -> Self:
+        """Add rows, then refresh: the model does not depend on the batches.
+
+        Without y or with labels, the estimator keeps counts of the rows, and the cost of adding does
+        not depend on the number of earlier rows. The first rows are those present at the first refresh,
+        or as soon as there are 1000. They also set the units (`standardize`). The order of the batches
+        does not matter, bit for bit.
+
+        With a continuous or mixed y, conditions are local: the model keeps the rows, also in its file.
+        It is that of ``fit`` on all rows in the order in which they came, bit for bit. Then rows can be
+        added to any model, also after `fit` and `sliceflow.load`.
+
+        If anything fails or is interrupted, including the refresh, nothing changes.
+
+        Parameters
+        ----------
+        X : rows, as in `fit`
+        y : as in `fit`; any call may add new labels
+        refresh : True fits the model to all data; False only keeps the rows or their counts; a number
+            is `last` of `refresh`
+        listeners : as in `fit`
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> y = rng.uniform(1, 3, (400, 1))
+        >>> x = y + 0.1 * rng.normal(size=(400, 2))
+        >>> flow = SlicedWassersteinFlow(random_state=0).partial_fit(x[:300], y[:300])
+        >>> same = SlicedWassersteinFlow(random_state=0).fit(x, y)
+        >>> bool((flow.partial_fit(x[300:], y[300:]).particles_ == same.particles_).all())
+        True
+        """
+        if not self._is_local(y):
+            return super().partial_fit(X, y, refresh=refresh, listeners=listeners)
+        need(
+            isinstance(refresh, bool),
+            "refresh",
+            refresh,
+            "True or False: local conditions have no steps",
+        )
+        with self._unchanged_by_errors():
+            known = self._known()
+            device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
+            y = check_width(y, known[0]) if known else y
+            rows = self._online_rows(X, first=not known)
+            self._waiting = (*self._waiting, read_input(rows, y, device, form, Ranks()))
+            if refresh:
+                self._fit_joined(joined(self._known()))
+        return self
+
+    def forget(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        refresh: bool | int = True,
+        listeners: events.Listeners = (),
+    ) -> Self:
+        """Remove rows. The model is then the same as if they had never been added.
+
+        With local conditions this is a fit of the remaining rows, whose order is kept; of equal rows
+        the last go first. There is one exception for all others: units, which the first rows decided,
+        stay. If the remaining first rows would decide otherwise, a warning says so. If anything fails
+        or is interrupted, including the refresh, nothing changes.
+
+        Parameters
+        ----------
+        X, y : rows and their y as passed before, in any order. Unknown rows raise an error
+        refresh, listeners : as in `partial_fit`. Without a full refresh, the model keeps maps that were
+            fitted to these rows; local conditions refuse that
+        """
+        known = self._known()
+        if not known:
+            return super().forget(X, y, refresh=refresh, listeners=listeners)
+        need(refresh is True, "refresh", refresh, "True: local conditions forget rows at once")
+        y = check_width(y, known[0])
+        with self._unchanged_by_errors():
+            self._fit_joined(without(joined(known), self._online_rows(X), y))
+        return self
+
+    def refresh(self, last: int | None = None, *, listeners: events.Listeners = ()) -> Self:
+        """Fit the model to the current data.
+
+        Parameters
+        ----------
+        last : refit only this many steps at the end. Earlier steps keep their maps. This is faster, and
+            accurate enough if new rows are like the old ones. None refits all steps. Local conditions
+            have no steps
+        listeners : as in `fit`
+        """
+        if not (known := self._known()):
+            return super().refresh(last, listeners=listeners)
+        need(last is None, "last", last, "None: local conditions have no steps")
+        with self._unchanged_by_errors():
+            self._fit_joined(joined(known))
+        return self
+
+    def _known(self) -> list[FitInput]:
+        """The rows of a model with local conditions, and those that wait for a refresh."""
+        local = self._fitted.local if hasattr(self, "_fitted") else None
+        return [*([] if local is None else [local.given]), *self._waiting]
+
+    def _is_local(self, y: Any) -> bool:
+        """Whether `partial_fit` keeps rows."""
+        if self._known():
+            return True
+        parameters, array = self._parameters(), None if y is None else conditions.as_array(y)
+        columns = array is not None and array.ndim == 2
+        if self._online is not None or not (columns or parameters["condition"] == "local"):
+            return False
+        condition = None if array is None else conditions.infer(array, len(array))
+        return is_local(parameters, condition, None)
+
+    def _fit_joined(self, inputs: FitInput) -> None:
+        parameters = self._parameters()
+        local = is_local(parameters, inputs.condition, None)
+        need(local, "condition", self.condition, "'auto' or 'local': this model keeps its rows")
+        seed, device = Seed.of(self.random_state), resolve_device(self.device)
+        self._fit_local(parameters, inputs, None, seed, device)
+
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _jobs(
         self,
