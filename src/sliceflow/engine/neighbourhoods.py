@@ -50,6 +50,7 @@ _FEATURES, _SHARE = 500, 4  # by this many random features, but no more than a s
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _CHECKED = 20  # rows whose neighbourhoods choose h
 _MEASURED = 48  # the least draws of a condition that measure how far draws spread
+_FEW, _MANY = 6, 100_000  # columns and rows beyond which all distances are faster than a tree
 _NUMBERS = 1 << 21  # numbers of one array in memory at a time
 
 
@@ -151,8 +152,10 @@ class Neighbourhoods:
 
     @cached_property
     def search(self) -> NearestNeighbors:
-        """The search tree of the rows' conditions."""
-        return NearestNeighbors().fit(self._projected.numpy())
+        """The search among the rows' conditions: exact, by a tree, or by all distances if faster."""
+        n, columns = self._projected.shape
+        plain = columns > _FEW and n > _MANY
+        return NearestNeighbors(algorithm="brute" if plain else "auto").fit(self._projected.numpy())
 
     @cached_property
     def _plain(self) -> tuple[NearestNeighbors, np.ndarray, Tensor]:
