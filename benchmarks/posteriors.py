@@ -8,7 +8,8 @@ takes the ten observations that sbibm publishes, and its draws of their posterio
 (`pip download sbibm --no-deps`); else there are others, our own. C2ST is the accuracy of sbibm's
 classifier (`two_samples.py`); ½ is perfect. sbibm compares 10,000 samples of each, as they are. *z*
 is C2ST where the classifier sees them in standard deviations of the true draws, which it finds easier.
-With fewer samples it learns less, and both are lower. With a GPU it is fast, without one take fewer.
+With fewer samples it learns less, and both are lower. A GPU does it in seconds; without one take fewer
+samples and epochs, and compare at fewer observations.
 
 local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults
 rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the observation
@@ -17,10 +18,12 @@ NPE         neural posterior estimation, as published with sbibm; blank where we
 
 *NN* compares distances to the adjusted neighbours of an observation: of samples, over those of true
 draws; near 0 is copying. Simulations, observations and classifiers have other seeds than those that
-chose the settings. Writes posteriors.md and posteriors.json after every row.
+chose the settings. Writes posteriors.md and posteriors.json after every row; `--resume` goes on with
+them, also with other settings for the other rows.
 """
 
 import argparse
+import json
 import multiprocessing
 import shlex
 import sys
@@ -101,28 +104,35 @@ def made(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> tuple[dict[str
     return row, samples
 
 
-def judged(samples: np.ndarray, true: np.ndarray, device: str, epochs: int) -> dict[str, list[float]]:
-    """C2ST of each method and observation, of the samples as they are and in standard deviations."""
-    unit = true.mean(1, keepdims=True), true.std(1, keepdims=True)
-    pairs = [(a, true) for a in samples] + [
-        ((a - unit[0]) / unit[1], (true - unit[0]) / unit[1]) for a in samples
-    ]
-    ours, theirs = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    if device == "cpu":
-        found = np.array([c2st(a, b, epochs=epochs) for a, b in zip(ours, theirs, strict=True)])
-    else:
-        found = c2st_many(torch.from_numpy(ours), torch.from_numpy(theirs), 1, epochs, device).numpy()
-    names = [*METHODS, *(f"{m}, z" for m in METHODS)]
-    return dict(zip(names, found.reshape(len(names), -1).tolist(), strict=True))
+def judged(
+    samples: np.ndarray, true: np.ndarray, compared: int, device: str, epochs: int
+) -> dict[str, list[float]]:
+    """C2ST of our samples at all observations; of the others, and as *z*, at the first `compared`."""
+    few = true[:compared]
+    mean, unit = few.mean(1, keepdims=True), few.std(1, keepdims=True)
+    pairs = {
+        "local": (samples[0], true),
+        "z": ((samples[0][:compared] - mean) / unit, (few - mean) / unit),
+    }
+    pairs |= {m: (made[:compared], few) for m, made in zip(METHODS[1:], samples[1:], strict=True)}
+    if device != "cpu":
+        ours, theirs = (torch.from_numpy(np.concatenate(a)) for a in zip(*pairs.values(), strict=True))
+        found = c2st_many(ours, theirs, 1, epochs, device)
+        parts = found.split([len(ours) for ours, _ in pairs.values()])
+        return {name: part.tolist() for name, part in zip(pairs, parts, strict=True)}
+    return {
+        name: [c2st(a, b, epochs=epochs) for a, b in zip(*pair, strict=True)]
+        for name, pair in pairs.items()
+    }
 
 
 def row_of(
-    task: str, n: int, x0: np.ndarray, true: np.ndarray, device: str, epochs: int
+    task: str, n: int, x0: np.ndarray, true: np.ndarray, compared: int, device: str, epochs: int
 ) -> dict[str, Any]:
     """A row of the table, in a process of its own."""
     torch.set_num_threads(1)
     row, samples = made(TASKS[task], n, x0, true)
-    return row | judged(samples, true, device, epochs)
+    return row | judged(samples, true, compared, device, epochs)
 
 
 def observations(name: str, sbibm: Path | None, q: int, m: int) -> tuple[np.ndarray, np.ndarray]:
@@ -136,8 +146,12 @@ def observations(name: str, sbibm: Path | None, q: int, m: int) -> tuple[np.ndar
     return x0, np.stack([task.posterior(at, m, rng) for at in x0])
 
 
-def shown(rows: list[dict[str, Any]], n_samples: int, n_observations: int) -> str:
+def shown(rows: list[dict[str, Any]]) -> str:
     """The table of C2ST."""
+
+    def mean(values: list[float]) -> str:
+        return f"{np.mean(values):.3f} ± {np.std(values) / len(values) ** 0.5:.3f}"
+
     cells = []
     for row in rows:
         known = dict(zip(SIMULATIONS, PUBLISHED.get(row["task"], (None,) * 3), strict=True))
@@ -145,25 +159,20 @@ def shown(rows: list[dict[str, Any]], n_samples: int, n_observations: int) -> st
         cells.append(
             [
                 f"{row['task']}, {row['simulations']:,}",
-                *(
-                    f"{np.mean(row[m]):.3f} ± {np.std(row[m]) / len(row[m]) ** 0.5:.3f}"
-                    for m in METHODS
-                ),
+                *(mean(row[m]) for m in METHODS),
                 "" if npe is None else f"{npe:.3f}",
-                *(f"{np.mean(row[f'{m}, z']):.3f}" for m in METHODS),
+                f"{np.mean(row['z']):.3f}",
                 f"{row['NN']:.2f}",
                 f"{row['k']}",
                 f"{row['fit s']:.1f}",
                 f"{row['s per observation']:.2f}",
+                f"{len(row['local'])}, {len(row['z'])}",
+                f"{row['samples']}, {row['epochs']}",
             ]
         )
-    header = ["task, simulations", *METHODS, "NPE, published", *(f"{m}, z" for m in METHODS)]
-    header += ["NN", "k", "fit s", "s an observation"]
-    intro = (
-        f"C2ST, ½ is perfect: mean of {n_observations} observations and its standard error, "
-        f"{n_samples} samples each.\n\n"
-    )
-    return intro + table(header, cells) + "\n\n"
+    header = ["task, simulations", *METHODS, "NPE, published", "local, z", "NN", "k", "fit s"]
+    header += ["s an observation", "observations, of ABC and z", "samples, epochs"]
+    return "C2ST, ½ is perfect: mean and its standard error.\n\n" + table(header, cells) + "\n\n"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -172,37 +181,38 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--simulations", nargs="+", type=int, default=list(SIMULATIONS))
     parser.add_argument("--observations", type=int, default=10)
+    parser.add_argument("--compared", type=int, help="observations of ABC and z; all unless set")
     parser.add_argument("--samples", type=int, default=1_000)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="the most of the classifier")
     parser.add_argument("--sbibm", type=Path, help="sbibm's wheel, or the folder that has sbibm/")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that --out has already")
     parser.add_argument("--out", type=Path, default=Path("posteriors"))
     chosen = parser.parse_args(argv)
+    compared = min(chosen.compared or chosen.observations, chosen.observations)
     arguments = sys.argv[1:] if argv is None else argv
     command = shlex.join(["python", "benchmarks/posteriors.py", *arguments])
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    if chosen.resume and (kept := chosen.out.with_suffix(".json")).exists():
+        known_rows = json.loads(kept.read_text(encoding="utf-8"))["rows"]
+        rows = {(row["task"], row["simulations"]): row for row in known_rows}
+    cells = [(name, n) for n in chosen.simulations for name in chosen.tasks if (name, n) not in rows]
     known = {
         name: observations(name, chosen.sbibm, chosen.observations, chosen.samples)
-        for name in chosen.tasks
+        for name in {name for name, _ in cells}
     }
-    cells = [(name, n) for n in chosen.simulations for name in chosen.tasks]
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
     with ProcessPoolExecutor(chosen.jobs, multiprocessing.get_context("spawn")) as pool:
         waiting = {
-            pool.submit(row_of, *cell, *known[cell[0]], chosen.device, chosen.epochs): cell
+            pool.submit(row_of, *cell, *known[cell[0]], compared, chosen.device, chosen.epochs): cell
             for cell in cells
         }
         for done in as_completed(waiting):
-            (name, n), row = waiting[done], done.result()
-            rows[name, n] = row
-            print(
-                f"{name}, {n}: " + ", ".join(f"{m} {np.mean(row[m]):.3f}" for m in METHODS), flush=True
-            )
-            in_order = [
-                rows[name, n] for name in chosen.tasks for n in chosen.simulations if (name, n) in rows
-            ]
-            text = shown(in_order, chosen.samples, chosen.observations)
-            keep(chosen.out, text, in_order, torch.device("cpu"), command)
+            about = {"samples": chosen.samples, "epochs": chosen.epochs}
+            rows[waiting[done]] = done.result() | about
+            order = [(name, n) for name in TASKS for n in sorted({n for _, n in rows})]
+            in_order = [rows[cell] for cell in order if cell in rows]
+            keep(chosen.out, shown(in_order), in_order, torch.device("cpu"), command)
 
 
 if __name__ == "__main__":

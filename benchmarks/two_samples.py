@@ -33,7 +33,7 @@ def c2st(samples: np.ndarray, true: np.ndarray, seed: int = 1, epochs: int = EPO
     network = MLPClassifier((10 * d, 10 * d), max_iter=epochs, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        x, y = np.concatenate((true, samples)), np.repeat([0, 1], len(true))
+        x, y = np.concatenate((true, samples), dtype=np.float32), np.repeat([0, 1], len(true))
         return float(cross_val_score(network, x, y, cv=_folds(len(x), seed)).mean())
 
 

@@ -29,14 +29,19 @@ def test_the_truth_is_one_more_draw_of_its_posterior(name):
     assert calibration(made, truth).p_values.min() > 0.1 / made.shape[2] / len(TASKS)
 
 
-def test_the_benchmark_writes_a_table(tmp_path, capsys):
-    words = ["--tasks", "two moons", "--simulations", "250", "--observations", "2", "--samples", "50"]
-    posteriors.main([*words, "--epochs", "3", "--device", "cpu", "--out", str(tmp_path / "made")])
+def test_the_benchmark_writes_a_table_and_resumes(tmp_path, capsys):
+    words = ["--simulations", "250", "--observations", "2", "--compared", "1", "--samples", "50"]
+    words += ["--epochs", "3", "--device", "cpu", "--resume", "--out", str(tmp_path / "made")]
+    posteriors.main(["--tasks", "Gaussian mixture", *words])
+    before = json.loads((tmp_path / "made.json").read_text())["rows"]
+    posteriors.main(["--tasks", "two moons", "Gaussian mixture", *words])
     text = (tmp_path / "made.md").read_text()
-    assert "| two moons, 250" in text
-    assert "mean of 2 observations" in text
-    (row,) = json.loads((tmp_path / "made.json").read_text())["rows"]
-    assert len(row["local"]) == len(row["adjusted, z"]) == 2
+    cells = text.split("| two moons, 250")[1].split("\n")[0].split("|")
+    assert [cell.strip() for cell in cells[-3:]] == ["2, 1", "50, 3", ""]
+    row, kept = json.loads((tmp_path / "made.json").read_text())["rows"]
+    assert [kept] == before
+    assert len(row["local"]) == 2
+    assert len(row["z"]) == len(row["adjusted"]) == 1
     assert row["NN"] > 0.5
     assert "two moons" in capsys.readouterr().out
 

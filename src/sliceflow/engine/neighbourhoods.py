@@ -140,6 +140,19 @@ class Neighbourhoods:
         other.__dict__.update(search=self.search, _projected=self._projected)
         return other
 
+    @property
+    def words(self) -> str:
+        """What distances see of y, in words."""
+        n, view = self.y.shape[1], self.view
+        scores = len(view.scores) if view else 0
+        tails = f"; normal scores of {scores} heavy-tailed" if scores else ""
+        if view and view.n_features:
+            return f"of a summary of {n} columns by {view.n_features} random features{tails}"
+        if n > _WIDE:
+            return f"of linear predictions by {n} columns{tails}"
+        used = int((torch.diagonal(self.projection) > 0).sum())
+        return f"of {used} of {n} columns, weighted by relevance{tails}"
+
     @cached_property
     def _projected(self) -> Tensor:
         return self._seen(self.y)

@@ -73,6 +73,12 @@ class LocalModel:
             near.append(Neighbourhoods.again(own, y, k, projection, spread))
         return cls(x, tuple(near), given)
 
+    @property
+    def distances(self) -> str:
+        """What distances see of y, in words; with labels, in most parts."""
+        text = max(words := [near.words for near in self.near], key=words.count)
+        return text if len(set(words)) == 1 else f"in most parts {text}"
+
     def sample(self, codes: Tensor, seed: Seed) -> Tensor:
         """One row x (n, d) for each of the codes (n, l); equal ones share a neighbourhood."""
         out = torch.empty(len(codes), self.x.shape[1], dtype=torch.float64)
@@ -231,8 +237,8 @@ def local_plan(
         nbytes, device, f"{n} rows of {d} columns, kept for condition='local', need", "keep fewer"
     )
     model = LocalModel.of(inputs, units)
-    sizes = [near.k for near in model.near]
-    plan = replace(plan, neighbours=max(sizes), components=COMPONENTS, nbytes=nbytes)
+    most, words = max(near.k for near in model.near), model.distances
+    plan = replace(plan, neighbours=most, distances=words, components=COMPONENTS, nbytes=nbytes)
     return plan, units, model
 
 
