@@ -232,3 +232,10 @@ def test_partial_fit_of_a_joint_flow_takes_labels():
         SlicedWassersteinFlow(condition="joint").partial_fit(X, Y)
     with pytest.raises(ValueError, match="needs continuous columns in y"):
         SlicedWassersteinFlow(condition="local").partial_fit(X, LABELS)
+
+
+def test_warnings_of_partial_fit_name_the_callers_line():
+    flow = SlicedWassersteinFlow(n_steps=2, n_particles=50, random_state=0).fit(X)
+    with pytest.warns(UserWarning, match="discards this model") as found:
+        flow.partial_fit(X)
+    assert found[0].filename == __file__

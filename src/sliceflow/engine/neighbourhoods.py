@@ -27,9 +27,17 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.engine.views import View, per_deviation, predictions, targets
+from sliceflow.engine.views import LEARNT, View, per_deviation, predictions, targets
 
-__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "projection_of", "relevance"]
+__all__ = [
+    "Adjusted",
+    "Neighbourhoods",
+    "choose_k",
+    "choose_spread",
+    "projection_of",
+    "relevance",
+    "work_bytes",
+]
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
 SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
@@ -467,6 +475,12 @@ def projection_of(x: Tensor, y: Tensor) -> Tensor:
         return torch.diag(relevance(x, y))
     unit = torch.where((y != y[0]).any(0), per_deviation(y), 0)
     return unit[:, None] * predictions(x, y * unit)
+
+
+def work_bytes(n: int, columns: int) -> int:
+    """Memory of choosing the distances between n rows of y, beside the rows."""
+    several = _SEVERAL <= columns <= _WIDE and n >= _ENOUGH
+    return (1 << 26) + several * 8 * 4 * min(n, LEARNT) * (columns + min(_FEATURES, n // _SHARE))
 
 
 def _summarised(near: Neighbourhoods, likelihood: Tensor) -> Neighbourhoods:

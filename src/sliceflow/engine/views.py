@@ -18,11 +18,11 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 
-__all__ = ["View", "per_deviation", "predictions", "targets"]
+__all__ = ["LEARNT", "View", "per_deviation", "predictions", "targets"]
 
 _KNOTS = 257  # quantiles of a heavy-tailed column
 _HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
-_LEARNT = 30_000  # rows that the ridge regression sees
+LEARNT = 30_000  # rows that the ridge regression sees
 _PENALTIES = np.geomspace(1e-6, 1e3, 19)  # that it tries, over the mean square of the columns
 
 
@@ -103,7 +103,7 @@ def predictions(x: Tensor, y: Tensor, view: View | None = None) -> Tensor:
     With a view, the f columns that it has of y. The penalty is that of the least leave-one-out error,
     the same for all columns.
     """
-    step = -(-len(x) // _LEARNT)
+    step = -(-len(x) // LEARNT)
     wanted, columns = targets(x)[::step], y[::step] if view is None else view(y[::step])
     wanted, columns = wanted - wanted.mean(0), columns - columns.mean(0)
     square, vectors = torch.linalg.eigh(columns.T @ columns)

@@ -331,53 +331,11 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         particles = fitted.sample(len(codes), codes, seed.child("particles"))
         self._keep(plan, fitted, particles, y, events.History().as_columns())
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        refresh: bool | int = True,
-        listeners: events.Listeners = (),
-    ) -> Self:
-        """Add rows, then refresh: the model does not depend on the batches.
-
-        Without y or with labels, the estimator keeps counts of the rows, and the cost of adding does
-        not depend on the number of earlier rows. The first rows are those present at the first refresh,
-        or as soon as there are 1000. They also set the units (`standardize`). The order of the batches
-        does not matter, bit for bit.
-
-        With a continuous or mixed y, conditions are local: the model keeps the rows, also in its file.
-        It is that of ``fit`` on all rows in the order in which they came, bit for bit. Then rows can be
-        added to any model, also after `fit` and `sliceflow.load`.
-
-        If anything fails or is interrupted, including the refresh, nothing changes.
-
-        Parameters
-        ----------
-        X : rows, as in `fit`
-        y : as in `fit`; any call may add new labels
-        refresh : True fits the model to all data; False only keeps the rows or their counts; a number
-            is `last` of `refresh`
-        listeners : as in `fit`
-
-        Examples
-        --------
-        >>> rng = np.random.default_rng(0)
-        >>> y = rng.uniform(1, 3, (400, 1))
-        >>> x = y + 0.1 * rng.normal(size=(400, 2))
-        >>> flow = SlicedWassersteinFlow(random_state=0).partial_fit(x[:300], y[:300])
-        >>> same = SlicedWassersteinFlow(random_state=0).fit(x, y)
-        >>> bool((flow.partial_fit(x[300:], y[300:]).particles_ == same.particles_).all())
-        True
-        """
+    def _grow_rows(self, X: Any, y: Any, refresh: bool | int) -> bool:
         if not self._is_local(y):
-            return super().partial_fit(X, y, refresh=refresh, listeners=listeners)
-        need(
-            isinstance(refresh, bool),
-            "refresh",
-            refresh,
-            "True or False: local conditions have no steps",
-        )
+            return False
+        only = "True or False: local conditions have no steps"
+        need(isinstance(refresh, bool), "refresh", refresh, only)
         with self._unchanged_by_errors():
             known = self._known()
             device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
@@ -386,54 +344,24 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             self._waiting = (*self._waiting, read_input(rows, y, device, form, Ranks()))
             if refresh:
                 self._fit_joined(joined(self._known()))
-        return self
+        return True
 
-    def forget(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        refresh: bool | int = True,
-        listeners: events.Listeners = (),
-    ) -> Self:
-        """Remove rows. The model is then the same as if they had never been added.
-
-        With local conditions this is a fit of the remaining rows, whose order is kept; of equal rows
-        the last go first. There is one exception for all others: units, which the first rows decided,
-        stay. If the remaining first rows would decide otherwise, a warning says so. If anything fails
-        or is interrupted, including the refresh, nothing changes.
-
-        Parameters
-        ----------
-        X, y : rows and their y as passed before, in any order. Unknown rows raise an error
-        refresh, listeners : as in `partial_fit`. Without a full refresh, the model keeps maps that were
-            fitted to these rows; local conditions refuse that
-        """
-        known = self._known()
-        if not known:
-            return super().forget(X, y, refresh=refresh, listeners=listeners)
+    def _forget_rows(self, X: Any, y: Any, refresh: bool | int) -> bool:
+        if not (known := self._known()):
+            return False
         need(refresh is True, "refresh", refresh, "True: local conditions forget rows at once")
         y = check_width(y, known[0])
         with self._unchanged_by_errors():
             self._fit_joined(without(joined(known), self._online_rows(X), y))
-        return self
+        return True
 
-    def refresh(self, last: int | None = None, *, listeners: events.Listeners = ()) -> Self:
-        """Fit the model to the current data.
-
-        Parameters
-        ----------
-        last : refit only this many steps at the end. Earlier steps keep their maps. This is faster, and
-            accurate enough if new rows are like the old ones. None refits all steps. Local conditions
-            have no steps
-        listeners : as in `fit`
-        """
+    def _refresh_rows(self, last: int | None) -> bool:
         if not (known := self._known()):
-            return super().refresh(last, listeners=listeners)
+            return False
         need(last is None, "last", last, "None: local conditions have no steps")
         with self._unchanged_by_errors():
             self._fit_joined(joined(known))
-        return self
+        return True
 
     def _known(self) -> list[FitInput]:
         """The rows of a model with local conditions, and those that wait for a refresh."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory
 from sliceflow.engine.conditions import Condition, Labels, Mixed, as_array, even_rows
-from sliceflow.engine.neighbourhoods import COMPONENTS, Neighbourhoods
+from sliceflow.engine.neighbourhoods import COMPONENTS, Neighbourhoods, work_bytes
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.ranks import Ranks
@@ -232,7 +232,7 @@ def local_plan(
         device=device,
     )
     columns = inputs.codes.shape[1]
-    nbytes = plan.nbytes + 8 * 4 * n * (d + columns) + (1 << 26)
+    nbytes = plan.nbytes + 8 * 4 * n * (d + columns) + work_bytes(n, columns)
     need_memory(
         nbytes, device, f"{n} rows of {d} columns, kept for condition='local', need", "keep fewer"
     )
