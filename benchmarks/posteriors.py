@@ -28,6 +28,7 @@ import multiprocessing
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def judged(
 def row_of(
     task: str, n: int, x0: np.ndarray, true: np.ndarray, compared: int, device: str, epochs: int
 ) -> dict[str, Any]:
-    """A row of the table, in a process of its own."""
+    """A row of the table."""
     torch.set_num_threads(1)
     row, samples = made(TASKS[task], n, x0, true)
     return row | judged(samples, true, compared, device, epochs)
@@ -202,17 +203,23 @@ def main(argv: list[str] | None = None) -> None:
         name: observations(name, chosen.sbibm, chosen.observations, chosen.samples)
         for name in {name for name, _ in cells}
     }
-    with ProcessPoolExecutor(chosen.jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(row_of, *cell, *known[cell[0]], compared, chosen.device, chosen.epochs): cell
-            for cell in cells
-        }
-        for done in as_completed(waiting):
-            about = {"samples": chosen.samples, "epochs": chosen.epochs}
-            rows[waiting[done]] = done.result() | about
-            order = [(name, n) for name in TASKS for n in sorted({n for _, n in rows})]
-            in_order = [rows[cell] for cell in order if cell in rows]
-            keep(chosen.out, shown(in_order), in_order, torch.device("cpu"), command)
+    tasks = [(*cell, *known[cell[0]], compared, chosen.device, chosen.epochs) for cell in cells]
+    for row in _rows(tasks, chosen.jobs):
+        row |= {"samples": chosen.samples, "epochs": chosen.epochs}
+        rows[row["task"], row["simulations"]] = row
+        order = [(name, n) for name in TASKS for n in sorted({n for _, n in rows})]
+        in_order = [rows[cell] for cell in order if cell in rows]
+        keep(chosen.out, shown(in_order), in_order, torch.device("cpu"), command)
+
+
+def _rows(tasks: list[tuple[Any, ...]], jobs: int) -> Iterator[dict[str, Any]]:
+    """The rows as they come; several jobs are processes."""
+    if jobs == 1:
+        yield from (row_of(*task) for task in tasks)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(row_of, *task) for task in tasks]):
+            yield done.result()
 
 
 if __name__ == "__main__":
