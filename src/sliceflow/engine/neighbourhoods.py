@@ -48,7 +48,8 @@ _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k
 _LEARNT = 500  # rows of a neighbourhood that these see
 _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that `choose_k` tries
-_TRIED = 150  # rows whose likelihood chooses k
+_TRIED = 150  # rows whose likelihood chooses k,
+_SURPRISE = 20.0  # no less than this below their median: a row that nothing foresees must not decide
 _WIDE = 20  # more columns of y are replaced by what they predict,
 _SEVERAL, _ENOUGH = (
     4,
@@ -561,7 +562,8 @@ def _chosen(near: Neighbourhoods, most: int = _MOST) -> tuple[int, Tensor]:
             trial.adjusted(near.y[some], without=some, at=near.x[some]).likelihood
             for some in torch.split(tried, chunk)
         ]
-        found[k] = torch.cat(parts).clamp(min=-1e6)
+        likelihood = torch.cat(parts)
+        found[k] = likelihood.clamp(min=float(likelihood.median()) - _SURPRISE)
         best = max(found, key=lambda k: float(found[k].mean()))
         if best not in list(found)[-2:]:
             break
