@@ -1,18 +1,22 @@
 """Simulators with known posteriors, after sbibm's (Lueckmann et al. 2021), restated in numpy.
 
 Each task draws parameters from its prior, simulates, and draws from the posterior of an observation:
-exactly where there is a formula, else by resampling many weighted draws. The Bernoulli GLM has a
-stimulus of its own, so its numbers are not those of sbibm's; the others are the same problems.
+exactly where there is a formula, else by rejection from a Student t or the prior. `published` reads the
+ten observations of a task, with 10,000 draws of each posterior, from sbibm's wheel or its folder.
 """
 
 from __future__ import annotations
 
+import bz2
+import io
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-__all__ = ["TASKS", "Task"]
+__all__ = ["TASKS", "Task", "published"]
 
 Array = np.ndarray
 Rng = np.random.Generator
@@ -20,14 +24,19 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Task:
-    """A simulator: `prior(n, rng)`, `simulate(theta, rng)`, `posterior(x0, n, rng)`, box or None."""
+    """A simulator: `prior(n, rng)`, `simulate(theta, rng)`, `posterior(x0, n, rng)`, box or None.
+
+    `folder` and `file` are the names of sbibm's folder and of its observations.
+    """
 
     name: str
+    folder: str
     prior: Callable[[int, Rng], Array]
     simulate: Callable[[Array, Rng], Array]
     posterior: Callable[[Array, int, Rng], Array]
     low: float | None = None
     high: float | None = None
+    file: str = "observation.csv"
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -54,9 +63,24 @@ def _until(n: int, draw: Callable[[int], Array], inside: Callable[[Array], Array
     return np.concatenate(kept)[:n]
 
 
-def _resampled(draws: Array, log_weight: Array, n: int, rng: Rng) -> Array:
-    weight = np.exp(log_weight - log_weight.max())
-    return draws[rng.choice(len(draws), n, p=weight / weight.sum())]
+def _rejected(propose: Callable[[int], tuple[Array, Array]], n: int, rng: Rng) -> Array:
+    """n of the proposed draws, each kept with a probability in proportion to its weight.
+
+    `propose(m)` gives m draws and the logarithms of their weights. The largest weight seen is that
+    which is always kept; earlier draws are thinned when a larger one comes.
+    """
+    kept, log_u, top = np.empty(0), np.empty(0), -np.inf  # log_u: of weight minus a uniform's logarithm
+    m = 4 * n
+    while True:
+        draws, log_weight = propose(m)
+        level = log_weight - np.log(rng.random(m))
+        fits = level >= max(top, log_weight.max())
+        top = max(top, float(log_weight.max()))
+        kept = np.concatenate((kept[log_u >= top], draws[fits])) if len(kept) else draws[fits]
+        log_u = np.concatenate((log_u[log_u >= top], level[fits]))
+        if len(kept) >= n:
+            return kept[rng.permutation(len(kept))[:n]]
+        m = min(2_000_000, 2 * m)
 
 
 # Two moons: a crescent in x, two of them in the posterior.
@@ -106,20 +130,22 @@ def _slcp(theta: Array, rng: Rng) -> Array:
 
 
 def _slcp_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    """Scales by resampling; then the mean is Gaussian, and is drawn again while outside the box."""
+    """Scales by rejection; then the mean is Gaussian, and is drawn again while outside the box."""
     points = x0.reshape(4, 2)
     mean, count = points.mean(0), 4
     scatter = (points - mean).T @ (points - mean)
-    theta = rng.uniform(-3, 3, (6_000_000, 5))
-    s1, s2, rho = _slcp_scales(theta)
-    rest = 1 - rho**2
-    square = (
-        scatter[0, 0] / s1**2 - 2 * rho * scatter[0, 1] / (s1 * s2) + scatter[1, 1] / s2**2
-    ) / rest
-    log_weight = -(count - 1) * (np.log(s1 * s2) + 0.5 * np.log(rest)) - 0.5 * square
+
+    def scales(m: int) -> tuple[Array, Array]:
+        theta = rng.uniform(-3, 3, (m, 5))
+        s1, s2, rho = _slcp_scales(theta)
+        rest = 1 - rho**2
+        square = (
+            scatter[0, 0] / s1**2 - 2 * rho * scatter[0, 1] / (s1 * s2) + scatter[1, 1] / s2**2
+        ) / rest
+        return theta, -(count - 1) * (np.log(s1 * s2) + 0.5 * np.log(rest)) - 0.5 * square
 
     def draw(m: int) -> Array:
-        made = _resampled(theta, log_weight, m, rng)
+        made = _rejected(scales, m, rng)
         a, b, r = _slcp_scales(made)
         e = rng.normal(size=(m, 2)) / np.sqrt(count)
         made[:, 0] = mean[0] + a * e[:, 0]
@@ -134,7 +160,7 @@ _BINS, _FILTER = 100, 9
 
 
 def _glm_design() -> Array:
-    stimulus = np.random.default_rng(42).normal(size=_BINS)
+    stimulus = np.random.RandomState(42).normal(size=_BINS)
     lagged = [np.concatenate((np.zeros(j), stimulus[: _BINS - j])) for j in range(_FILTER)]
     return np.stack((np.ones(_BINS), *lagged), 1)
 
@@ -160,7 +186,7 @@ def _glm_summary(theta: Array, rng: Rng) -> Array:
 
 
 def _glm_posterior(x0: Array, n: int, rng: Rng) -> Array:
-    """Resampled from a Student t with four degrees of freedom around the mode."""
+    """By rejection from a Student t with eight degrees of freedom around the mode."""
     summary = x0 if len(x0) == _FILTER + 1 else x0 @ _DESIGN
     precision = np.linalg.inv(_ROOT @ _ROOT.T)
     mode, d = np.zeros(len(precision)), len(precision)
@@ -168,13 +194,16 @@ def _glm_posterior(x0: Array, n: int, rng: Rng) -> Array:
         p = 1 / (1 + np.exp(-_DESIGN @ mode))
         hessian = precision + (_DESIGN * (p * (1 - p))[:, None]).T @ _DESIGN
         mode = mode + 0.5 * np.linalg.solve(hessian, summary - _DESIGN.T @ p - precision @ mode)
-    root, dof = np.linalg.inv(np.linalg.cholesky(hessian)).T, 4
-    e = rng.normal(size=(400_000, d)) / np.sqrt(rng.chisquare(dof, (400_000, 1)) / dof)
-    theta = mode + e @ root.T
-    log_p = theta @ summary - np.logaddexp(0, theta @ _DESIGN.T).sum(1)
-    log_p -= 0.5 * ((theta @ precision) * theta).sum(1)
-    log_q = -0.5 * (dof + d) * np.log1p((e**2).sum(1) / dof)
-    return _resampled(theta, log_p - log_q, n, rng)
+    root, dof = np.linalg.inv(np.linalg.cholesky(hessian)).T, 8
+
+    def propose(m: int) -> tuple[Array, Array]:
+        e = rng.normal(size=(m, d)) / np.sqrt(rng.chisquare(dof, (m, 1)) / dof)
+        theta = mode + e @ root.T
+        log_p = theta @ summary - np.logaddexp(0, theta @ _DESIGN.T).sum(1)
+        log_p -= 0.5 * ((theta @ precision) * theta).sum(1)
+        return theta, log_p + 0.5 * (dof + d) * np.log1p((e**2).sum(1) / dof)
+
+    return _rejected(propose, n, rng)
 
 
 # Lotka–Volterra: hares and lynxes at ten times, counted with ten per cent error.
@@ -184,7 +213,8 @@ _LV_MEAN, _LV_SCALE = np.array([-0.125, -3.0, -0.125, -3.0]), 0.5
 def _populations(theta: Array) -> Array:
     """(n, 20): both populations at ten times, by Runge and Kutta's fourth-order method."""
     a, b, c, d = theta.T
-    state, out, h = np.stack((np.full(len(theta), 30.0), np.ones(len(theta)))), [], 0.1
+    state, h = np.stack((np.full(len(theta), 30.0), np.ones(len(theta)))), 0.1
+    out = [state]
 
     def slope(s: Array) -> Array:
         return np.stack((a * s[0] - b * s[0] * s[1], d * s[0] * s[1] - c * s[1]))
@@ -195,8 +225,8 @@ def _populations(theta: Array) -> Array:
         k3 = slope(state + h / 2 * k2)
         state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + slope(state + h * k3))
         state = np.clip(state, 1e-10, 1e4)
-        if step % 21 == 0 or step == 1:
-            out.append(state.copy())
+        if step % 21 == 0:
+            out.append(state)
     return np.stack(out, 2).reshape(2, len(theta), -1).transpose(1, 0, 2).reshape(len(theta), -1)
 
 
@@ -213,14 +243,14 @@ def _lotka_volterra_posterior(x0: Array, n: int, rng: Rng) -> Array:
         fit = np.log(_populations(np.exp(_LV_MEAN + _LV_SCALE * z)))
         return -0.5 * ((log_x - fit) ** 2).sum(1) / 0.01 - 0.5 * (z**2).sum(1)
 
-    mean, root, dof = np.zeros(4), np.eye(4), 4
-    for stage in range(12):
-        m = 60_000 if stage == 11 else 20_000
+    def propose(m: int) -> tuple[Array, Array]:
         e = rng.normal(size=(m, 4)) / np.sqrt(rng.chisquare(dof, (m, 1)) / dof)
         z = mean + e @ root.T
-        log_w = log_p(z) + 0.5 * (dof + 4) * np.log1p((e**2).sum(1) / dof)
-        if stage == 11:
-            break
+        return z, log_p(z) + 0.5 * (dof + 4) * np.log1p((e**2).sum(1) / dof)
+
+    mean, root, dof = np.zeros(4), np.eye(4), 4
+    for _ in range(12):
+        z, log_w = propose(20_000)
         temper = 1.0
         while True:  # as much of the likelihood as leaves 500 draws of weight
             w = np.exp(temper * (log_w - log_w.max()))
@@ -230,7 +260,7 @@ def _lotka_volterra_posterior(x0: Array, n: int, rng: Rng) -> Array:
         w /= w.sum()
         mean = w @ z
         root = np.linalg.cholesky((z - mean).T @ ((z - mean) * w[:, None]) * 1.2 + 1e-12 * np.eye(4))
-    return np.asarray(np.exp(_LV_MEAN + _LV_SCALE * _resampled(z, log_w, n, rng)))
+    return np.asarray(np.exp(_LV_MEAN + _LV_SCALE * _rejected(propose, n, rng)))
 
 
 def _normal(d: int, scale: float) -> Callable[[int, Rng], Array]:
@@ -248,17 +278,52 @@ def _lv_prior(n: int, rng: Rng) -> Array:
 TASKS = {
     task.name: task
     for task in (
-        Task("two moons", _uniform(-1, 1, 2), _moons, _moons_posterior, -1, 1),
+        Task("two moons", "two_moons", _uniform(-1, 1, 2), _moons, _moons_posterior, -1, 1),
         Task(
             "Gaussian linear",
+            "gaussian_linear",
             _normal(10, np.sqrt(0.1)),
             lambda theta, rng: theta + np.sqrt(0.1) * rng.normal(size=theta.shape),
             lambda x0, n, rng: x0 / 2 + np.sqrt(0.05) * rng.normal(size=(n, len(x0))),
         ),
-        Task("Gaussian mixture", _uniform(-10, 10, 2), _around, _mixture_posterior, -10, 10),
-        Task("SLCP", _uniform(-3, 3, 5), _slcp, _slcp_posterior, -3, 3),
-        Task("Bernoulli GLM", _glm_prior, _glm_summary, _glm_posterior),
-        Task("Bernoulli GLM, raw", _glm_prior, _glm_raw, _glm_posterior),
-        Task("Lotka–Volterra", _lv_prior, _lotka_volterra, _lotka_volterra_posterior),
+        Task(
+            "Gaussian mixture",
+            "gaussian_mixture",
+            _uniform(-10, 10, 2),
+            _around,
+            _mixture_posterior,
+            -10,
+            10,
+        ),
+        Task("SLCP", "slcp", _uniform(-3, 3, 5), _slcp, _slcp_posterior, -3, 3),
+        Task("Bernoulli GLM", "bernoulli_glm", _glm_prior, _glm_summary, _glm_posterior),
+        Task(
+            "Bernoulli GLM, raw",
+            "bernoulli_glm",
+            _glm_prior,
+            _glm_raw,
+            _glm_posterior,
+            file="observation_raw.csv",
+        ),
+        Task("Lotka–Volterra", "lotka_volterra", _lv_prior, _lotka_volterra, _lotka_volterra_posterior),
     )
 }
+
+
+def published(task: Task, sbibm: Path) -> tuple[Array, Array]:
+    """sbibm's observations (10, l) of a task and draws (10, 10000, d) of their posteriors."""
+
+    def read(name: str) -> bytes:
+        inside = f"sbibm/tasks/{task.folder}/files/{name}"
+        if sbibm.is_dir():
+            return (sbibm / inside).read_bytes()
+        with zipfile.ZipFile(sbibm) as wheel:
+            return wheel.read(inside)
+
+    def rows(text: bytes) -> Array:
+        return np.loadtxt(io.BytesIO(text), delimiter=",", skiprows=1, ndmin=2)
+
+    places = [f"num_observation_{i}/" for i in range(1, 11)]
+    x0 = np.concatenate([rows(read(place + task.file)) for place in places])
+    name = "reference_posterior_samples.csv.bz2"
+    return x0, np.stack([rows(bz2.decompress(read(place + name))) for place in places])

@@ -96,6 +96,14 @@ def test_draws_keep_mean_and_covariance_within_components():
         assert float((torch.cov(made.T) - covariance).abs().max()) < 0.04
 
 
+def test_a_row_that_nothing_foresees_does_not_choose_k():
+    y = Seed(0).uniform(1_500, 1) * 6 - 3
+    x = torch.sin(6 * y) + 0.05 * Seed(1).normal(1_500, 1)
+    before = Neighbourhoods.of(x, y).k
+    x[Seed(0).child("k").permutation(1_500)[0]] = 1e3  # it is among the rows left out
+    assert Neighbourhoods.of(x, y).k == before < 400
+
+
 def test_the_spread_grows_with_the_dimension():
     y = Seed(1).normal(500, 1)
     low, high = (choose_spread(Neighbourhoods.of(Seed(0).normal(500, d), y, k=300)) for d in (1, 8))

@@ -1,7 +1,8 @@
 """Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
 
 The k rows nearest to y₀ get Epanechnikov's weights, wᵢ = 1 − (|yᵢ − y₀|/r)² for the distance r of the
-farthest. Distances ignore columns of y that say nothing about x (`relevance`). A mixture of K linear
+farthest. Distances ignore columns of y that say nothing about x (`relevance`), and of many columns they
+see what these predict (`sliceflow.engine.views`). A mixture of K linear
 regressions, x = a + B(y − y₀) + noise, is fitted to them by expectation maximisation, with K by BIC.
 Every row is moved along the regression of its component to where it would be at y₀:
 xᵢ ← xᵢ − B(yᵢ − y₀). A sample is one of these *adjusted* rows, drawn by weight, plus h times a Gaussian
@@ -22,13 +23,21 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.ensemble import ExtraTreesRegressor
-from sklearn.linear_model import RidgeCV
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
+from sliceflow.engine.views import LEARNT, View, per_deviation, predictions, targets
 
-__all__ = ["Adjusted", "Neighbourhoods", "choose_k", "choose_spread", "projection_of", "relevance"]
+__all__ = [
+    "Adjusted",
+    "Neighbourhoods",
+    "choose_k",
+    "choose_spread",
+    "projection_of",
+    "relevance",
+    "work_bytes",
+]
 
 COMPONENTS = 4  # the most regressions of a neighbourhood
 SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
@@ -39,11 +48,18 @@ _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k
 _LEARNT = 500  # rows of a neighbourhood that these see
 _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that `choose_k` tries
-_TRIED = 150  # rows whose likelihood chooses k
-_WIDE = 20  # more columns of y are replaced by what they predict
+_TRIED = 150  # rows whose likelihood chooses k,
+_SURPRISE = 20.0  # no less than this below their median: a row that nothing foresees must not decide
+_WIDE = 20  # more columns of y are replaced by what they predict,
+_SEVERAL, _ENOUGH = (
+    4,
+    400,
+)  # and of several columns of enough rows, if that is better, what is predicted
+_FEATURES, _SHARE = 500, 4  # by this many random features, but no more than a share of the rows
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _CHECKED = 20  # rows whose neighbourhoods choose h
 _MEASURED = 48  # the least draws of a condition that measure how far draws spread
+_FEW, _MANY = 6, 100_000  # columns and rows beyond which all distances are faster than a tree
 _NUMBERS = 1 << 21  # numbers of one array in memory at a time
 
 
@@ -82,6 +98,7 @@ class Neighbourhoods:
     k : neighbours of a condition; at most n
     projection : (l, m), what y is multiplied with before distances and regressions
     spread : h
+    view : what is seen of y, and multiplied instead of y; None is y itself
 
     Examples
     --------
@@ -101,18 +118,30 @@ class Neighbourhoods:
     k: int
     projection: Tensor = field(repr=False)
     spread: float = SPREAD
+    view: View | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, x: Any, y: Any, k: int | None = None) -> Neighbourhoods:
         """Those of arrays or tensors x (n, d) and y (n, l), with h by `choose_spread`.
 
-        None chooses k by `choose_k`.
+        None chooses k by `choose_k`, and for 4 to 20 columns of y whether distances are those of
+        columns or those of a summary: the summary is taken if held-out rows are more likely then, by
+        more than a standard error.
         """
         x, y = _rows(x), _rows(y)
-        near = cls(x, y, min(k or len(x), len(x)), projection_of(x, y))
+        view = View.of(y)
+        near = cls(x, y, min(k or len(x), len(x)), projection_of(x, view(y)), view=view)
         if k is None:
-            near = near.with_(k=choose_k(near))
+            k, likelihood = _chosen(near)
+            near = near.with_(k=k)
+            if _SEVERAL <= y.shape[1] <= _WIDE and len(y) >= _ENOUGH:
+                near = _summarised(near, likelihood)
         return near.with_(spread=choose_spread(near))
+
+    @classmethod
+    def again(cls, x: Tensor, y: Tensor, k: int, projection: Tensor, spread: float) -> Neighbourhoods:
+        """Those that `of` found, from what a file keeps."""
+        return cls(x, y, k, projection, spread, View.of(y, len(projection) - y.shape[1]))
 
     def with_(self, **changes: Any) -> Neighbourhoods:
         """The same rows and search tree with other settings."""
@@ -120,19 +149,40 @@ class Neighbourhoods:
         other.__dict__.update(search=self.search, _projected=self._projected)
         return other
 
+    @property
+    def words(self) -> str:
+        """What distances see of y, in words."""
+        n, view = self.y.shape[1], self.view
+        scores = len(view.scores) if view else 0
+        tails = f"; normal scores of {scores} heavy-tailed" if scores else ""
+        if view and view.n_features:
+            return f"of a summary of {n} columns by {view.n_features} random features{tails}"
+        if n > _WIDE:
+            return f"of linear predictions by {n} columns{tails}"
+        used = int((torch.diagonal(self.projection) > 0).sum())
+        return f"of {used} of {n} columns, weighted by relevance{tails}"
+
     @cached_property
     def _projected(self) -> Tensor:
-        return self.y @ self.projection
+        return self._seen(self.y)
+
+    def _seen(self, y: Tensor) -> Tensor:
+        if self.view is None:
+            return y @ self.projection
+        parts = torch.split(y, max(1, _NUMBERS // len(self.projection)))
+        return torch.cat([self.view(part) @ self.projection for part in parts])
 
     @cached_property
     def search(self) -> NearestNeighbors:
-        """The search tree of the rows' conditions."""
-        return NearestNeighbors().fit(self._projected.numpy())
+        """The search among the rows' conditions: exact, by a tree, or by all distances if faster."""
+        n, columns = self._projected.shape
+        plain = columns > _FEW and n > _MANY
+        return NearestNeighbors(algorithm="brute" if plain else "auto").fit(self._projected.numpy())
 
     @cached_property
     def _plain(self) -> tuple[NearestNeighbors, np.ndarray, Tensor]:
         """The search tree of the distinct conditions in standard deviations, these, and the unit."""
-        unit = _per_deviation(self.y)
+        unit = per_deviation(self.y)
         distinct = torch.unique(self.y * unit, dim=0).numpy()
         return NearestNeighbors().fit(distinct), distinct, unit
 
@@ -159,7 +209,7 @@ class Neighbourhoods:
         most : the largest K
         at : (q, d), points whose log density is wanted
         """
-        y0 = _rows(y0) @ self.projection
+        y0 = self._seen(_rows(y0))
         k = self.k if without is None else min(self.k, len(self.x) - 1)
         distance, rows = map(
             torch.from_numpy,
@@ -416,31 +466,36 @@ def _least_map(e: Tensor, c: Tensor) -> Tensor:
     return out
 
 
-def _per_deviation(y: Tensor) -> Tensor:
-    """1 over the standard deviation of each column; 1 for columns of one value."""
-    scale = y.std(0, correction=0)
-    return 1 / torch.where(scale > 1e-12 * y.abs().amax(0), scale, 1)
-
-
 def projection_of(x: Tensor, y: Tensor) -> Tensor:
     """What y (n, l) is multiplied with: its `relevance`, or for many columns what they predict.
 
     More than 20 columns are replaced by their linear predictions of the columns of x and of their
-    squares, in standard deviations of these: 2d columns. The ridge is chosen by leave-one-out errors.
-    Such summaries are due to Fearnhead and Prangle (2012), "Constructing summary statistics for
-    approximate Bayesian computation".
+    squares, in standard deviations of these: 2d columns.
     """
     if y.shape[1] <= _WIDE:
         return torch.diag(relevance(x, y))
-    unit = torch.where((y != y[0]).any(0), _per_deviation(y), 0)
-    ridge = RidgeCV(np.geomspace(1e-3, 1e3, 13) * len(y)).fit((y * unit).numpy(), _targets(x).numpy())
-    return unit[:, None] * torch.from_numpy(ridge.coef_.T)
+    unit = torch.where((y != y[0]).any(0), per_deviation(y), 0)
+    return unit[:, None] * predictions(x, y * unit)
 
 
-def _targets(x: Tensor) -> Tensor:
-    """The columns of x in standard deviations, and their squares."""
-    z = (x - x.mean(0)) / (x.std(0, correction=0) + 1e-300)
-    return torch.cat((z, z.square().clamp(max=9.0)), 1)
+def work_bytes(n: int, columns: int) -> int:
+    """Memory of choosing the distances between n rows of y, beside the rows."""
+    several = _SEVERAL <= columns <= _WIDE and n >= _ENOUGH
+    return (1 << 26) + several * 8 * 4 * min(n, LEARNT) * (columns + min(_FEATURES, n // _SHARE))
+
+
+def _summarised(near: Neighbourhoods, likelihood: Tensor) -> Neighbourhoods:
+    """`near`, or the same rows with distances of a summary, if held-out rows are more likely then."""
+    x, y = near.x, near.y
+    view = View.of(y, min(_FEATURES, len(y) // _SHARE))
+    learnt = torch.ones(len(y), dtype=torch.bool)
+    learnt[_tried(len(y))] = False
+    found = Neighbourhoods(x, y, len(x), predictions(x[learnt], y[learnt], view), view=view)
+    k, other = _chosen(found)
+    gain = other - likelihood
+    if not gain.mean() > gain.std() / math.sqrt(len(gain)):
+        return near
+    return Neighbourhoods(x, y, k, predictions(x, y, view), view=view)
 
 
 def relevance(x: Tensor, y: Tensor) -> Tensor:
@@ -457,14 +512,14 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     tensor([1.4000, 0.0000], dtype=torch.float64)
     """
     varies = (y != y[0]).any(0)
-    unit = torch.where(varies, _per_deviation(y), 0)
+    unit = torch.where(varies, per_deviation(y), 0)
     if len(y) < 10 or int(varies.sum()) < 2:
         return unit if bool(varies.any()) else torch.ones_like(unit)
     some = Seed(0).child("some").permutation(len(y))[:_GROWN]
     columns = (y * unit)[some][:, varies]
     shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
     trees = ExtraTreesRegressor(50, min_samples_leaf=5, random_state=0)
-    trees.fit(torch.cat((columns, shuffled), 1).numpy(), _targets(x[some]).numpy())
+    trees.fit(torch.cat((columns, shuffled), 1).numpy(), targets(x[some]).numpy())
     found = torch.from_numpy(trees.feature_importances_)
     own, chance = found[: columns.shape[1]], found[columns.shape[1] :]
     own = (own - chance.max()).clamp(min=0)
@@ -482,11 +537,21 @@ def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
     the mean log likelihood has fallen twice. Of those within half a standard error of the best, takes
     the smallest: it is the fastest, and sees the least of other conditions.
     """
+    return _chosen(near, most)[0]
+
+
+def _tried(n: int) -> Tensor:
+    """The rows whose likelihood chooses."""
+    return Seed(0).child("k").permutation(n)[:_TRIED]
+
+
+def _chosen(near: Neighbourhoods, most: int = _MOST) -> tuple[int, Tensor]:
+    """k by `choose_k`, and the log likelihoods under it of the rows that were tried."""
     n, columns = near.x.shape[0], near.projection.shape[1] + near.x.shape[1]
     k = max(_FEWEST, 2 * columns)
     if n <= k:
-        return n
-    tried = Seed(0).child("k").permutation(n)[:_TRIED]
+        return n, torch.empty(0)
+    tried = _tried(n)
     found: dict[int, Tensor] = {}
     best = k
     while not found or max(found) < min(n - 1, most):
@@ -497,7 +562,8 @@ def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
             trial.adjusted(near.y[some], without=some, at=near.x[some]).likelihood
             for some in torch.split(tried, chunk)
         ]
-        found[k] = torch.cat(parts).clamp(min=-1e6)
+        likelihood = torch.cat(parts)
+        found[k] = likelihood.clamp(min=float(likelihood.median()) - _SURPRISE)
         best = max(found, key=lambda k: float(found[k].mean()))
         if best not in list(found)[-2:]:
             break
@@ -505,8 +571,8 @@ def choose_k(near: Neighbourhoods, most: int = _MOST) -> int:
     for k, likelihood in found.items():
         behind = found[best] - likelihood
         if behind.mean() <= behind.std() / (2 * math.sqrt(len(tried))):
-            return k
-    return best
+            return k, likelihood
+    return best, found[best]
 
 
 def choose_spread(near: Neighbourhoods) -> float:

@@ -45,12 +45,25 @@ class Growing:
         """Empty counts for rows like X; `rows` are X, checked."""
         raise NotImplementedError
 
+    def _grow_rows(self, X: Any, y: Any, refresh: bool | int) -> bool:
+        """`partial_fit` of a model that keeps rows instead of counts; False if it keeps counts."""
+        return False
+
+    def _forget_rows(self, X: Any, y: Any, refresh: bool | int) -> bool:
+        """`forget` of such a model."""
+        return False
+
+    def _refresh_rows(self, last: int | None) -> bool:
+        """`refresh` of such a model."""
+        return False
+
     def _keep(
         self, plan: Any, fitted: Any, particles: Any, y: Any, history: dict[str, list[Any]]
     ) -> None:
         """Replace the fitted attributes, by those of a fit or of a refresh."""
         self.plan_, self._fitted, self._online = plan, fitted, None
-        self.__dict__.pop("_file", None)  # no longer a loaded model
+        for name in ("_file", "_waiting"):  # no longer a loaded model; no rows wait
+            self.__dict__.pop(name, None)
         self.particles_, self.particle_conditions_ = particles, y
         self.__dict__.pop("classes_", None)
         condition = fitted.condition
@@ -73,14 +86,21 @@ class Growing:
         (`standardize`) and choose the basis of pictures (`patch_basis="auto"`). If anything fails or is
         interrupted, including the refresh, nothing changes.
 
+        With a continuous or mixed y the conditions of vectors are local, and the model keeps the rows,
+        also in its file. Then it is that of ``fit`` on all rows, in the order in which they came, bit
+        for bit, and rows can be added after `fit` and `sliceflow.load`, too.
+
         Parameters
         ----------
         X : rows or pictures, as in `fit`
-        y : None, or class labels; any call may add new classes
-        refresh : True moves the particles onto all data; False only counts; a number is `last` of
-            `refresh`
+        y : None, class labels, or for vectors with local conditions as in `fit`; any call may add new
+            classes
+        refresh : True fits the model to all data; False only counts, or keeps the rows until the next
+            refresh; a number is `last` of `refresh`
         listeners : as in `fit`
         """
+        if self._grow_rows(X, y, refresh):
+            return self
         parameters = self._parameters()
         if self._online is None and "_file" in vars(self):
             raise ValueError(
@@ -120,12 +140,17 @@ class Growing:
         remaining first rows would decide otherwise, a warning says so. If anything fails or is
         interrupted, including the refresh, nothing changes.
 
+        With local conditions there is no exception: it is a fit of the remaining rows, in their order;
+        of equal rows the last go first.
+
         Parameters
         ----------
-        X, y : rows and labels as passed to `partial_fit`, in any order. Unknown rows raise an error
+        X, y : rows and their y as passed to `partial_fit`, in any order. Unknown rows raise an error
         refresh, listeners : as in `partial_fit`. Without a full refresh, the model keeps maps that were
-            fitted to these rows
+            fitted to these rows; local conditions refuse that
         """
+        if self._forget_rows(X, y, refresh):
+            return self
         listening = events.listening(listeners)
         first = None if self._online is None else self._online.first
         with _all_or_nothing(self):
@@ -150,9 +175,11 @@ class Growing:
         ----------
         last : refit only this many steps at the end; for pictures, the complete stages that contain
             them. Earlier steps keep their maps. This is faster, and accurate enough if new rows are
-            like the old ones. None refits all steps
+            like the old ones. None refits all steps. Local conditions have no steps
         listeners : as in `fit`
         """
+        if self._refresh_rows(last):
+            return self
         with _all_or_nothing(self):
             self._refresh(last, events.listening(listeners))
         self._warn_if_stale("this model, refreshed in part,")

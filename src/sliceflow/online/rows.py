@@ -229,8 +229,8 @@ class Online(ABC):
         condition = conditions.infer(labels, len(rows))
         if not isinstance(condition, conditions.Labels):
             raise ValueError(
-                f"y has shape {labels.shape}; partial_fit takes class labels (n,). For continuous "
-                "conditions use fit"
+                f"y has shape {labels.shape}; partial_fit takes class labels (n,). For a continuous y "
+                "set condition='local' of vectors, or use fit"
             )
         codes = condition.encode(labels).numpy()
         rows = rows[np.argsort(codes, kind="stable")]

@@ -6,7 +6,8 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -36,7 +37,14 @@ from sliceflow.vectors import saved
 from sliceflow.vectors.data import FitInput, check_rows, read_input
 from sliceflow.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
 from sliceflow.vectors.fitted import FittedVectors, Part
-from sliceflow.vectors.local import is_local, local_plan, particle_conditions
+from sliceflow.vectors.local import (
+    check_width,
+    is_local,
+    joined,
+    local_plan,
+    particle_conditions,
+    without,
+)
 from sliceflow.vectors.online import VectorsOnline
 from sliceflow.vectors.options import VectorOptions
 from sliceflow.vectors.plan import VectorPlan, check_parameters, stages_of
@@ -132,6 +140,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     """
 
     _fitted: FittedVectors
+    _waiting: tuple[FitInput, ...] = ()  # rows for the next refresh of local conditions
 
     def __init__(
         self,
@@ -321,6 +330,70 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         y, codes = particle_conditions(inputs, plan.n_particles, y_p, seed.child("conditions"))
         particles = fitted.sample(len(codes), codes, seed.child("particles"))
         self._keep(plan, fitted, particles, y, events.History().as_columns())
+
+    def _grow_rows(self, X: Any, y: Any, refresh: bool | int) -> bool:
+        if not self._is_local(y):
+            return False
+        only = "True or False: local conditions have no steps"
+        need(isinstance(refresh, bool), "refresh", refresh, only)
+        with self._unchanged_by_errors():
+            known = self._known()
+            device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
+            y = check_width(y, known[0]) if known else y
+            rows = self._online_rows(X, first=not known)
+            self._waiting = (*self._waiting, read_input(rows, y, device, form, Ranks()))
+            if refresh:
+                self._fit_joined(joined(self._known()))
+        return True
+
+    def _forget_rows(self, X: Any, y: Any, refresh: bool | int) -> bool:
+        if not (known := self._known()):
+            return False
+        need(refresh is True, "refresh", refresh, "True: local conditions forget rows at once")
+        y = check_width(y, known[0])
+        with self._unchanged_by_errors():
+            self._fit_joined(without(joined(known), self._online_rows(X), y))
+        return True
+
+    def _refresh_rows(self, last: int | None) -> bool:
+        if not (known := self._known()):
+            return False
+        need(last is None, "last", last, "None: local conditions have no steps")
+        with self._unchanged_by_errors():
+            self._fit_joined(joined(known))
+        return True
+
+    def _known(self) -> list[FitInput]:
+        """The rows of a model with local conditions, and those that wait for a refresh."""
+        local = self._fitted.local if hasattr(self, "_fitted") else None
+        return [*([] if local is None else [local.given]), *self._waiting]
+
+    def _is_local(self, y: Any) -> bool:
+        """Whether `partial_fit` keeps rows."""
+        if self._known():
+            return True
+        parameters, array = self._parameters(), None if y is None else conditions.as_array(y)
+        columns = array is not None and array.ndim == 2
+        if self._online is not None or not (columns or parameters["condition"] == "local"):
+            return False
+        condition = None if array is None else conditions.infer(array, len(array))
+        return is_local(parameters, condition, None)
+
+    def _fit_joined(self, inputs: FitInput) -> None:
+        parameters = self._parameters()
+        local = is_local(parameters, inputs.condition, None)
+        need(local, "condition", self.condition, "'auto' or 'local': this model keeps its rows")
+        seed, device = Seed.of(self.random_state), resolve_device(self.device)
+        self._fit_local(parameters, inputs, None, seed, device)
+
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _jobs(
         self,

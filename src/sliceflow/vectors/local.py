@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,24 @@ import torch
 from torch import Tensor
 
 from sliceflow.devices import need_memory
-from sliceflow.engine.conditions import Condition, Labels, Mixed, even_rows
-from sliceflow.engine.neighbourhoods import COMPONENTS, Neighbourhoods
+from sliceflow.engine.conditions import Condition, Labels, Mixed, as_array, even_rows
+from sliceflow.engine.neighbourhoods import COMPONENTS, Neighbourhoods, work_bytes
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.ranks import Ranks
-from sliceflow.vectors.data import FitInput
+from sliceflow.vectors.data import FitInput, read_input
 from sliceflow.vectors.plan import VectorPlan, count_particles, make_plan
 from sliceflow.vectors.units import Units
 
-__all__ = ["LocalModel", "is_local", "local_plan", "particle_conditions"]
+__all__ = [
+    "LocalModel",
+    "check_width",
+    "is_local",
+    "joined",
+    "local_plan",
+    "particle_conditions",
+    "without",
+]
 
 PARTICLES = 200  # of a fit unless the user says how many: each needs a neighbourhood
 
@@ -34,31 +42,42 @@ class LocalModel:
     ----------
     x : (n, d), all rows in the engine's units, float64
     near : the neighbourhoods of all rows; with labels in y, of the rows of each combination of them
-    labelled : whether the first column of codes is the number of a combination
+    given : the same rows as the user passed them, for `grown` and `without`
     """
 
     x: Tensor
     near: tuple[Neighbourhoods, ...]
-    labelled: bool = False
+    given: FitInput
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the first column of codes is the number of a combination of labels."""
+        return isinstance(self.given.condition, Mixed)
 
     @classmethod
-    def of(cls, x: Tensor, codes: Tensor, labelled: bool) -> LocalModel:
-        """The model of rows x (n, d) with codes (n, l); finds k, K and what matters."""
-        x = x.double()
-        return cls(x, tuple(Neighbourhoods.of(*part) for part in _parts(x, codes, labelled)), labelled)
+    def of(cls, given: FitInput, units: Units) -> LocalModel:
+        """The model of rows; finds k, K and what matters."""
+        x, parts = _parts(given, units)
+        return cls(x, tuple(Neighbourhoods.of(*part) for part in parts), given)
 
     @classmethod
-    def again(cls, x: Tensor, codes: Tensor, labelled: bool, settings: Any) -> LocalModel:
+    def again(cls, given: FitInput, units: Units, settings: Any) -> LocalModel:
         """The model of a file: `settings` has k, h and the projection of each part."""
-        parts = _parts(x.double(), codes, labelled)
+        x, parts = _parts(given, units)
         if len(parts) != len(settings):
             raise ValueError(f"local has settings for {len(settings)} parts of {len(parts)}")
         near = []
         for (own, y), (k, spread, projection) in zip(parts, settings, strict=True):
             if k > len(own):
                 raise ValueError(f"local has {k} neighbours among {len(own)} rows")
-            near.append(Neighbourhoods(own, y, k, projection, spread))
-        return cls(x.double(), tuple(near), labelled)
+            near.append(Neighbourhoods.again(own, y, k, projection, spread))
+        return cls(x, tuple(near), given)
+
+    @property
+    def distances(self) -> str:
+        """What distances see of y, in words; with labels, in most parts."""
+        text = max(words := [near.words for near in self.near], key=words.count)
+        return text if len(set(words)) == 1 else f"in most parts {text}"
 
     def sample(self, codes: Tensor, seed: Seed) -> Tensor:
         """One row x (n, d) for each of the codes (n, l); equal ones share a neighbourhood."""
@@ -87,12 +106,66 @@ class LocalModel:
                 )
 
 
-def _parts(x: Tensor, codes: Tensor, labelled: bool) -> list[tuple[Tensor, Tensor]]:
-    """The rows and columns of y of each combination of labels."""
-    if not labelled:
-        return [(x, codes)]
+def joined(parts: Sequence[FitInput]) -> FitInput:
+    """All rows in one, in the form of the first."""
+    X, y = (np.concatenate([_pair(part)[i] for part in parts]) for i in (0, 1))
+    return read_input(X, y, parts[0].device, parts[0].form, Ranks())
+
+
+def check_width(y: Any, known: FitInput) -> np.ndarray:
+    """y as an array with as many columns as that of the rows of a model."""
+    width = _pair(known)[1].shape[1]
+    array = np.empty(0) if y is None else as_array(y)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise ValueError(
+            f"y {'is missing' if y is None else f'has shape {array.shape}'}, but a model of local "
+            f"conditions keeps every row with its y, here of {width} columns; pass y of shape "
+            f"(n, {width})"
+        )
+    return array
+
+
+def without(known: FitInput, X: np.ndarray, y: np.ndarray) -> FitInput:
+    """The rows that are left when those of X and y go; of equal rows the last go first."""
+    left: dict[tuple[Any, ...], list[int]] = {}
+    for i, key in enumerate(_keys(*_pair(known))):
+        left.setdefault(key, []).append(i)
+    keep = np.ones(len(known.X), dtype=bool)
+    for i, key in enumerate(_keys(X, y)):
+        if not left.get(key):
+            raise ValueError(
+                f"row {i} of X, with its y, is not in the model, or X has it more often; nothing was "
+                "forgotten"
+            )
+        keep[left[key].pop()] = False
+    if keep.sum() < 2:
+        raise ValueError(
+            f"forgetting {(~keep).sum()} rows would leave {keep.sum()}; delete the model instead"
+        )
+    X, y = (a[keep] for a in _pair(known))
+    return read_input(X, y, known.device, known.form, Ranks())
+
+
+def _pair(rows: FitInput) -> tuple[np.ndarray, np.ndarray]:
+    assert rows.y is not None
+    return rows.X, rows.y
+
+
+def _keys(X: np.ndarray, y: np.ndarray) -> Iterator[tuple[Any, ...]]:
+    """Something to look each row up by; equal for equal numbers of any type."""
+    if len(X) != len(y):
+        raise ValueError(f"X has {len(X)} rows but y has {len(y)}; pass one y for every row of X")
+    return ((*x, *values) for x, values in zip(X.tolist(), y.tolist(), strict=True))
+
+
+def _parts(given: FitInput, units: Units) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """All rows in the engine's units; and those of each combination of labels, with their columns."""
+    assert given.codes is not None
+    x, codes = units.encode(given.X).double(), given.codes
+    if not isinstance(given.condition, Mixed):
+        return x, [(x, codes)]
     part = codes[:, 0].long()
-    return [(x[part == c], codes[part == c, 1:]) for c in range(int(part.max()) + 1)]
+    return x, [(x[part == c], codes[part == c, 1:]) for c in range(int(part.max()) + 1)]
 
 
 def _one_each(near: Neighbourhoods, y: Tensor, seed: Seed) -> Tensor:
@@ -159,14 +232,13 @@ def local_plan(
         device=device,
     )
     columns = inputs.codes.shape[1]
-    nbytes = plan.nbytes + 8 * 3 * n * (d + columns) + (1 << 26)
+    nbytes = plan.nbytes + 8 * 4 * n * (d + columns) + work_bytes(n, columns)
     need_memory(
         nbytes, device, f"{n} rows of {d} columns, kept for condition='local', need", "keep fewer"
     )
-    labelled = isinstance(inputs.condition, Mixed)
-    model = LocalModel.of(units.encode(inputs.X), inputs.codes, labelled)
-    sizes = [near.k for near in model.near]
-    plan = replace(plan, neighbours=max(sizes), components=COMPONENTS, nbytes=nbytes)
+    model = LocalModel.of(inputs, units)
+    most, words = max(near.k for near in model.near), model.distances
+    plan = replace(plan, neighbours=most, distances=words, components=COMPONENTS, nbytes=nbytes)
     return plan, units, model
 
 

@@ -81,6 +81,7 @@ class VectorPlan:
     nbytes : memory of the fit on each device, without the input data
     neighbours, components : rows of a neighbourhood, and the most regressions of one, chosen by BIC,
         if conditions are local; else 0
+    distances : what of y the distances to its neighbours see, if conditions are local; else empty
 
     Examples
     --------
@@ -129,6 +130,7 @@ class VectorPlan:
     nbytes: int
     neighbours: int = 0
     components: int = 0
+    distances: str = ""
 
     @property
     def method(self) -> str:
@@ -189,6 +191,7 @@ class VectorPlan:
                 ("data", f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"),
                 ("condition", what),
                 ("neighbours", f"{k}: likelihood of rows left out"),
+                ("distances", f"exact, {self.distances}"),
                 ("regressions", f"1 to {self.components} in a neighbourhood, by BIC"),
                 ("particles", f"{self.n_particles}"),
                 ("model", "keeps all rows"),

@@ -18,6 +18,7 @@ from sliceflow.engine.compact import Step
 from sliceflow.engine.conditions import Labels, Mixed
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
+from sliceflow.ranks import Place
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import (
     Allowance,
@@ -38,6 +39,7 @@ from sliceflow.storage.schema import (
     unpack_condition,
 )
 from sliceflow.storage.tables import pack_tables, unpack_tables
+from sliceflow.vectors.data import FitInput
 from sliceflow.vectors.fitted import FittedVectors, Part
 from sliceflow.vectors.local import LocalModel
 from sliceflow.vectors.units import Units
@@ -122,16 +124,18 @@ def unpacked(
             projection_budget(device),
         )
         parts.append(Part(flow, model, units[k]))
+    dtype, form = getattr(torch, kind), _form(header, d)
+    given_device = None if on is None else torch.device("cpu") if on == "cpu" else device
     fitted = FittedVectors(
         tuple(parts),
         condition,
         codes,
         None if header.value.get("rows") is None else header.whole("rows", 1),
-        getattr(torch, kind),
+        dtype,
         device,
-        None if on is None else torch.device("cpu") if on == "cpu" else device,
-        _form(header, d),
-        _local(header, tensors, d, condition, codes),
+        given_device,
+        form,
+        _local(header, tensors, units[0], condition, codes, (dtype, given_device, form)),
     )
     for part in parts:
         _check(part, fitted)
@@ -144,28 +148,47 @@ def unpacked(
 
 
 def _packed_local(local: LocalModel, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """The rows, and how many neighbours are asked and what counts among them, for each part."""
-    tensors["local.x"] = local.x
-    tensors["local.projection"] = torch.stack([near.projection for near in local.near])
+    """The rows and columns of y as given, and for each part how many neighbours count, and what."""
+    given = local.given
+    assert given.y is not None
+    of_numbers = ~np.array(given.condition.labelled) if isinstance(given.condition, Mixed) else ...
+    tensors["local.rows"] = torch.from_numpy(np.ascontiguousarray(given.X))
+    tensors["local.y"] = torch.from_numpy(np.array(given.y[:, of_numbers], dtype=np.float64))
+    for i, near in enumerate(local.near):
+        tensors[f"local.projection.{i}"] = near.projection
     return [{"k": near.k, "spread": near.spread} for near in local.near]
 
 
 def _local(
-    header: Fields, tensors: dict[str, Tensor], d: int, condition: Any, codes: Tensor | None
+    header: Fields,
+    tensors: dict[str, Tensor],
+    units: Units,
+    condition: Any,
+    codes: Tensor | None,
+    given: tuple[torch.dtype, torch.device | None, Form | None],
 ) -> LocalModel | None:
-    """The rows of a model whose conditions are local."""
+    """The rows of a model whose conditions are local; `given` has the type and form of X."""
     if header.value.get("local") is None:
         return None
-    mixed = isinstance(condition, Mixed)
     if codes is None or isinstance(condition, Labels) or codes.dim() != 2:
         raise ValueError("local needs a condition with columns")
-    rows = header.inners("local")
-    shape = (len(rows), codes.shape[1] - mixed, None)
-    projections = check_tensor(tensors, "local.projection", torch.float64, shape)
-    x = check_tensor(tensors, "local.x", torch.float64, (len(codes), d))
-    settings = [(row.whole("k", 1), row.number("spread", 0, 100)) for row in rows]
-    parts = [(k, h, w) for (k, h), w in zip(settings, projections, strict=True)]
-    return LocalModel.again(x, codes, mixed, parts)
+    parts, (n, columns), (dtype, device, form) = header.inners("local"), codes.shape, given
+    columns -= isinstance(condition, Mixed)
+    projections = [
+        check_tensor(tensors, f"local.projection.{i}", torch.float64, (None, None))
+        for i in range(len(parts))
+    ]
+    if any(len(projection) < columns for projection in projections):
+        raise ValueError(f"a tensor local.projection has fewer rows than y has columns, {columns}")
+    X = check_tensor(tensors, "local.rows", dtype, (n, len(units.shift))).numpy()
+    y = check_tensor(tensors, "local.y", torch.float64, (n, columns)).numpy()
+    if isinstance(condition, Mixed):
+        numbers, y = y, condition.decode(codes)
+        y[:, ~np.array(condition.labelled)] = numbers
+    rows = FitInput(X, Place(0, n, n), device, form, y, condition, codes)
+    settings = [(part.whole("k", 1), part.number("spread", 0, 100)) for part in parts]
+    with_projection = [(k, h, w) for (k, h), w in zip(settings, projections, strict=True)]
+    return LocalModel.again(rows, units, with_projection)
 
 
 def _stage(row: Fields) -> Stage:
