@@ -6,6 +6,7 @@ A run of one has the files config.json, model.sliceflow, samples.csv, evaluation
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -67,8 +68,8 @@ def _told(path: Path | str) -> Iterator[None]:
         if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name in OPTIONAL:
             raise error.__cause__ from None
         message, _, hint = str(error).rpartition("; ")
-        hint = hint or "check the table"
-        hint = hint.replace("pass columns={", "pass --column ").replace("': '", "=").replace("'}", "")
+        hint = hint if message else "check the table, the columns and the flags"
+        hint = re.sub(r"columns={['\"](.*?)['\"]: '(\w+)'}", r"--column '\1=\2'", hint)
         raise Failed(message or str(error), hint) from error
 
 
@@ -157,6 +158,8 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
         device=settings.device,
         random_state=settings.seed,
     )
+    with _told(settings.source), _rows_of_the_file():
+        flow.check(frame)
     n = len(frame)
     held = round(settings.holdout * n)
     if held == 0 or n < _LEAST_TO_HOLD_OUT:
@@ -166,6 +169,16 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
         frame.iloc[np.sort(rows)].reset_index(drop=True) for rows in (order[held:], order[:held])
     )
     return flow, train, test
+
+
+@contextmanager
+def _rows_of_the_file() -> Iterator[None]:
+    """Count rows as a spreadsheet does: from 1, the row of names among them."""
+    try:
+        yield
+    except ValueError as error:
+        text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error))
+        raise ValueError(text) from error
 
 
 def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float) -> dict[str, Any]:
@@ -179,6 +192,7 @@ def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float
             "what": f"{len(train)} rows of {len(train.columns)} columns",
             "kind": "mixed table",
             "columns": [str(name) for name in train.columns],
+            "kinds": flow.kinds_,
             "held_out": 0 if test is None else len(test),
         },
         "versions": {
