@@ -319,26 +319,23 @@ def shown(name: str, cells: list[dict]) -> str:
 
 
 def summary(cells: list[dict]) -> str:
-    """Detection of every method on every set, and how often each is lowest."""
+    """Detection of every method on every set, over the seeds that all have; how often it is lowest."""
     names = list(dict.fromkeys(cell["set"] for cell in cells))
     methods = [m for m in METHODS if any(cell["method"] == m for cell in cells)]
     rows, wins = [], dict.fromkeys(methods, 0)
     for name in names:
-        found = {
-            m: np.mean(
-                [
-                    c["scores"][0]
-                    for c in cells
-                    if (c["set"], c["method"]) == (name, m) and "scores" in c
-                ]
-                or [np.nan]
-            )
-            for m in methods
-        }
-        wins[min(found, key=lambda m: np.nan_to_num(found[m], nan=9.0))] += 1
-        rows.append([name, *("–" if np.isnan(v) else f"{v:.3f}" for v in found.values())])
-    rows.append(["lowest on", *(str(n) for n in wins.values())])
-    return f"### Detection\n\n{table(('set', *methods), rows)}\n"
+        found: dict[str, dict[int, float]] = {method: {} for method in methods}
+        for cell in cells:
+            if cell["set"] == name and "scores" in cell:
+                found[cell["method"]][cell["seed"]] = cell["scores"][0]
+        common = set.intersection(*(set(seeds) for seeds in found.values() if seeds))
+        means = {m: np.mean([seeds[s] for s in common]) for m, seeds in found.items() if seeds}
+        wins[min(means, key=lambda m: means[m])] += 1
+        rows.append(
+            [name, str(len(common)), *(f"{means[m]:.3f}" if m in means else "–" for m in methods)]
+        )
+    rows.append(["lowest on", "", *(str(n) for n in wins.values())])
+    return f"### Detection\n\n{table(('set', 'seeds', *methods), rows)}\n"
 
 
 def main() -> None:

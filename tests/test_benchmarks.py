@@ -448,7 +448,7 @@ def test_cells_of_tables_become_means_and_errors():
     assert [word.strip() for word in row.split("|")[2:4]] == ["2", "0.550"]
     assert "forest, seed 0: too slow" in text
     lowest = tables.summary(cells).splitlines()[-1]
-    assert [word.strip() for word in lowest.split("|")[1:-1]] == ["lowest on", "1", "0", "0"]
+    assert [word.strip() for word in lowest.split("|")[1:-1]] == ["lowest on", "", "1", "0", "0"]
 
 
 def test_tables_travel_as_csv_files(tmp_path):
