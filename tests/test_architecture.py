@@ -30,7 +30,7 @@ LEVELS = (
 )
 # Within a level these alone may be imported. Modules for all may import each other, and nothing else.
 SIDEWAYS = {("metrics", "storage"), ("storage", "ranks")}
-FOR_ALL = ("errors", "devices", "caches", "dataframes", "cells")
+FOR_ALL = ("errors", "devices", "caches", "dataframes", "cells", "written")
 ENTRY_POINTS = ("__init__", "__main__")  # they import everything, and only for users
 
 # Private names that are still used from another folder: (module, name). Delete each when it is gone.

@@ -12,10 +12,13 @@ import gpu
 import gpu_growth
 import gpu_kernels
 import gpu_stages
+import imputation
 import made_up
 import numpy as np
+import pandas as pd
 import pytest
 import report
+import table_growth
 import table_size
 import timing
 import torch
@@ -24,6 +27,7 @@ from judge import Judge, NetworkJudge
 from paper import algorithm1
 from presets import CIFAR10, MNIST, Preset
 
+import tables
 from sliceflow import datasets, kernels, metrics
 from sliceflow.kernels.geometry import Geometry
 
@@ -420,3 +424,53 @@ def test_copying_compares_smoothing_with_none():
     ratios = [float(line.split("|")[3]) for line in lines[2:6]]
     assert max(ratios[:2]) < min(ratios[2:])
     assert "--steps 20" in lines[-1]
+
+
+def test_peers_of_tables_are_rounded_and_kept_within_bounds():
+    train = pd.DataFrame({"a": [0.25, 1.5, 3.0], "n": [1, 5, 9], "t": ["x", "y", "x"]})
+    made = pd.DataFrame({"a": [-1.0, 1.23456, 9.0], "n": [0.4, 4.6, 8.2], "t": ["y", "x", "x"]})
+    shown = tables.rounded(made, train)
+    assert shown["a"].tolist() == [0.25, 1.23, 3.0]
+    assert shown["n"].tolist() == [1, 5, 8]
+    assert shown["t"].tolist() == ["y", "x", "x"]
+
+
+def test_cells_of_tables_become_means_and_errors():
+    def cell(method, seed, detection):
+        scores = [detection, 1.0, 0.0, 0.9, 0.01, 1.0]
+        return {"set": "s", "method": method, "seed": seed, "shape": [50, 3], "scores": scores,
+                "floors": scores, "seconds": 2.0}  # fmt: skip
+
+    cells = [cell("TableFlow", 0, 0.5), cell("TableFlow", 1, 0.6), cell("arf", 0, 0.9)]
+    cells.append({"set": "s", "method": "forest", "seed": 0, "shape": [50, 3], "error": "too slow"})
+    text = tables.shown("s", cells)
+    row = next(line for line in text.splitlines() if "| TableFlow" in line)
+    assert [word.strip() for word in row.split("|")[2:4]] == ["2", "0.550"]
+    assert "forest, seed 0: too slow" in text
+    lowest = tables.summary(cells).splitlines()[-1]
+    assert [word.strip() for word in lowest.split("|")[1:-1]] == ["lowest on", "", "1", "0", "0"]
+
+
+def test_tables_travel_as_csv_files(tmp_path):
+    tables.write_csv(["wine"], tmp_path)
+    frame, target = tables.loaded("wine", str(tmp_path))
+    assert (frame.shape, target) == ((178, 14), "target")
+    cell = tables.measured("wine", "independent columns", 0, None, str(tmp_path), 10)
+    assert cell["scores"][0] > 0.7
+
+
+def test_made_up_tables_have_the_size_asked_for():
+    frame = table_growth.mixed(200, 20)
+    assert frame.shape == (200, 20)
+    assert frame.isna().any().sum() == 2
+    found = table_growth.measured(200, 10, 1)
+    assert min(found.values()) > 0
+
+
+def test_imputation_is_measured(tmp_path):
+    tables.write_csv(["wine"], tmp_path)
+    error, accuracy, covered, _ = imputation.measured("wine", "nearest rows", 0, str(tmp_path))
+    mean = imputation.measured("wine", "mean, most frequent", 0, str(tmp_path))
+    assert error < 0.8 * mean[0]
+    assert accuracy > mean[1]
+    assert math.isnan(covered)

@@ -1,6 +1,7 @@
 """Every Python block of README and docs runs, page by page, as a reader would paste it."""
 
 import re
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -37,6 +38,8 @@ LONG_PAGES = ("pictures.md", "evaluate.md", "tutorial.md", "online.md")  # many 
 )
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for data in page.parent.glob("*.csv"):
+        shutil.copy(data, tmp_path)
     matplotlib.use("Agg")
     namespace = {"__name__": "example"}
     for block in blocks(page):

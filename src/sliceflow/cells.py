@@ -7,9 +7,10 @@ DataFrame with the same library, names, order, dtypes and categories. What a col
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from importlib import import_module
 from numbers import Real
@@ -174,7 +175,7 @@ def _moved(
     ticks: np.ndarray, zone: str, unit: str, missing: np.ndarray, *, to_local: bool
 ) -> np.ndarray:
     """UTC → the clock of a time zone, or back. Where a clock shows an hour twice, the first counts."""
-    place, per = ZoneInfo(zone), _UNITS[unit]
+    place, per = _place(zone), _UNITS[unit]
     out = ticks.copy()
     hours, at = np.unique(
         ticks[~missing] // (900 * per), return_inverse=True
@@ -187,6 +188,15 @@ def _moved(
         moves[i] = int(offset.total_seconds()) * per
     out[~missing] += moves[at] if to_local else -moves[at]
     return out
+
+
+def _place(zone: str) -> tzinfo:
+    """A time zone by its name, or a fixed one such as UTC+02:00."""
+    if fixed := re.fullmatch(r"(?:UTC)?([+-])(\d{2}):(\d{2})", zone):
+        sign, hours, minutes = fixed.groups()
+        offset = timedelta(hours=int(hours), minutes=int(minutes))
+        return timezone(offset if sign == "+" else -offset)
+    return ZoneInfo(zone)
 
 
 def _objects(values: list[Any], name: str) -> Cells:

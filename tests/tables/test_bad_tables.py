@@ -115,7 +115,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers_written_as_text_are_read_and_written_the_same_way(way):
-    from sliceflow.tables.written import written_as
+    from sliceflow.written import written_as
 
     texts = np.array(WAYS[way], dtype=object)
     found = written_as(texts, "a")
@@ -177,3 +177,43 @@ def test_a_path_is_fitted_like_its_table(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     a, b = (fit(x).sample(10, random_state=0) for x in (tmp_path / "t.csv", frame))
     assert a.equals(b)
+
+
+def test_dates_as_text_are_refused_instead_of_made_up():
+    days = [f"2024-01-{1 + i % 28:02d}" for i in range(40)]
+    refused(pd.DataFrame({"day": days, "x": X}), "'day'", "'2024-01-01'", "pandas.to_datetime")
+    refused(pd.DataFrame({"day": [*days[:9], "soon", *days[10:]], "x": X}), "'soon'", "row 9")
+    other = [f"{1 + i % 28:02d}/01/2024" for i in range(40)]
+    refused(pd.DataFrame({"day": other, "x": X}), "'01/01/2024'", "day and month")
+    as_they_are = fit(pd.DataFrame({"day": days, "x": X}), columns={"day": "category"})
+    assert set(as_they_are.sample(30, random_state=0)["day"]) <= set(days)
+
+
+def test_a_wrong_date_in_a_file_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"2024-01-{1 + i % 28:02d},{i}" for i in range(40)]
+    path.write_text("\n".join(["day,x", *rows[:5], "tomorrow,5", *rows[6:]]))
+    refused(path, "'day'", "'tomorrow'", "row 5")
+
+
+def test_offsets_from_utc_are_read(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "t,x\n" + "\n".join(f"2024-01-{1 + i:02d}T10:00:00+02:00,{i % 7}" for i in range(28))
+    )
+    new = fit(path).sample(20, random_state=0)
+    assert (new["t"].dt.hour == 10).all()
+    assert set(new["t"].map(lambda t: t.utcoffset().total_seconds())) == {7200.0}
+    rows = [f"2024-01-{1 + i:02d}T10:00+0{1 + i % 2}:00,{i % 7}" for i in range(28)]
+    path.write_text("t,x\n" + "\n".join(rows))
+    mixed = read_table(path)["t"]
+    assert str(mixed.dtype).endswith("UTC]")
+    assert mixed.dt.hour.tolist()[:2] == [9, 8]
+
+
+def test_check_raises_what_a_fit_would_raise():
+    good, bad = pd.DataFrame({"a": X}), pd.DataFrame({"a": [*X[:38], "n.a.", 3.0]})
+    flow = TableFlow().check(good)
+    assert not hasattr(flow, "n_rows_")
+    with pytest.raises(ValueError, match="row 38"):
+        flow.check(bad)

@@ -74,7 +74,12 @@ def test_evaluate_report_and_info(run):
     assert 0.3 < found["scores"]["detection"] < 0.8
     assert "rows of" in inside("evaluate", run[0], "--against", run[1]).stdout
     assert inside("report", run[0]).returncode == 0
-    assert "TableFlow" in inside("info", run[0]).stdout
+    info = json.loads(inside("info", run[0], "--json").stdout)
+    assert info["estimator"] == "TableFlow"
+    assert info["kinds"]["plan"] == "category"
+    assert info["measures of samples"]["valid"] == 1
+    assert "216 rows" in info["data"]
+    assert info["values of the data"].startswith("all")
 
 
 def test_kinds_can_be_given_and_flags_of_pictures_are_refused(run, tmp_path):
@@ -87,3 +92,27 @@ def test_kinds_can_be_given_and_flags_of_pictures_are_refused(run, tmp_path):
         inside("fit", run[1], "--constraint", "a <= b", "--out", tmp_path / "r"), 1, "no column 'a'"
     )
     assert not (tmp_path / "r").exists()
+
+
+def test_messages_name_the_row_of_the_file_and_the_flag(tmp_path):
+    frame = pd.DataFrame(columns(150)).astype({"age": object})
+    for row in range(0, 150, 50):  # some of them are held out
+        bad = frame.copy()
+        bad.loc[row, "age"] = "forty"
+        bad.to_csv(tmp_path / "a.csv", index=False)
+        said = inside("fit", tmp_path / "a.csv", "--out", tmp_path / "r")
+        refused(said, 1, f"'forty' in row {row + 2} of the file", "--column 'age=category'")
+
+
+def test_the_page_reads_written_numbers_and_missing_cells_and_shows_no_identifier(tmp_path):
+    frame = pd.DataFrame(columns(150))
+    frame["id"] = [f"K{7919 * i}" for i in range(150)]
+    frame["price"] = [f"${v:,.2f}" for v in frame["balance"]]
+    frame["count"] = pd.array([None, 1, 2] * 50, dtype="Int64")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    result = inside("fit", tmp_path / "a.csv", "--out", tmp_path / "r")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert "An identifier: every sample has a new one." in page
+    assert not any(f">{i}<" in page or f" {i} " in page for i in frame["id"])
+    assert f"{frame['balance'].max():g}" in page.partition("<h3>price</h3>")[2][:12_000]

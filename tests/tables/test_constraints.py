@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sliceflow import TableFlow
+from sliceflow import TableFlow, load
 
 
 def frame(n=300):
@@ -92,3 +92,81 @@ def test_imputed_rows_satisfy_them():
 def test_constraints_that_make_no_sense_are_said(rule, said):
     with pytest.raises(ValueError, match=said):
         TableFlow(constraints=[rule]).fit(frame())
+
+
+@pytest.mark.parametrize(
+    "given", [{"city": "Rome", "land": "F"}, {"part": 1.0, "other": 1.0, "total": 5.0}]
+)
+def test_given_values_that_contradict_a_constraint_are_refused(given):
+    flow = TableFlow(constraints=RULES, random_state=0, n_steps=5).fit(frame())
+    with pytest.raises(ValueError, match="contradicts the constraint"):
+        flow.sample(3, given=given, random_state=0)
+
+
+def test_parts_of_a_small_given_total_stay_positive():
+    old = frame()
+    flow = TableFlow(constraints=RULES, random_state=0, n_steps=5).fit(old)
+    new = flow.sample(200, given={"total": 1.5}, random_state=0)
+    assert set(new["total"]) == {1.5}
+    assert (new[["part", "other"]] >= 0).all().all()
+    assert np.allclose(new["part"] + new["other"], 1.5)
+    assert np.allclose(new["other"], new["other"].round(2), atol=1e-9)
+
+
+def with_followers(n=300):
+    rng = np.random.default_rng(0)
+    month = rng.integers(0, 24, n)
+    return pd.DataFrame(
+        {
+            "month": month,
+            "ads": np.array([-5.0, 3.0, 80.0, 120.0])[month % 4],
+            "town": np.array(["Paris", "Lyon", "Rome"])[month % 3],
+            "x": rng.normal(size=n).round(1) + month,
+        }
+    )
+
+
+def test_columns_that_follow_from_another_do_so_in_samples_given_rows_and_imputed_ones(tmp_path):
+    old = with_followers()
+    flow = TableFlow(random_state=0, n_steps=10).fit(old)
+    notes = flow.columns_.set_index("column")["note"]
+    assert notes["ads"].endswith("follows from month")
+    assert notes["town"].endswith("follows from month")
+    pairs = set(old[["month", "ads", "town"]].itertuples(index=False))
+
+    def kept(new):
+        return set(new[["month", "ads", "town"]].itertuples(index=False)) <= pairs
+
+    new = flow.sample(500, random_state=1)
+    assert kept(new)
+    assert list(new.dtypes) == list(old.dtypes)
+    assert (
+        abs(np.corrcoef(new["month"], new["x"])[0, 1] - np.corrcoef(old["month"], old["x"])[0, 1])
+        < 0.05
+    )
+    for given in ({"ads": -5.0}, {"town": "Rome"}, {"month": 3}, {"ads": 80.0, "town": "Lyon"}):
+        some = flow.sample(40, given=given, random_state=1)
+        assert kept(some)
+        assert all((some[name] == value).all() for name, value in given.items())
+    gaps = old.astype({"month": "Int64"})
+    gaps.loc[::3, "month"] = pd.NA
+    gaps.loc[1::3, "ads"] = np.nan
+    assert kept(flow.impute(gaps, random_state=0))
+    flow.save(tmp_path / "m.sliceflow")
+    assert load(tmp_path / "m.sliceflow").sample(500, random_state=1).equals(new)
+
+
+def test_rules_by_chance_are_not_kept():
+    rng = np.random.default_rng(0)
+    rare = np.arange(100) == 7  # follows from every column that tells row 7 apart
+    old = pd.DataFrame({"group": np.arange(100) // 5, "rare": rare, "y": rng.integers(0, 3, 100)})
+    old.loc[5:9, "rare"] = True
+    flow = TableFlow(random_state=0, n_steps=5).fit(old)
+    assert not any("follows" in note for note in flow.columns_["note"])
+
+
+def test_partial_fit_with_rows_that_break_a_rule_gives_it_up():
+    old = with_followers()
+    flow = TableFlow(random_state=0, n_steps=5).fit(old)
+    flow.partial_fit(old.head(40).assign(ads=3.0))
+    assert not any("ads" in rule.text for rule, _ in flow._fitted.rules)

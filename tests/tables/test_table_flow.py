@@ -10,6 +10,7 @@ from sklearn.base import clone
 import sliceflow
 from mixed_tables import columns, dates
 from sliceflow import TableFlow
+from sliceflow.tables import files
 
 
 def frame_of(library, n=300, seed=0, **more):
@@ -312,3 +313,82 @@ def test_constant_columns_and_columns_without_cells_come_back():
     assert new["e"].isna().all()
     assert new["t"].isna().sum() == 15
     assert set(new["t"].dropna()) == {2.0}
+
+
+def test_identifiers_keep_what_all_of_them_share():
+    n = 60
+    frame = pd.DataFrame(
+        {
+            "customer": [f"C-{i:06d}" for i in range(n)],
+            "phone": [f"+47 {100 + 7 * i} {10_000 + 13 * i}" for i in range(n)],
+            "x": np.arange(n) % 9,
+        }
+    )
+    flow = fit(frame)
+    assert flow.kinds_ == {"customer": "identifier", "phone": "identifier", "x": "integer"}
+    told = flow.columns_.set_index("column")
+    assert told.loc["phone", "distinct"] == n
+    new = flow.sample(50, random_state=0)
+    assert new["customer"].str.fullmatch(r"C-\d{6}").all()
+    assert new["phone"].str.fullmatch(r"\+47 \d{3} \d{5}").all()
+    for name in ("customer", "phone"):
+        assert not new[name].isin(frame[name]).any()
+        assert new[name].is_unique
+
+
+@pytest.mark.parametrize(
+    ("ending", "package"), [("parquet", "pyarrow"), ("xlsx", "openpyxl"), ("csv", "pandas")]
+)
+def test_tables_in_files_keep_their_types(tmp_path, ending, package):
+    pytest.importorskip(package, reason=f"reading .{ending} files needs {package}")
+    old = pd.DataFrame(columns(120)).assign(day=dates(120).astype("datetime64[s]"))
+    old["plan"] = old["plan"].astype(str)
+    path = tmp_path / f"old.{ending}"
+    files.write_table(old, path)
+    read = files.read_table(path)
+    assert list(read.columns) == list(old.columns)
+    if ending != "xlsx":
+        assert [dtype.kind for dtype in read.dtypes] == [dtype.kind for dtype in old.dtypes]
+    flow = fit(path)
+    assert flow.kinds_ == fit(old).kinds_
+    new = flow.sample(50, random_state=0)
+    files.write_table(new, tmp_path / f"new.{ending}")
+    again = files.read_table(tmp_path / f"new.{ending}")
+    pd.testing.assert_frame_equal(again, new.astype(again.dtypes), rtol=1e-12)
+
+
+def test_parquet_keeps_categories_zones_and_small_integers(tmp_path, library):
+    pytest.importorskip("pyarrow", reason="reading .parquet files needs pyarrow")
+    old = pd.DataFrame(
+        {
+            "size": pd.Categorical(["S", "L", "M", "S"] * 30, ["S", "M", "L"], ordered=True),
+            "small": np.arange(120, dtype=np.int8) % 7,
+            "gone": pd.array([1, None, 3] * 40, dtype="Int64"),
+            "t": pd.Series(dates(120)).astype("datetime64[us]").dt.tz_localize("Europe/Berlin"),
+        }
+    )
+    if library is not pd:
+        old = library.from_pandas(old)
+    files.write_table(old, tmp_path / "old.parquet")
+    new = fit(tmp_path / "old.parquet").sample(40, random_state=0)
+    files.write_table(new, tmp_path / "new.parquet")
+    again = pd.read_parquet(tmp_path / "new.parquet")
+    if library is pd:
+        assert list(again.dtypes) == list(old.dtypes)
+    assert (again["t"].dt.hour == 0).all()
+
+
+def test_a_missing_reader_is_named(tmp_path, monkeypatch):
+    def absent(path):
+        raise ImportError("no engine")
+
+    monkeypatch.setattr(pd, "read_parquet", absent)
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(ImportError, match="pip install pyarrow"):
+        files.read_table(tmp_path / "a.parquet")
+
+
+def test_numbers_off_any_grid_stay_within_their_bounds():
+    x = np.random.default_rng(0).normal(650, 20, 300).astype(np.float32).astype(float)
+    new = fit(pd.DataFrame({"x": x, "y": x.round()})).sample(3000, random_state=0)
+    assert new["x"].between(x.min(), x.max()).all()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sliceflow.metrics import table_report
-from sliceflow.metrics.tables import association, embedded
+from sliceflow.metrics.tables import association, dependencies, embedded
 
 
 def rows(n, seed):
@@ -86,3 +86,41 @@ def test_distances_count_a_category_like_a_standard_deviation():
     points = embedded(numbers, [2, 31], numbers)
     assert np.linalg.norm(points[0] - points[1]) == pytest.approx(1)
     assert np.linalg.norm(points[0] - points[2]) == pytest.approx(1, abs=0.35)  # many categories
+
+
+def test_numbers_written_as_text_are_compared_as_numbers():
+    rng = np.random.default_rng(0)
+
+    def rows(n, high):
+        prices = rng.uniform(0, high, n)
+        return pd.DataFrame({"price": [f"${v:,.2f}" for v in prices], "x": prices + rng.normal(size=n)})
+
+    train, test = rows(100, 5000), rows(100, 5000)
+    good, bad = (table_report(train, test, rows(100, high), floors=False) for high in (5000, 2500))
+    assert good.columns["price"] > 0.8 > bad.columns["price"]
+    assert next(pair for pair in good.pairs)[2] > 0.99
+
+
+def test_associations_are_compared_on_as_many_rows():
+    rng = np.random.default_rng(0)
+
+    def rows(n):
+        return pd.DataFrame({"zip": rng.integers(0, 50, n).astype(str), "x": rng.normal(size=n)})
+
+    rows_of = {n: rows(n).assign(zip=lambda f: "z" + f["zip"]) for n in (1000, 60, 999)}
+    report = table_report(*rows_of.values(), floors=False)
+    assert report.scores["trend"] < 0.15  # 60 and 999 rows would differ by .7
+
+
+def test_rules_between_columns_are_measured():
+    rng = np.random.default_rng(0)
+
+    def rows(n, broken):
+        town = rng.integers(0, 8, n)
+        land = np.where(rng.random(n) < broken, (town + 1) % 8, town) // 3
+        return pd.DataFrame({"town": town, "land": land, "x": rng.normal(size=n)})
+
+    report = table_report(rows(200, 0.0), rows(100, 0.0), rows(200, 0.6), floors=False)
+    assert 0.6 < report.scores["rules"] < 0.95
+    assert np.isnan(report.floors["rules"])
+    assert dependencies(rows(200, 0.0).to_numpy()) == [(0, 1)]

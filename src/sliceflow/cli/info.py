@@ -36,31 +36,23 @@ def run_info(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
-    if type(flow).__name__ == "TableFlow":
-        return {
-            "model": str(path),
-            "bytes": path.stat().st_size,
-            "estimator": "TableFlow",
-            "rows": flow.n_rows_,
-            "columns": [str(c) for c in flow.feature_names_in_],
-            "kinds": flow.kinds_,
-            "values of the data": "all: the file holds the rows of the table",
-        }
     from sliceflow.storage.disclosure import holds_rows
 
-    local = holds_rows(flow)
+    table, keeps = hasattr(flow, "kinds_"), holds_rows(flow)
     stage, distance = None, None
-    if not local:
+    if not keeps:
         stage, distance = last_distance(flow.history_["stage"], flow.history_["distance"])
     out: dict[str, Any] = {
         "model": str(path),
         "bytes": path.stat().st_size,
         "estimator": type(flow).__name__,
-        "conditions": "local" if local else None,
-        "steps": flow.n_iter_,
+        "conditions": "local" if keeps and not table else None,
+        "steps": None if table else flow.n_iter_,
+        "rows": flow.n_rows_ if table else None,
         "last sliced distance": distance,
         "in stage": stage,
-        "classes": [str(c) for c in getattr(flow, "classes_", ())],
+        "classes": None if table else [str(c) for c in getattr(flow, "classes_", ())],
+        "kinds": flow.kinds_ if table else None,
         "values of the data": _values_of_the_data(flow),
     }
     out = {name: value for name, value in out.items() if value is not None}
@@ -82,7 +74,9 @@ def run_info(run: Path) -> dict[str, Any]:
         out["versions"] = config["versions"]
     if run.is_dir() and (run / "evaluation.json").exists():
         found = RunFolder(run).read_json("evaluation.json")
-        out["measures of batched samples"] = {m["name"]: m["batched"] for m in found["measures"]}
+        out["measures of samples" if table else "measures of batched samples"] = (
+            found["scores"] if table else {m["name"]: m["batched"] for m in found["measures"]}
+        )
         if found.get("copying"):
             out["warning"] = found["copying"]
     return out
@@ -92,6 +86,8 @@ def _values_of_the_data(flow: Any) -> str:
     """Whether values of the data can be read from the model."""
     from sliceflow.storage.disclosure import holds_data, holds_rows, knots_and_rows
 
+    if hasattr(flow, "kinds_"):
+        return "all: the file holds the rows of the table"
     knots, rows = knots_and_rows(flow)
     if holds_rows(flow):
         if hasattr(flow, "schedule_"):

@@ -6,6 +6,7 @@ A run of one has the files config.json, model.sliceflow, samples.csv, evaluation
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -70,8 +71,8 @@ def _told(path: Path | str) -> Iterator[None]:
         if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name in OPTIONAL:
             raise error.__cause__ from None
         message, _, hint = str(error).rpartition("; ")
-        hint = hint or "check the table"
-        hint = hint.replace("pass columns={", "pass --column ").replace("': '", "=").replace("'}", "")
+        hint = hint if message else "check the table, the columns and the flags"
+        hint = re.sub(r"columns={['\"](.*?)['\"]: '(\w+)'}", r"--column '\1=\2'", hint)
         raise Failed(message or str(error), hint) from error
 
 
@@ -160,6 +161,8 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
         device=settings.device,
         random_state=settings.seed,
     )
+    with _told(settings.source), _rows_of_the_file():
+        flow.check(frame)
     return flow, *split(frame, settings.holdout)
 
 
@@ -176,13 +179,23 @@ def split(frame: Any, holdout: float = 0.1) -> tuple[Any, Any]:
     return train, test
 
 
+@contextmanager
+def _rows_of_the_file() -> Iterator[None]:
+    """Count rows as a spreadsheet does: from 1, the row of names among them."""
+    try:
+        yield
+    except ValueError as error:
+        text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error))
+        raise ValueError(text) from error
+
+
 def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float) -> dict[str, Any]:
     from sliceflow.cli.info import installed_version
 
     return {
         "command": settings.command,
         "settings": settings.as_json(),
-        "data": described(Path(settings.source).stem, train, test),
+        "data": described(Path(settings.source).stem, train, test, flow.kinds_),
         "versions": {
             name: installed_version(name) for name in ("sliceflow", "torch", "numpy", "pandas")
         },
@@ -191,13 +204,14 @@ def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float
     }
 
 
-def described(name: str, train: Any, test: Any) -> dict[str, Any]:
+def described(name: str, train: Any, test: Any, kinds: dict[str, str]) -> dict[str, Any]:
     """What config.json says about the data."""
     return {
         "name": name,
         "what": f"{len(train)} rows of {len(train.columns)} columns",
         "kind": "mixed table",
         "columns": [str(column) for column in train.columns],
+        "kinds": kinds,
         "held_out": 0 if test is None else len(test),
     }
 

@@ -26,17 +26,21 @@ def page(config: dict[str, Any], train: Any, test: Any, made: Any, measures: dic
         lstrip_blocks=True,
     )
     names = [name for name in train.columns if name in made]
-    shown = made[names].head(_ROWS).astype(object).to_numpy().tolist()
+    some = made[names].head(_ROWS)
+    new = [name for name in names if config["data"].get("kinds", {}).get(name) == "identifier"]
     html: str = environment.get_template("mixed.html.j2").render(
         config=config,
         data=config["data"],
         measures=measures,
         meaning=COLUMN_MEANING,
-        columns=[_bars(str(name), train[name], made[name], measures) for name in names],
+        columns=[
+            _bars(str(name), train[name], made[name], measures) for name in names if name not in new
+        ],
+        new=new,
         heats=_heats(names, train, made),
         pairs=measures["pairs"][:_PAIRS],
         names=names,
-        rows=[["" if v is None or v != v else v for v in row] for row in shown],
+        rows=some.astype(object).where(some.notna(), "").to_numpy().tolist(),
         wide=_WIDE,
         high=_HIGH,
         cell=_CELL,
@@ -48,6 +52,13 @@ def _bars(name: str, real: Any, made: Any, measures: dict[str, Any]) -> dict[str
     """Shares of real and synthetic cells, side by side."""
     import pandas as pd
 
+    from sliceflow.written import written_as
+
+    if pd.api.types.is_string_dtype(real) and real.notna().any():
+        way = written_as(real.dropna().to_numpy(dtype=object), name)
+        if way is not None:
+            real, made = (pd.Series(way.parse(x.dropna().to_numpy(dtype=object))).reindex(range(len(x)))
+                          for x in (real, made))  # fmt: skip
     numbers = pd.api.types.is_numeric_dtype(real) and not pd.api.types.is_bool_dtype(real)
     times = pd.api.types.is_datetime64_any_dtype(real)
     if (numbers or times) and real.nunique() > _LEVELS:
@@ -60,11 +71,14 @@ def _bars(name: str, real: Any, made: Any, measures: dict[str, Any]) -> dict[str
         ends = [str(real.min()), str(real.max())]
         labels = [""] * _BINS
     else:
-        levels = [str(v) for v in real.astype(str).value_counts().index[:_LEVELS]]
+        common = real.value_counts().index[:_LEVELS]
+        levels = [str(v) for v in (sorted(common) if numbers or times else common)]
         shares = [
             np.array([(column.astype(str) == v).mean() for v in levels]) for column in (real, made)
         ]
         labels, ends = levels, [levels[0], levels[-1]]
+        if real.nunique() > _LEVELS:
+            ends[1] += f" (the most frequent {_LEVELS} of {real.nunique()})"
     top = max(float(np.max(shares)), 1e-9)
     width = _WIDE / len(labels)
     bars = [

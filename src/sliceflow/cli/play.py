@@ -80,7 +80,7 @@ def fit_and_report(flow: Any, frame: Any, name: str, tell: Callable[[int], None]
     tell(3)
     kinds = tuple(f"{column}={kind}" for column, kind in (flow.columns or {}).items())
     config = {
-        "data": described(PurePath(name).stem, train, test),
+        "data": described(PurePath(name).stem, train, test, flow.kinds_),
         "command": Settings(name, column=kinds).command,
         "seconds": seconds,
     }

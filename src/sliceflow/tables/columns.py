@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sliceflow.cells import Cells, Kept
-from sliceflow.tables.written import Written, written_as
+from sliceflow.written import ISO, Written, written_as
 
 __all__ = ["ATOM", "KINDS", "MANY", "Column", "understood"]
 
@@ -29,7 +29,13 @@ MANY = 40  # different values, from which on numbers are smooth,
 ATOM = 0.1  # if none has more than this share of the cells
 _MOST_DECIMALS = 6
 _FEWEST_IDENTIFIERS = 20
+_FEW_PATTERNS = (
+    3  # of digits, letters and signs, of different texts that are identifiers, not sentences
+)
 _LONG_TEXT = 40  # characters, on average, of texts that are no categories
+_DATES = 0.8  # share of texts that are dates, from which on the others are mistakes
+_LOOKED_AT = 1_000  # texts, to see whether they are dates
+_OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})([ T]\d{1,2}:\d{2}.*)?")
 _ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|index|number|no)$|^(id|uuid)[_\W]|[a-z]I[dD]$", re.I)
 
 
@@ -46,7 +52,7 @@ class Column:
     months : ticks count months, because every date is the first of one
     written : how numbers are written as text; None if they are not
     hashes : of an identifier: of the values that must not come back
-    pattern : of an identifier: examples whose characters new ones follow
+    pattern : of an identifier: 9, a, A or f for any digit or letter; after a backslash, a fixed one
     """
 
     kept: Kept
@@ -154,14 +160,14 @@ class Column:
         present = numbers[~np.isnan(numbers)]
         share = float(np.mean(np.isnan(numbers))) if len(numbers) else 0.0
         row = {"column": self.name, "kind": self.kind, "missing": round(share, 4)}
-        distinct = len(np.unique(present))
+        distinct = len(np.unique(present)) if self.hashes is None else len(np.unique(self.hashes))
         return row | {"distinct": distinct, "note": self._note(present)}
 
     def _note(self, present: np.ndarray) -> str:
         if self.kind == "drop":
             return "left out, as asked"
         if self.kind == "identifier":
-            return f"new ones like {self.pattern}"
+            return "new ones like " + self.pattern.replace("\\", "")
         if not len(present):
             return "all missing"
         if self.labels:
@@ -215,6 +221,8 @@ def understood(cells: Cells, override: str | None = None) -> Column:
             values, kept.name, forced=override in ("continuous", "integer", "datetime")
         )
         if written is None:
+            if override is None:
+                _refuse_dates(kept, cells)
             if override in ("continuous", "integer", "datetime"):
                 raise ValueError(
                     f"column {kept.name!r} is text such as {values[0]!r}, not {override}; convert it, "
@@ -246,6 +254,30 @@ def understood(cells: Cells, override: str | None = None) -> Column:
     return replace(column, kind=kind, step=step, offset=offset)
 
 
+def _refuse_dates(kept: Kept, cells: Cells) -> None:
+    """Dates as text would be categories, or be made up like identifiers."""
+    rows = np.flatnonzero(~cells.missing)
+    texts = [str(v).strip() for v in cells.values[rows].tolist()]
+    some = texts[:: max(1, len(texts) // _LOOKED_AT)]
+    instead = f"or pass columns={{{kept.name!r}: 'category'}}"
+    if sum(ISO.fullmatch(text) is not None for text in some) >= _DATES * len(some):
+        bad = next((i for i, text in enumerate(texts) if ISO.fullmatch(text) is None), None)
+        if bad is not None:
+            raise ValueError(
+                f"column {kept.name!r} holds dates, but {texts[bad]!r} in row {rows[bad]}; fix the "
+                f"cell, {instead}"
+            )
+        raise ValueError(
+            f"column {kept.name!r} holds dates as text, such as {texts[0]!r}; convert it, for example "
+            f"by pandas.to_datetime, {instead}"
+        )
+    if sum(_OTHER_DATE.fullmatch(text) is not None for text in some) >= _DATES * len(some):
+        raise ValueError(
+            f"column {kept.name!r} holds dates such as {texts[0]!r}, in which day and month could be "
+            f"either; write them as 2024-01-31, {instead}"
+        )
+
+
 def _plain(v: Any) -> Any:
     return v.item() if isinstance(v, np.generic) else v
 
@@ -266,14 +298,15 @@ def _text(kept: Kept, values: np.ndarray) -> Column:
     distinct, n = set(texts), len(texts)
     length = sum(map(len, texts)) / n
     words = sum(text.count(" ") for text in texts) / n
-    if len(distinct) == n >= _FEWEST_IDENTIFIERS and words < 0.5 and length <= _LONG_TEXT:
+    alike = words < 0.5 or len({_pattern(text) for text in texts}) <= _FEW_PATTERNS
+    if len(distinct) == n >= _FEWEST_IDENTIFIERS and length <= _LONG_TEXT and alike:
         return _identifier(kept, values)
     if 2 * len(distinct) > n >= _FEWEST_IDENTIFIERS and (length > _LONG_TEXT or words >= 2):
         example = texts[0] if len(texts[0]) <= 30 else texts[0][:29] + "…"
         raise ValueError(
             f"column {kept.name!r} is free text ({len(distinct)} different texts such as {example!r}), "
-            f"which a table cannot imitate; pass columns={{{kept.name!r}: 'drop'}} to leave it out, or "
-            "'category' to use the texts as they are"
+            f"which a table cannot imitate; pass columns={{{kept.name!r}: 'drop'}} to leave it out, "
+            "'identifier' for new ones of the same form, or 'category' to use the texts as they are"
         )
     labels = _sorted_labels(values)
     if len(labels) == 1:
@@ -294,16 +327,25 @@ def _identifier(kept: Kept, values: np.ndarray) -> Column:
     longest = max(texts, key=lambda text: (len(text), text)) if texts else "a"
     alphabet = {c for text in texts[:1000] for c in text if c.isalnum()}
     hexadecimal = alphabet <= set("0123456789abcdef") and not alphabet <= set("0123456789")
-    return Column(kept, "identifier", hashes=hashes(texts), pattern=_pattern(longest, hexadecimal))
+    alike = [text for text in texts[:1000] if len(text) == len(longest)]
+    fixed = [
+        len(alike) > 2 and len(set(c)) == 1 and c[0] != "0" for c in zip(*alike, strict=True)
+    ] or None
+    pattern = _pattern(longest, hexadecimal, fixed)
+    return Column(kept, "identifier", hashes=hashes(texts), pattern=pattern)
 
 
-def _pattern(text: str, hexadecimal: bool) -> str:
-    """The text with 9 for every digit and a, A or f for every letter."""
-    if hexadecimal:
-        return "".join("f" if c.isalnum() else c for c in text)
-    return "".join(
-        "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c for c in text
-    )
+def _pattern(text: str, hexadecimal: bool = False, fixed: list[bool] | None = None) -> str:
+    """The text with 9 for every digit and a, A or f for every letter; fixed ones after a backslash."""
+    out = ""
+    for c, keep in zip(text, fixed or [False] * len(text), strict=True):
+        if keep and c.isalnum():
+            out += "\\" + c
+        elif hexadecimal and c.isalnum():
+            out += "f"
+        else:
+            out += "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c
+    return out
 
 
 def hashes(texts: list[str]) -> np.ndarray:
@@ -321,16 +363,18 @@ def new_identifiers(column: Column, n: int, uniform: Callable[[int], np.ndarray]
     `uniform(n)` gives n random numbers in (0, 1).
     """
     known = set() if column.hashes is None else set(column.hashes.tolist())
-    hexadecimal = not set(column.pattern) & set("9aA")
-    sets = _PLACES | ({"f": "0123456789abcdef"} if hexadecimal else {})
-    pattern, whole = column.pattern, column.kept.form == "integer"
-    while math.prod(len(sets[c]) for c in pattern if c in sets) < 10 * (n + len(known)):
-        pattern += "9"  # longer, so that there is room
+    parts = re.findall(r"\\?.", column.pattern, re.DOTALL)
+    sets = dict(_PLACES)
+    if not set(parts) & set(sets):
+        sets["f"] = "0123456789abcdef"
+    whole = column.kept.form == "integer"
+    while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(known)):
+        parts.append("9")  # longer, so that there is room
     out: list[str] = []
     while len(out) < n:
-        u = iter(uniform(n * len(pattern)).tolist())
+        u = iter(uniform(n * len(parts)).tolist())
         for _ in range(n):
-            text = "".join(sets[c][int(next(u) * len(sets[c]))] if c in sets else c for c in pattern)
+            text = "".join(sets[c][int(next(u) * len(sets[c]))] if c in sets else c[-1] for c in parts)
             if whole and text.startswith("0"):
                 text = "1" + text[1:]
             key = int(hashes([text])[0])

@@ -131,6 +131,16 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         X : DataFrame of pandas or polars, or a path to a CSV, Parquet or Excel file
         y : ignored
         """
+        columns, numbers, library = self._understood(X)
+        return self._keep(columns, numbers, library, Seed.of(self.random_state))
+
+    def check(self, X: Any) -> Self:
+        """Raise the error that a fit to this table would raise because of a cell or a column."""
+        self._understood(X)
+        return self
+
+    def _understood(self, X: Any) -> tuple[list[Column], np.ndarray, str]:
+        """The columns of a table, its numbers, and its library."""
         self._check_parameters()
         cells, library = _read(X)
         known = self.columns or {}
@@ -141,8 +151,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
                     f"columns names {name!r}, which is not a column; there are {_some(names)}"
                 )
         columns = [understood(of, known.get(of.kept.name)) for of in cells]
-        numbers = _numbers(columns, cells)
-        return self._keep(columns, numbers, library, Seed.of(self.random_state))
+        return columns, _numbers(columns, cells), library
 
     def _keep(self, columns: list[Column], numbers: np.ndarray, library: str, seed: Seed) -> Self:
         fitted = fitted_to(
@@ -165,6 +174,10 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "n_rows_")
         fitted = self._fitted
         rows = [column.told(x) for column, x in zip(fitted.columns, fitted.numbers.T, strict=True)]
+        for rule, _ in fitted.rules:
+            if rule.kind == "follows":
+                for c in rule.columns[1:]:
+                    rows[c]["note"] += f", follows from {fitted.columns[rule.columns[0]].name}"
         forms = {
             "column": "text",
             "kind": "text",
@@ -246,7 +259,11 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         z = completed(fitted.scores, fitted.flow.z, fitted.modelled, at, seed.child("rows"), 1)[0]
         out = fitted.restored(fitted.scores.decode(z, missing=self.missing == "model"))
         out[:, told] = wanted[told]
-        return fitted.mended(out, np.broadcast_to(told, out.shape))
+        out = fitted.mended(out, np.broadcast_to(told, out.shape))
+        for rule, kinds in fitted.rules:
+            if rule.broken(out, kinds).any():
+                raise ValueError(f"given={dict(given)} contradicts the constraint {rule.text!r}")
+        return out
 
     def impute(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells are as they were.

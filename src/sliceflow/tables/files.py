@@ -1,10 +1,12 @@
 """Tables from CSV, Parquet and Excel files, and back into them.
 
 CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``, ``nan``, ``null``,
-``none``, ``?``, ``-`` in any case. A column is numbers if all its other cells are plain numbers, dates
-if they all are ISO dates (``2024-01-31``, ``2024-01-31 12:00``), and text otherwise. Numbers written
-in another way (``1,234``, ``3,14``, ``7%``, ``$5``) stay text, which `TableFlow` reads, and writes
-again in the same way. Codes with leading zeros (``00123``) are text.
+``none``, ``?``, ``-`` in any case. A column is boolean if all its other cells are ``True`` or
+``False``, numbers if they all are plain numbers, dates if they all are ISO dates (``2024-01-31``,
+``2024-01-31 12:00``, ``2024-01-31T12:00:00+02:00``; with different offsets from UTC they are times in
+UTC), and text otherwise. Numbers written in another way (``1,234``, ``3,14``, ``7%``, ``$5``) stay
+text, which `TableFlow` reads, and writes again in the same way. Codes with leading zeros (``00123``)
+are text.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.tables.written import MISSING, Written, written_as
+from sliceflow.written import ISO, MISSING, Written, written_as
 
 __all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "scanned", "write_table"]
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 MOST_COLUMNS = 5_000
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
+_CLOCK = len("2024-01-31T12:00")
 
 
 def read_table(path: str | os.PathLike[str]) -> Any:
@@ -144,11 +146,14 @@ def _typed(pd: Any, column: Any) -> Any:
     present = texts[~gone].to_numpy(dtype=object)
     if len(present) == 0:
         return pd.Series(np.full(len(texts), np.nan))
-    if all(_ISO.fullmatch(text) for text in present):
+    if all(ISO.fullmatch(text) for text in present):
+        offsets = {text[_CLOCK:].lstrip("0123456789:.") for text in present if len(text) > _CLOCK}
         try:
-            return pd.to_datetime(texts.where(~gone), format="ISO8601")
+            return pd.to_datetime(texts.where(~gone), format="ISO8601", utc=len(offsets) > 1)
         except ValueError:
             pass
+    if set(present) <= {"True", "False"}:
+        return (texts == "True").astype("boolean").mask(gone) if gone.any() else texts == "True"
     way = written_as(present, str(column.name))
     if way is not None and (way.decimal, way.thousands, way.prefix, way.suffix) == (".", "", "", ""):
         numbers = np.full(len(texts), np.nan)

@@ -15,7 +15,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.metrics.tables import embedded
 from sliceflow.tables.columns import Column, hashes
 from sliceflow.tables.conditional import conditions_for
-from sliceflow.tables.constraints import Rule, parsed
+from sliceflow.tables.constraints import Rule, implied, parsed
 from sliceflow.tables.local import LocalFlow
 from sliceflow.tables.scores import Scores, Stream, quantiles
 
@@ -65,8 +65,8 @@ class FittedTable:
 
     def mended(self, numbers: np.ndarray, given: np.ndarray) -> np.ndarray:
         """Rows that satisfy the constraints, with the cells `given` unchanged."""
-        for rule, _ in self.rules:
-            numbers = rule.mended(numbers, given)
+        for rule, kinds in self.rules:
+            numbers = rule.mended(numbers, given, kinds)
         return numbers
 
     def condition(self, wanted: np.ndarray, n: int, draw: Stream) -> np.ndarray:
@@ -83,8 +83,10 @@ class FittedTable:
         scale = np.nanstd(self.numbers[:, some], axis=0) + 1e-12
         off = np.nan_to_num(np.abs(self.numbers[:, some] - wanted[some]) / scale, nan=1e3)
         category = np.array([self.columns[c].is_category for c in some])
-        distance = np.where(category, 1e3 * (off > 0), off).sum(1)
-        count = max(1, min(50, len(distance)), int((distance == 0).sum()))
+        combined = {c for rule, _ in self.rules if rule.combines for c in rule.columns}
+        exact = [i for i, c in enumerate(some) if c in combined]
+        distance = np.where(category, 1e3 * (off > 0), off).sum(1) + 1e6 * (off[:, exact] > 0).any(1)
+        count = max(1, min(50, int((distance < 1e6).sum())), int((distance == 0).sum()))
         rows = np.argsort(distance, kind="stable")[:count][(draw.uniform(n) * count).astype(int)]
         full = np.where(open_, np.nan, wanted) + np.zeros((n, 1))
         for rule, _ in self.rules:
@@ -182,7 +184,8 @@ def fitted_to(
     columns, given = list(columns), tuple(columns)
     names = [column.name for column in columns]
     modelled, rules = numbers, []
-    for rule in parsed(parameters["constraints"], columns):
+    asked = parsed(parameters["constraints"], columns)
+    for rule in [*asked, *implied(columns, numbers, asked)]:
         rule.check(numbers, names)
         columns, modelled, kinds = rule.modelled(columns, modelled)
         rules.append((rule, kinds))

@@ -27,7 +27,7 @@ from sliceflow.tables.constraints import Rule
 from sliceflow.tables.fitted import FittedTable
 from sliceflow.tables.local import LocalFlow
 from sliceflow.tables.scores import Coordinate, Scores
-from sliceflow.tables.written import Written
+from sliceflow.written import Written
 
 __all__ = ["parameters", "unpacked", "write_table"]
 

@@ -107,8 +107,8 @@ class Coordinate:
         below, above = self.levels[np.maximum(at - 1, 0)], self.levels[np.minimum(at + 1, last)]
         share = (u - self.cum[at]) / width[at]
         new = (below + found) / 2 + share * (above - below) / 2
-        new = np.clip(new, self.levels[0], self.levels[-1])
-        return np.where(once, column.on_grid(new), found)
+        new = np.clip(column.on_grid(new), self.levels[0], self.levels[-1])
+        return np.where(once, new, found)
 
 
 @dataclass(frozen=True, eq=False)

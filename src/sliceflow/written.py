@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["MISSING", "Written", "written_as"]
+__all__ = ["ISO", "MISSING", "Written", "written_as"]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
+ISO = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?"
+)  # dates
 _SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
