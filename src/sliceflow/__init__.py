@@ -29,7 +29,7 @@ __all__ = [
     "transports",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULE_OF_NAME = {
     "ImageFlow": "pictures.estimator",
