@@ -4,7 +4,7 @@ import bz2
 import json
 import zipfile
 
-import neighbours
+import neighbour_search
 import numpy as np
 import posteriors
 import pytest
@@ -48,7 +48,7 @@ def test_the_benchmark_writes_a_table_and_resumes(tmp_path, capsys):
 
 
 def test_the_benchmark_of_the_search_writes_a_table(tmp_path):
-    neighbours.main(["--rows", "400", "--tasks", "two moons", "--out", str(tmp_path / "made")])
+    neighbour_search.main(["--rows", "400", "--tasks", "two moons", "--out", str(tmp_path / "made")])
     (row,) = json.loads((tmp_path / "made.json").read_text())["rows"]
     assert row["way"] == "kd_tree"
     assert 0 < row["search ms"] < row["condition ms"]

@@ -1,7 +1,7 @@
 """How long local conditions take with many rows, and what part of it is the exact search.
 
-    python benchmarks/neighbours.py
-    python benchmarks/neighbours.py --rows 10000000 --tasks "two moons"
+    python benchmarks/neighbour_search.py
+    python benchmarks/neighbour_search.py --rows 10000000 --tasks "two moons"
 
 CPU seconds of one process. *search* is of one condition's k neighbours, by a tree or all distances,
 whichever the library takes; *other* is the way not taken. *condition* is all of one condition with one
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
     command = shlex.join(
-        ["python", "benchmarks/neighbours.py", *(sys.argv[1:] if argv is None else argv)]
+        ["python", "benchmarks/neighbour_search.py", *(sys.argv[1:] if argv is None else argv)]
     )
     rows = []
     for n in chosen.rows:
