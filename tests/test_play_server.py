@@ -387,8 +387,10 @@ class TestPictures:
         assert "make one with sliceflow fit digits" in here.error("about", {"run": 0})
 
 
+WORDS = ("went", "home", "and", "slept", "well")
 CSV = "age,city,visits,note\n" + "".join(
-    f"{20 + i * 7 % 50},{'Rome' if i % 3 else 'Oslo'},{i % 5},text number {i} has many words here\n"
+    f"{20 + i * 7 % 50},{'Rome' if i % 3 else 'Oslo'},{i % 5},"
+    f"{' '.join(WORDS[(i * j) % 5] for j in range(3 + i % 9))} on day {i}\n"
     for i in range(140)
 )
 
