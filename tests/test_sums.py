@@ -142,6 +142,13 @@ def test_a_saved_model_keeps_the_pictures_and_draws_the_same_samples(
     np.testing.assert_array_equal(third.sample(40, random_state=3), flow.sample(40, random_state=3))
 
 
+def test_labels_that_the_flow_ignores_do_not_matter():
+    X, y = pictures()
+    flow = ImageFlow(**SMALL, amplifier=0).fit(X, y)
+    assert flow.plan_.n_summed == 4
+    assert flow.sample(9, y=2, random_state=0).shape == (9, 4, 4, 3)
+
+
 def test_offline_samples_are_of_their_class():
     X, y = pictures(600)
     samples = ImageFlow(**SMALL).fit(X, y).sample(300, y=np.arange(300) % 3, random_state=0)

@@ -251,7 +251,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     def evolution(
         self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, n_frames: int = 20
     ) -> Any:
-        """The samples that `sample` gives for the same seed, on their way from noise.
+        """The samples that `sample` gives for the same seed, on their way from where they start.
 
         Parameters
         ----------
@@ -260,8 +260,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        (frames, n_samples, h, w[, c]): first noise, last the samples. In between, detail above the
-        resolution of the step is still noise
+        (frames, n_samples, h, w[, c]): first the start, last the samples. In between, detail above the
+        resolution of the step is still that of the start
 
         Examples
         --------

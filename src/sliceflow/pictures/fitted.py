@@ -166,10 +166,10 @@ class FittedPictures:
     def _start(
         self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None = None
     ) -> tuple[Cloud, Tensor | None, Noise]:
-        """Noise to move, how to put it back into its order, and its random numbers."""
+        """The start of samples, how to put them back into their order, and their random numbers."""
         noise = Noise(seed.child("particles"), first)
         if self.sums is not None:
-            x = self.sums.start(count, y, noise)
+            x = self.sums.start(count, y if self.levels.apart else None, noise)
         else:
             x = torch.empty(
                 self.levels.layout.dimension, count, dtype=torch.float32, device=self.device
