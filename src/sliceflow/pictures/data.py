@@ -14,7 +14,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import Cloud
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.clusters import centres, nearest
+from sliceflow.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.pyramid import Subspace
 from sliceflow.ranks import Place, Ranks
@@ -23,6 +23,7 @@ from sliceflow.storage.checkpoints import digest
 __all__ = ["PictureData"]
 
 _CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
+_CLUSTER_VALUES = 1 << 26  # values at a time
 _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 
 
@@ -130,16 +131,18 @@ class PictureData:
         h, w = (max(1, min(of, round(of * _COARSE_SIDE / side))) for of in (height, width))
         coarse = Subspace(c, height, width, h, w, upsampling)
 
-        def coarse_values(raw: Tensor) -> Tensor:
-            return coarse.down(self.layout.encode(raw, seed, dequantize=False))
+        def features(raw: Tensor) -> Tensor:
+            values = self.layout.encode(raw, seed, dequantize=False)
+            return coarse.down(values) if c == 1 else gradient_histograms(values, (c, height, width))
 
         numbers = torch.arange(0, self.n, max(1, self.n // _CLUSTER_SAMPLE), device=self.device)
-        means = centres(coarse_values(self.picked(numbers, ranks)), k, seed.child("clusters"))
-        parts = (
-            self.raw[:, first : first + _CLUSTER_SAMPLE]
-            for first in range(0, self.raw.shape[1], _CLUSTER_SAMPLE)
-        )
-        own = torch.cat([nearest(coarse_values(part), means) for part in parts])
+        chunk = max(1, _CLUSTER_VALUES // self.layout.dimension)
+
+        def all_features(raw: Tensor) -> Tensor:
+            return torch.cat([features(part) for part in raw.split(chunk, dim=1)], dim=1)
+
+        means = centres(all_features(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        own = nearest(all_features(self.raw), means)
         halves = own.cpu().chunk(2 if self.mirrored else 1)
         codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
         condition = conditions.Labels(np.arange(k), hidden=True)

@@ -21,6 +21,8 @@ class PictureOptions:
     start : "noise", or an int s: particles start as sums of s random pictures of their class
         (`pictures.sums`). Classes must not share maps then, and the model keeps the pictures.
         "auto" is 4 for colour pictures without a mask, else "noise"
+    locality : β: how much the weights of the summed pictures differ from place to place. 0 gives all
+        of them the same weight everywhere, and softer pictures
     start_noise : standard deviation of the starting pixels, if they are noise
     clip : clip particles to the range of pixels after each stage at full resolution
     dequantize : add uniform noise to integer pixels
@@ -46,6 +48,7 @@ class PictureOptions:
     """
 
     start: str | int = "auto"
+    locality: float = 2.0
     start_noise: float = 0.1
     clip: bool = True
     dequantize: bool = True
@@ -75,6 +78,7 @@ class PictureOptions:
         need(ok, "shrinkage", kappa, "'auto' or a finite number of at least 0")
         start, ok = self.start, self.start in ("auto", "noise") or is_int(self.start, 1)
         need(ok, "start", start, "'auto', 'noise' or an int of at least 1")
+        need(is_real(self.locality, 0), "locality", self.locality, "a finite number of at least 0")
         noise = self.start_noise
         need(is_real(noise, 0), "start_noise", noise, "a finite number of at least 0")
         need(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")

@@ -85,6 +85,7 @@ class PicturePlan:
     n_knots : knots kept per map; 0 keeps no model
     precision : operands of matrix products on a GPU; None takes the particles' dtype
     n_summed : particles start as sums of this many pictures; 0 starts them as noise
+    locality : β of these sums
     start_noise, clip, dequantize, dequantize_every, upsampling, taper : the options of these names
     shrinkage : κ of the maps; 0 is off
     n_ranks : number of processes
@@ -123,6 +124,7 @@ class PicturePlan:
     n_knots: int
     precision: torch.dtype | None
     n_summed: int
+    locality: float
     start_noise: float
     clip: bool
     dequantize: bool
@@ -296,6 +298,7 @@ def make_plan(
         n_knots=n_knots,
         precision=choose_operands(options.precision, device),
         n_summed=n_summed,
+        locality=float(options.locality) if n_summed else 0.0,
         start_noise=float(options.start_noise),
         clip=bool(options.clip),
         dequantize=bool(options.dequantize),

@@ -71,7 +71,7 @@ def _pack_sums(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, 
     tensors["summed.pictures"] = sums.raw[:, :n].T.contiguous().cpu()
     if sums.codes is not None:
         tensors["summed.codes"] = sums.codes.to(torch.int32).cpu()
-    return {"size": sums.size, "mirror": total != n}
+    return {"size": sums.size, "locality": sums.locality, "mirror": total != n}
 
 
 def _unpack_sums(
@@ -93,7 +93,10 @@ def _unpack_sums(
         if int(codes.min()) < 0 or int(codes.max()) >= n_classes or not bool((counts > 0).all()):
             raise ValueError(f"summed.codes are not the numbers of {n_classes} classes")
         codes = codes.to(device)
-    return Sums(row.whole("size", 1, 1000), layout, raw.to(device), codes, max(1, n_classes))
+    size, beta = row.whole("size", 1, 1000), 0.0
+    if "locality" in row.value:  # not in format 9
+        beta = row.number("locality", 0.0)
+    return Sums(size, beta, layout, raw.to(device), codes, max(1, n_classes))
 
 
 def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:

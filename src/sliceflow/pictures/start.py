@@ -136,7 +136,7 @@ def begin(
     noise = Noise(seed.child("particles"), share.first)
     codes_here, sums = None if codes_p is None else codes_p[share.slice], None
     if plan.n_summed:
-        sums = Sums.of(plan.n_summed, data, codes, plan.apart, all_ranks)
+        sums = Sums.of(plan.n_summed, plan.locality, data, codes, plan.apart, all_ranks)
         x = sums.start(share.count, codes_here if plan.apart else None, noise)
     else:
         x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)

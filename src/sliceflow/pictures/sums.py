@@ -1,19 +1,20 @@
 """The start of particles as sums of a few pictures, instead of noise. This is not in the paper.
 
-A particle of a class with mean μ starts as
+A particle of a class with mean μ starts, at pixel p, as
 
-    x = μ + (r/√s)·Σᵢ (xᵢ − μ)/‖xᵢ − μ‖,
+    x(p) = μ(p) + r·Σᵢ wᵢ(p)·(xᵢ(p) − μ(p))/‖xᵢ − μ‖,    Σᵢ wᵢ(p)² = 1,
 
-where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of one more. All s
-pictures have an equal part in the sum, so that none of them can be seen in it, not even one of high
-contrast. Such a sum has about the mean and the covariance of the class. For s → ∞ it is Gaussian, up to
-its contrast. Sums of a few pictures still have edges, which a flow hardly makes from noise.
+where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of one more. The
+weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that change smoothly over the
+picture, with mean 0 over it. So each picture prevails somewhere and none everywhere, and edges stay
+edges, which a flow hardly makes from noise. No picture can be seen in the whole, not even one of high
+contrast. With β = 0 all weights are 1/√s.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -29,7 +30,9 @@ from sliceflow.ranks import Ranks
 __all__ = ["Sums"]
 
 _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
-_CHUNK = 1 << 13  # pictures at a time
+_LENGTH = 4  # sides of a picture over the length on which weights change
+_WAVES = 6  # cosines along a side that make up a field; the next would have an amplitude below .004
+_VALUES = 1 << 25  # values at a time
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Sums:
     Parameters
     ----------
     size : s
+    locality : β
     layout : the pictures' layout
     raw : (d, N) raw values of all pictures, with mirror images if they are fitted
     codes : (N,) their class numbers, on the same device; None if there are no classes
@@ -47,7 +51,7 @@ class Sums:
     Examples
     --------
     >>> raw = torch.randint(256, (12, 1000), dtype=torch.uint8)
-    >>> sums = Sums(4, Layout(2, 2, 3, "uint8", 256), raw)
+    >>> sums = Sums(4, 2.0, Layout(2, 2, 3, "uint8", 256), raw)
     >>> x = sums.start(5000, None, Noise(Seed(0)))
     >>> pixels = sums.layout.encode(raw, Seed(0), dequantize=False)
     >>> bool(((x.std(1) / pixels.std(1) - 1).abs() < 0.1).all())
@@ -55,6 +59,7 @@ class Sums:
     """
 
     size: int
+    locality: float
     layout: Layout
     raw: Tensor
     codes: Tensor | None = None
@@ -62,14 +67,20 @@ class Sums:
 
     @classmethod
     def of(
-        cls, size: int, data: PictureData, codes: Tensor | None, n_classes: int, ranks: Ranks
+        cls,
+        size: int,
+        locality: float,
+        data: PictureData,
+        codes: Tensor | None,
+        n_classes: int,
+        ranks: Ranks,
     ) -> Sums:
         """Of all pictures of all ranks; `codes` (N,) plays a part if `n_classes` is not 0."""
         raw = data.raw
         if ranks.size > 1:
             raw = ranks.gather(raw[:, : data.place.count].T).T.contiguous()
             raw = data.layout.mirrored(raw) if data.mirrored else raw
-        return cls(size, data.layout, raw, codes if n_classes else None, max(1, n_classes))
+        return cls(size, locality, data.layout, raw, codes if n_classes else None, max(1, n_classes))
 
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,14 +98,36 @@ class Sums:
         order, starts, sizes = self._order
         sums = torch.zeros(len(self.raw), self.n_classes, dtype=torch.float64, device=self.raw.device)
         for c, (first, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-            for part in range(first, first + size, _CHUNK):
-                numbers = order[part : min(part + _CHUNK, first + size)]
+            for part in range(first, first + size, self._chunk):
+                numbers = order[part : min(part + self._chunk, first + size)]
                 sums[:, c] += self._values(numbers).double().sum(1)
         return (sums / sizes.clamp(min=1)).float()
+
+    @property
+    def _chunk(self) -> int:
+        """Pictures at a time."""
+        return max(1, _VALUES // len(self.raw))
 
     def _values(self, numbers: Tensor) -> Tensor:
         """The pixels, in [−1, 1], of the pictures with these numbers."""
         return self.layout.encode(self.raw[:, numbers], Seed(0), dequantize=False)
+
+    @cached_property
+    def _waves(self) -> Tensor:
+        """The fields of unit variance that each product of two cosines has a share in: (hw, k)."""
+        _, h, w = self.layout.shape
+        waves = torch.kron(_cosines(h), _cosines(w))[:, 1:]  # without the constant
+        return (waves / waves.norm(dim=1, keepdim=True).clamp(min=1e-9)).float().to(self.raw.device)
+
+    def _weights(self, count: int, noise: Noise) -> Tensor:
+        """w of each summed picture: (s, hw, count)."""
+        waves, s = self._waves, self.size
+        if self.locality == 0 or waves.shape[1] == 0:
+            return torch.full((s, 1, count), 1 / math.sqrt(s), device=waves.device)
+        normal = torch.empty(s * waves.shape[1], count, device=waves.device)
+        fields = waves @ noise.child("weights").fill(normal).view(s, -1, count)
+        weights = fields.mul_(self.locality).softmax(0)
+        return weights / weights.norm(dim=0)
 
     def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
         """The start (d, count) of particles of classes y (count,); y is None without classes."""
@@ -105,14 +138,25 @@ class Sums:
             y = torch.zeros(count, dtype=torch.int64, device=x.device)
         u = noise.seed.child("summed").uniform(count, self.size + 1, start=noise.first, device=x.device)
         numbers = order[starts[y, None] + (u * sizes[y, None]).long()]
-        for first in range(0, count, _CHUNK):
-            part = slice(first, first + _CHUNK)
-            means = self._means[:, y[part]]
-            contrast, total = torch.zeros_like(means[0]), torch.zeros_like(means)
+        for first in range(0, count, self._chunk):
+            part = slice(first, min(count, first + self._chunk))
+            means, n = self._means[:, y[part]], part.stop - first
+            weights = self._weights(n, replace(noise, first=noise.first + first))
+            total = torch.zeros_like(means)
             for k, of in enumerate(numbers[part].T):
                 away = self._values(of) - means
                 contrast = away.norm(dim=0)
                 if k < self.size:
-                    total += away / contrast.clamp(min=_SPREAD)
-            x[:, part] += means + total * (contrast / math.sqrt(self.size))
+                    away /= contrast.clamp(min=_SPREAD)
+                    total += (away.view(self.layout.shape[0], -1, n) * weights[k]).view_as(away)
+                else:
+                    total *= contrast
+            x[:, part] += means + total
         return x
+
+
+def _cosines(n: int) -> Tensor:
+    """Cosines (n, k) with the amplitudes that make a sum of them change on a length of n/4."""
+    k = torch.arange(min(n, _WAVES), dtype=torch.float64)
+    amplitudes = torch.exp(-((math.pi / _LENGTH * k).square()) / 4)
+    return torch.cos(math.pi / n * torch.outer(torch.arange(n) + 0.5, k)) * amplitudes
