@@ -18,7 +18,7 @@ from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout, as_array
 from sliceflow.pictures.levels import LevelFlow
-from sliceflow.pictures.sums import Sums
+from sliceflow.pictures.sums import Sums, start_of
 
 __all__ = ["FittedPictures"]
 
@@ -168,15 +168,7 @@ class FittedPictures:
     ) -> tuple[Cloud, Tensor | None, Noise]:
         """The start of samples, how to put them back into their order, and their random numbers."""
         noise = Noise(seed.child("particles"), first)
-        if self.sums is not None:
-            x = self.sums.start(count, y if self.levels.apart else None, noise)
-        else:
-            x = torch.empty(
-                self.levels.layout.dimension, count, dtype=torch.float32, device=self.device
-            )
-            noise.child("start").fill(x).mul_(self.levels.start_noise)
-        if values is not None and self.levels.known is not None:
-            x = torch.where(self.levels.known, values, x)
+        x = start_of(self.levels, self.sums, count, y, noise, self.device, values)
         if self.levels.apart and y is not None and y.dim() == 1:
             y, order, place, runs = sort_by_class(y, self.levels.apart)
             return Cloud(x[:, order], y, runs), place, noise

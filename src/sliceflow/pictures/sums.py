@@ -24,9 +24,10 @@ from sliceflow.engine.flow import Noise
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.ranks import Ranks
 
-__all__ = ["Sums"]
+__all__ = ["Sums", "start_of"]
 
 _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
 _CHUNK = 1 << 13  # pictures at a time
@@ -116,3 +117,29 @@ class Sums:
                     total += away / contrast.clamp(min=_SPREAD)
             x[:, part] += means + total * (contrast / math.sqrt(self.size))
         return x
+
+
+def start_of(
+    levels: LevelFlow,
+    sums: Sums | None,
+    count: int,
+    y: Tensor | None,
+    noise: Noise,
+    device: torch.device,
+    observed: Tensor | None = None,
+) -> Tensor:
+    """The start (d, count) of particles of a flow: sums, or noise if `sums` is None.
+
+    Parameters
+    ----------
+    y : their codes, or None
+    observed : (d, count), the source of the pixels that the flow knows
+    """
+    if sums is not None:
+        x = sums.start(count, y if levels.apart else None, noise)
+    else:
+        x = torch.empty(levels.layout.dimension, count, dtype=torch.float32, device=device)
+        noise.child("start").fill(x).mul_(levels.start_noise)
+    if levels.known is not None and observed is not None:
+        x = torch.where(levels.known, observed, x)
+    return x
