@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,20 +99,33 @@ class Sums:
         return self.layout.encode(self.raw[:, numbers], Seed(0), dequantize=False)
 
     def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
-        """The start (d, count) of particles of classes y (count,); y is None without classes."""
+        """The start (d, count) of particles of classes y (count,); y is None without classes.
+
+        With class weights y (count, C), the classes of the pictures in a sum are drawn by them, and μ
+        is the weighted mean.
+        """
         order, starts, sizes = self._order
         x = torch.empty(len(self.raw), count, dtype=torch.float32, device=self.raw.device)
         noise.child("start").fill(x).mul_(_SPREAD)
         if y is None:
             y = torch.zeros(count, dtype=torch.int64, device=x.device)
-        u = noise.seed.child("summed").uniform(count, self.size + 1, start=noise.first, device=x.device)
-        numbers = order[starts[y, None] + (u * sizes[y, None]).long()]
+        shape: Any = dict(rows=count, columns=self.size + 1, start=noise.first, device=x.device)
+        u, weights = noise.seed.child("summed").uniform(**shape), None
+        if y.dim() == 1:
+            classes = y[:, None].expand(-1, self.size + 1)
+        else:
+            weights = y.clamp(min=0) / y.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-9)
+            v = noise.seed.child("classes").uniform(**shape).to(y.dtype)
+            classes = torch.searchsorted(weights.cumsum(1), v).clamp(max=self.n_classes - 1)
+        numbers = order[starts[classes] + (u * sizes[classes]).long()]
         for first in range(0, count, _CHUNK):
             part = slice(first, first + _CHUNK)
-            means = self._means[:, y[part]]
+            means = self._means[:, classes[part, 0]]
+            if weights is not None:
+                means = self._means @ weights[part].T.float()
             contrast, total = torch.zeros_like(means[0]), torch.zeros_like(means)
             for k, of in enumerate(numbers[part].T):
-                away = self._values(of) - means
+                away = self._values(of) - self._means[:, classes[part, k]]
                 contrast = away.norm(dim=0)
                 if k < self.size:
                     total += away / contrast.clamp(min=_SPREAD)
