@@ -160,7 +160,6 @@ class TestWhoIsAnswered:
 class TestWhatIsRefused:
     @pytest.mark.parametrize("name", ["table/upload", "picture", "gif"])
     def test_a_gigabyte_is_refused_before_it_is_sent(self, here, name):
-        began = time.monotonic()
         with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
             head = f"POST /{here.server.token}/api/{name}?session={ME} HTTP/1.1\r\n"
             head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {1 << 30}\r\n\r\n"
@@ -168,7 +167,6 @@ class TestWhatIsRefused:
             answer = line.recv(1 << 16)
             assert b" 413 " in answer.splitlines()[0]
             assert b"Connection: close" in answer
-        assert time.monotonic() - began < 10
 
     def test_a_client_that_asks_first_is_told_to_send_nothing(self, here):
         for length, status in ((1 << 30, b" 413 "), (2, b" 100 ")):
