@@ -23,7 +23,7 @@ from PIL import Image
 
 from running import command, environment, inside, refused
 from sliceflow import ImageFlow
-from sliceflow.app import sessions
+from sliceflow.app import points, sessions
 from sliceflow.app.tables import TableState
 from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
 from sliceflow.datasets import load
@@ -186,6 +186,27 @@ class TestWhatIsRefused:
             except UnicodeEncodeError:
                 assert length == "²"
 
+    def test_half_a_file_is_not_a_table(self, here):
+        """The connection ends before the body does."""
+        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
+            head = f"POST /{here.server.token}/api/table/upload?session={OTHER}&name=a.csv HTTP/1.1\r\n"
+            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 1000\r\n\r\n"
+            line.sendall(head.encode() + b"a,b\n1,2\n")
+            line.shutdown(socket.SHUT_WR)
+            answer = line.recv(1 << 16)
+        assert b" 400 " in answer.splitlines()[0]
+        assert here.said("table", session=OTHER) == {"state": "empty"}
+
+    def test_a_body_that_does_not_come_is_not_waited_for(self, here, monkeypatch):
+        monkeypatch.setattr("sliceflow.app.server._Handler.timeout", 0.2)
+        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
+            head = f"POST /{here.server.token}/api/runs?session={ME} HTTP/1.1\r\n"
+            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 100\r\n\r\n"
+            line.sendall(head.encode() + b"{")
+            answer = b"".join(iter(lambda: line.recv(1 << 16), b""))
+        assert b" 408 " in answer.splitlines()[0]
+        assert b"Connection: close" in answer
+
     def test_limits_are_what_the_page_says(self, here):
         scripts = here.get("table.js")[2] + here.get("pictures.js")[2]
         assert f"{TABLE_LIMIT >> 20} * 2 ** 20".encode() in scripts
@@ -237,6 +258,31 @@ class Silent:
     def send(self, job):
         pass
 
+    def kill(self):
+        pass
+
+    def join(self):
+        pass
+
+
+class Pipe:
+    """To a process that says nothing."""
+
+    def __init__(self):
+        self.sent = queue.Queue()
+
+    def send(self, job):
+        self.sent.put(job)
+
+    def recv(self):
+        raise EOFError
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
 
 class Request:
     def __init__(self, words=None, body=b"", json=None):
@@ -260,9 +306,17 @@ class TestPoints:
     def test_steps_that_are_none_are_refused(self, here):
         good = {"reach": 3, "rows": [], "colours": [0], "steps": [[[0, 0]]]}
         assert here.post("gif", good)[0] == 200
+        nan, inf, many = float("nan"), float("inf"), points.MOST + 1
         for wrong in ({"steps": []}, {"colours": [9]}, {"steps": [[]]}, {"reach": 0}, {"rows": [[1]]},
-                      {"steps": [[["x", 1]]]}):  # fmt: skip
-            assert here.error("gif", good | wrong)
+                      {"steps": [[["x", 1]]]}, {"steps": 3}, {"steps": [[[1, 2, 3]]]}, {"reach": nan},
+                      {"reach": inf}, {"steps": [[[nan, 0]]]}, {"steps": [[[0, inf]]]},
+                      {"rows": [[inf, 0, 0]]}, {"rows": [[10**400, 0, 0]]}, {"rows": [[0, 0, -1]]},
+                      {"colours": [-1]}):  # fmt: skip
+            assert "these are no steps of points" in here.error("gif", good | wrong), wrong
+        for wrong in ({"rows": [[0, 0, 0]] * many}, {"steps": [[[0, 0] * many]]},
+                      {"steps": [[[0, 0]]] * many},
+                      {"steps": [[[0, 0]] * many], "colours": [0] * many}):  # fmt: skip
+            assert "at most" in here.error("gif", good | wrong)
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +375,10 @@ class TestPictures:
         [
             ({"run": 9}, "run=9 is not in 0 to 2"),
             ({"run": "x"}, "run is not a whole number"),
+            ({"n": 2.5}, "n is not a whole number"),
+            ({"n": float("inf")}, "n is not a whole number"),
+            ({"seed": True}, "seed is not a whole number"),
+            ({"seed": "1e3"}, "seed is not a whole number"),
             ({"n": 1000}, "n=1000 is not in 1 to 100"),
             ({"label": "cat"}, "has no class 'cat'"),
             ({"seed": -1}, "seed=-1"),
@@ -433,7 +491,7 @@ class TestTables:
         assert {line.split(",")[1] for line in lines[1:]} <= {"Rome", "Oslo"}
         assert here.post("table/samples", {"n": 25, "seed": 3})[2] == rows
         for wrong in ({"n": 0}, {"n": 10**9}, {"n": "x"}, {"n": 1, "seed": -1}):
-            assert here.error("table/samples", wrong)
+            assert here.error("table/samples", {"seed": 0} | wrong)
         here.said("table/fit", {"columns": {"note": "integer"}})  # the library's own words
         assert "is text such as" in self.until(here, "columns")["error"]
 
@@ -446,7 +504,10 @@ class TestTables:
         assert shown["state"] == "columns"
         assert shown["note"] == "Cancelled."
         assert shown["kinds"] == {"note": "drop"}
-        assert here.error("table/samples", {"n": 1}) == "there is no fitted table; fit one first"
+        assert (
+            here.error("table/samples", {"n": 1, "seed": 0})
+            == "there is no fitted table; fit one first"
+        )
         here.said("table/fit", {"columns": {"note": "drop"}})
         self.until(here, "fitted")
 
@@ -473,6 +534,58 @@ class TestTables:
         shown = self.until(here, "empty")
         assert words in shown["error"]
         assert "/tmp" not in shown["error"]
+
+    @pytest.mark.parametrize("end", ["cancel", "close", "death"])
+    def test_whoever_waits_for_rows_is_told_that_none_will_come(self, end, monkeypatch):
+        """And the next one gets rows of its own, not what was meant for another."""
+        state = TableState(report=str)
+        pipe, process = Pipe(), Silent()
+        monkeypatch.setattr(state, "_worker", lambda: pipe)
+        state._pipe, state._process = pipe, process
+        state._shown = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
+        answers = queue.Queue()
+
+        def ask():
+            try:
+                answers.put(state.samples(Request(json={"n": 1, "seed": 0})).body)
+            except ValueError as error:
+                answers.put(str(error))
+
+        threading.Thread(target=ask, daemon=True).start()
+        assert pipe.sent.get(timeout=30) == ("sample", 1, 0)
+        if end == "cancel":
+            state._shown = state._shown | {"state": "reading"}  # another file was uploaded meanwhile
+            state.cancel(Request())
+        elif end == "close":
+            state.close()
+        else:
+            state._listen(pipe)
+        said = answers.get(timeout=30)
+        assert "ended" in said
+        if end != "close":
+            state._pipe, state._process = pipe, process
+            state._shown = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
+            threading.Thread(target=ask, daemon=True).start()
+            pipe.sent.get(timeout=30)
+            state._hear("sample", b"a\n1\n")
+            assert answers.get(timeout=30) == b"a\n1\n"
+
+    def test_a_session_that_has_ended_starts_nothing(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        state = TableState(report=str)
+        state.close()
+        for late in (state.status, state.upload):
+            with pytest.raises(ValueError, match="has ended; reload the page"):
+                late(Request(words={"name": "a.csv"}, body=b"a\n1\n"))
+        assert state._process is None
+        assert not list(tmp_path.iterdir())
+
+    def test_half_of_a_character_is_answered(self, here):
+        """JSON may have one; UTF-8 has none."""
+        state = here.server.sessions.of(ME)
+        state._shown = {"state": "columns", "name": "\ud800", "columns": []}
+        assert here.said("table")["name"] == "\ud800"
+        state._shown = {"state": "empty"}
 
     def test_a_fit_needs_a_table(self, here):
         assert (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.app.server import Request
+from sliceflow.app.server import MOST_SEED, Request, whole
 
 __all__ = ["Gallery", "Run"]
 
@@ -121,7 +121,7 @@ class Gallery:
         from sliceflow import metrics
 
         asked = request.json
-        run, i = self._run(asked), _whole(asked, "index", 0, MOST - 1)
+        run, i = self._run(asked), whole(asked, "index", 0, MOST - 1)
         with run.lock:
             flow = run.pictures
             way = self._sampled(run, asked, _FRAMES)
@@ -146,7 +146,7 @@ class Gallery:
         from sliceflow.pictures.completion import complete
 
         asked = request.json
-        run, n, seed = self._run(asked), _PICTURES, _whole(asked, "seed", 0, 2**32 - 1)
+        run, n, seed = self._run(asked), _PICTURES, whole(asked, "seed", 0, MOST_SEED)
         flow = run.pictures
         picture = self._picture(run, _bytes_of(asked.get("picture")))
         with run.lock:
@@ -168,11 +168,11 @@ class Gallery:
     def _run(self, asked: dict[str, Any]) -> Run:
         if not self.runs:
             raise ValueError("no run was given, and runs/ has none; make one with sliceflow fit digits")
-        return self.runs[_whole(asked, "run", 0, len(self.runs) - 1)]
+        return self.runs[whole(asked, "run", 0, len(self.runs) - 1)]
 
     def _sampled(self, run: Run, asked: dict[str, Any], frames: int = 0) -> Any:
         """Samples and labels, or with `frames` the samples on their way."""
-        flow, n = run.pictures, _whole(asked, "n", 1, MOST)
+        flow, n = run.pictures, whole(asked, "n", 1, MOST)
         if flow.observed_ is not None:
             raise ValueError(f"{run.name} completes pictures, and makes none; see the tab Complete")
         y, label = None, str(asked.get("label") or "")
@@ -181,7 +181,7 @@ class Gallery:
             if label not in classes:
                 raise ValueError(f"{run.name} has no class {label!r}; it has {', '.join(classes)}")
             y = classes[label]
-        how = {"y": y, "random_state": _whole(asked, "seed", 0, 2**32 - 1)}
+        how = {"y": y, "random_state": whole(asked, "seed", 0, MOST_SEED)}
         if frames:
             return np.asarray(flow.evolution(n, n_frames=frames, **how))
         x, labels = flow.sample(n, return_y=True, **how)
@@ -211,16 +211,6 @@ class Gallery:
             Image.fromarray(picture[..., 0] if grey else picture).save(stream, "PNG")
             out.append("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode())
         return out
-
-
-def _whole(asked: dict[str, Any], name: str, least: int, most: int) -> int:
-    try:
-        value = int(asked[name])
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{name} is not a whole number") from None
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value} is not in {least} to {most}")
-    return value
 
 
 def _bytes_of(address: Any) -> bytes:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path, PurePath
 from typing import Any
 
-from sliceflow.app.server import Answer, Request
+from sliceflow.app.server import MOST_SEED, Answer, Request, whole
 
 __all__ = ["ENDINGS", "TableState"]
 
@@ -44,11 +44,12 @@ class TableState:
 
     def __init__(self, report: Report) -> None:
         self._report, self._lock, self._sampling = report, threading.RLock(), threading.Lock()
+        self._closed = False
         self._folder: str | None = None
         self._path = Path()
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._samples: queue.Queue[bytes | Exception] = queue.Queue()
+        self._waiting: queue.Queue[bytes | Exception] | None = None  # of who waits for new rows
         self._html = ""
         self._shown: dict[str, Any] = {"state": "empty"}
         self._begun = 0.0
@@ -73,6 +74,7 @@ class TableState:
         with self._lock:
             if self.busy:
                 raise ValueError("the last table is still being worked on; cancel that first")
+            self._worker()
             self._folder = self._folder or tempfile.mkdtemp(prefix="sliceflow-play-")
             self._path = Path(self._folder, f"table{ending}")
             self._path.write_bytes(request.body)
@@ -101,18 +103,16 @@ class TableState:
 
     def samples(self, request: Request) -> Answer:
         """New rows as CSV."""
-        try:
-            n, seed = int(request.json.get("n", 0)), int(request.json.get("seed", 0))
-        except (TypeError, ValueError):
-            raise ValueError("n and seed are whole numbers") from None
-        if not 1 <= n <= _MOST_ROWS or seed < 0:
-            raise ValueError(f"n={n} is not in 1 to {_MOST_ROWS}, or seed={seed} is negative")
+        n = whole(request.json, "n", 1, _MOST_ROWS)
+        seed = whole(request.json, "seed", 0, MOST_SEED)
         with self._sampling:
             with self._lock:
                 if self._shown["state"] != "fitted" or self._pipe is None:
                     raise ValueError("there is no fitted table; fit one first")
+                waiting: queue.Queue[bytes | Exception] = queue.Queue()
+                self._waiting = waiting
                 self._pipe.send(("sample", n, seed))
-            found = self._samples.get()
+            found = waiting.get()
         if isinstance(found, Exception):
             raise found
         return Answer(found, "text/csv")
@@ -125,6 +125,7 @@ class TableState:
     def close(self) -> None:
         """End the process, and remove the file."""
         with self._lock:
+            self._closed = True
             self._end()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -136,6 +137,8 @@ class TableState:
 
     def _worker(self) -> Connection:
         """The pipe to the process, which is started if there is none."""
+        if self._closed:
+            raise ValueError("this session has ended; reload the page")
         if self._pipe is None:
             spawn = multiprocessing.get_context("spawn")  # threads are running: no fork
             self._pipe, other = spawn.Pipe()
@@ -152,6 +155,13 @@ class TableState:
             self._process.kill()
             self._process.join()
         self._pipe = self._process = None  # the thread that listens closes the pipe
+        self._answer(ValueError("the process that draws new rows was ended"))
+
+    def _answer(self, rows: bytes | Exception) -> None:
+        """To whoever waits for new rows."""
+        if self._waiting is not None:
+            self._waiting.put(rows)
+            self._waiting = None
 
     def _listen(self, pipe: Connection) -> None:
         """Take over what the process says, until it ends."""
@@ -163,11 +173,10 @@ class TableState:
                         self._hear(kind, value)
         with self._lock:
             if pipe is self._pipe:
-                self._end()
                 gone = "the process ended by itself; the table may be too large for this computer"
+                self._answer(ValueError(gone))
+                self._end()
                 self._fail(gone)
-                if self._sampling.locked():
-                    self._samples.put(ValueError(gone))
 
     def _hear(self, kind: str, value: Any) -> None:
         if kind == "stage":
@@ -178,7 +187,7 @@ class TableState:
             self._html, seconds = value, round(time.monotonic() - self._begun, 1)
             self._shown = self._table() | {"state": "fitted", "seconds": seconds}
         elif kind == "sample":
-            self._samples.put(value)
+            self._answer(value)
         else:
             self._fail(value)
 
