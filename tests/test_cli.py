@@ -87,6 +87,27 @@ def shown_in(film, frame, side, size):
     return np.stack([page[y : y + size, x : x + size] for y, x in places])
 
 
+def test_drawings_of_booleans_are_black_and_white(tmp_path):
+    """Their type has two values, whatever the default number of pixel values is."""
+    drawings = np.zeros((120, 6, 6), bool)
+    drawings[:, 2:4] = True
+    drawings[::2, :, 2:4] = True
+    np.save(tmp_path / "drawings.npy", drawings)
+    assert load(tmp_path / "drawings.npy").n_pixel_values == 2
+    run, out = tmp_path / "run", tmp_path / "made.png"
+    result = inside("fit", tmp_path / "drawings.npy", *FEW, "--out", run)
+    assert result.returncode == 0, result.stderr
+    assert inside("sample", run, "--n", 9, "--out", out).returncode == 0
+    model = ImageFlow(quality=1, n_particles=300, random_state=0).fit(drawings)  # 256 by default
+    model.save(tmp_path / "python.sliceflow")
+    other = tmp_path / "other.png"
+    assert inside("sample", tmp_path / "python.sliceflow", "--n", 9, "--out", other).returncode == 0
+    for file in (run / "samples.png", out, other):  # a quarter of them are the white gaps
+        with Image.open(file) as picture:
+            assert (np.asarray(picture.convert("L")) > 200).mean() > 0.4, file.name
+    assert shown_in(run / "evolution.gif", -1, 8, 6).max() > 200
+
+
 def test_the_film_ends_with_samples_of_the_model(digits_run):
     folder, _ = digits_run
     samples = sliceflow.load(folder, device="cpu").sample(64, random_state=0) * (255 / 16)

@@ -359,6 +359,15 @@ class TestPictures:
         ours = flow.sample(4, y=3, random_state=5) * (255 / 16)
         assert np.array_equal([pixels(p) for p in found["pictures"]], ours.round())
 
+    def test_drawings_of_booleans_are_black_and_white(self, tmp_path):
+        drawings = np.indices((60, 4, 4)).sum(0) % 2 == 0
+        flow = ImageFlow(quality=1, n_particles=300, random_state=0).fit(drawings)
+        flow.save(tmp_path / "drawings.sliceflow")
+        asked = Asked([tmp_path / "drawings.sliceflow"])
+        made = asked.said("samples", {"run": 0, "seed": 0, "n": 4})["pictures"]
+        asked.close()
+        assert {0, 255} == set(np.unique([pixels(p) for p in made]).tolist())
+
     def test_a_sample_comes_from_noise_and_has_neighbours(self, with_runs):
         asked = {"run": 0, "label": "", "seed": 1, "n": 3}
         last = with_runs.said("samples", asked)["pictures"]

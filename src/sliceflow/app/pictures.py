@@ -203,8 +203,8 @@ class Gallery:
         from PIL import Image
 
         out = []
-        values = np.asarray(pictures)
-        top = 1.0 if values.dtype.kind == "f" else flow.n_pixel_values - 1.0
+        values, many = np.asarray(pictures), flow.layout_.n_pixel_values
+        top = 1.0 if values.dtype.kind == "f" or many is None else many - 1.0
         for picture in (values * (255 / top)).round().clip(0, 255).astype(np.uint8):
             grey = picture.ndim == 3 and picture.shape[2] == 1
             stream = io.BytesIO()

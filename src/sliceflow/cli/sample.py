@@ -51,7 +51,7 @@ def sample(
     x, labels = flow.sample(n, y=y, random_state=seed, return_y=True)
     x = np.asarray(from_tensor(x))
     if pictures:
-        _write_pictures(out, x, flow.n_pixel_values, labels)
+        _write_pictures(out, x, flow.layout_, labels)
     else:
         _write_rows(out, x, *_columns(run, x.shape[1]), labels)
     return {"out": str(out), "n": n, "label": label, "seed": seed}
@@ -74,7 +74,7 @@ def inpaint(
     pictures = read_pictures(given, flow.layout_, resize)
     _check_memory(flow, n * len(pictures))
     done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
-    _write_completions(out, pictures, done, flow.observed_, flow.layout_, flow.n_pixel_values)
+    _write_completions(out, pictures, done, flow.observed_, flow.layout_)
     return {"out": str(out), "pictures": len(pictures), "n": n, "seed": seed}
 
 
@@ -123,23 +123,23 @@ def complete(
         done = completed(pictures, known, data.x, n, **options)
     except ValueError as error:
         raise Failed(str(error), "pass other pictures") from error
-    _write_completions(out, pictures, done, known, layout, data.n_pixel_values)
+    _write_completions(out, pictures, done, known, layout)
     return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
 
 
 def _write_completions(
-    out: Path, pictures: np.ndarray, done: np.ndarray, known: Any, layout: Any, n_pixel_values: int
+    out: Path, pictures: np.ndarray, done: np.ndarray, known: Any, layout: Any
 ) -> None:
     """A grid shows the given picture first; a folder or an array holds completions only."""
     if out.suffix.lower() != ".png":
-        _write_pictures(out, done.reshape(-1, *done.shape[2:]), n_pixel_values, None)
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
         return
     from sliceflow.cli.grid import as_bytes, grid
 
     hidden = pictures.astype(done.dtype)  # a copy
     hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     shown = np.concatenate((hidden[:, None], done), axis=1)
-    grid(as_bytes(shown, n_pixel_values)).save(out, optimize=True)
+    grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
 
 
 def _check_memory(flow: Any, n: int) -> None:
@@ -174,13 +174,13 @@ def _check_ending(out: Path, pictures: bool) -> None:
         raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name {kinds}")
 
 
-def _write_pictures(path: Path, x: np.ndarray, n_pixel_values: int, labels: np.ndarray | None) -> None:
+def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
     from sliceflow.cli.grid import as_bytes, grid, single
 
     if path.suffix.lower() == ".npz":
         _write_arrays(path, labels, images=x)
         return
-    shown = as_bytes(x, n_pixel_values)
+    shown = as_bytes(x, layout.n_pixel_values)
     if path.suffix.lower() == ".png":
         columns = int(np.ceil(np.sqrt(len(x))))
         blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
