@@ -429,6 +429,26 @@ class TestPictures:
         assert small[0].mean() > 250
         assert small[-1].mean() < 5
 
+    def test_an_uploaded_picture_is_read_like_those_of_a_folder(self, with_runs):
+        def shown(image, **more):
+            stream = io.BytesIO()
+            image.save(stream, "PNG", **more)
+            return pixels(with_runs.said("picture", stream.getvalue(), words="&run=0")["picture"])
+
+        half = np.zeros((16, 16), np.uint8)
+        half[:8] = 255
+        turned = Image.Exif()
+        turned[0x0112] = 6  # a camera that was held upright
+        sideways = shown(Image.fromarray(half), exif=turned)
+        assert sideways[:, -1].mean() > 250
+        assert sideways[:, 0].mean() < 5
+        ink = np.zeros((16, 16, 4), np.uint8)  # black on nothing
+        ink[:8, :, 3] = 255
+        assert shown(Image.fromarray(ink))[-1].mean() > 250
+        deep = io.BytesIO()
+        Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(deep, "PNG")
+        assert "more than 256 levels" in with_runs.error("picture", deep.getvalue(), words="&run=0")
+
     def test_a_broken_picture_is_told_without_the_place_where_it_lay(self, with_runs):
         said = with_runs.error("picture", b"GIF89a, but not really", words="&run=0")
         assert said.startswith("the picture cannot be read")

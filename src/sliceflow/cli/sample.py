@@ -16,9 +16,6 @@ from sliceflow.cli.settings import read_mask
 
 __all__ = ["complete", "inpaint", "read_pictures", "sample"]
 
-_PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
-
 
 def sample(
     run: Path,
@@ -225,9 +222,10 @@ def _columns(run: Path, d: int) -> tuple[list[str], str]:
 
 def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     """Pictures like those of a layout: its size, its colours, its kind of pixels."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL.Image import Resampling
 
     from sliceflow.datasets import DatasetError, load
+    from sliceflow.datasets.folders import SUFFIXES, upright
 
     if not given.exists():
         raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
@@ -238,23 +236,22 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
             raise Failed(error.fact, "pass pictures like those that were fitted") from error
     files = [given]
     if given.is_dir():
-        files = sorted(file for file in given.iterdir() if file.suffix.lower() in _PICTURE_FILES)
+        files = sorted(file for file in given.iterdir() if file.suffix.lower() in SUFFIXES)
     if not files:
-        raise Failed(f"{given} holds no pictures", f"put {', '.join(_PICTURE_FILES)} files there")
+        raise Failed(f"{given} holds no pictures", f"put {', '.join(SUFFIXES)} files there")
     out = []
     size = (layout.width, layout.height)
     for file in files:
         try:
-            with Image.open(file, formats=_FORMATS) as stored:
-                picture = stored.convert("L" if layout.shape[0] == 1 else "RGB")
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
-            raise Failed(f"{file} cannot be read: {error}", "fix or remove that file") from error
+            picture = upright(file).convert("L" if layout.shape[0] == 1 else "RGB")
+        except DatasetError as error:
+            raise Failed(str(error), "fix or remove that file") from error
         if picture.size != size:
             if not resize:
                 own = f"{picture.width}x{picture.height}"
                 fact = f"{file} is {own}, the model's pictures are {size[0]}x{size[1]}"
                 raise WrongUsage(fact, "pass --resize")
-            picture = picture.resize(size, Image.Resampling.LANCZOS)
+            picture = picture.resize(size, Resampling.LANCZOS)
         out.append(np.asarray(picture))
     values = np.stack(out) / 255.0
     values = values[..., None] if layout.channels == 1 else values
