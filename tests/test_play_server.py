@@ -28,6 +28,7 @@ from sliceflow.app.tables import TableState
 from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
 from sliceflow.datasets import load
 
+POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
 ME, OTHER = "0" * 32, "1" * 32
 
 
@@ -647,6 +648,7 @@ def test_the_silent_browser_makes_room(monkeypatch):
 
 
 class TestCommand:
+    @POSIX
     def test_it_serves_until_ctrl_c(self, tmp_path):
         process = subprocess.Popen(
             command("play", "--no-browser"), cwd=tmp_path, env=environment(), text=True,
@@ -678,7 +680,9 @@ class TestCommand:
         assert opened.empty()
         assert f"open {address}\nCtrl-C ends it." in capsys.readouterr().out
 
-    def test_nothing_is_left_when_it_ends(self, tmp_path):
+    @POSIX
+    @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+    def test_nothing_is_left_when_it_ends(self, tmp_path, number):
         more = {"TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
             command("play", "--no-browser"), cwd=tmp_path, env=environment() | more, text=True,
@@ -691,7 +695,7 @@ class TestCommand:
         assert [path.name for path in tmp_path.rglob("*.csv")] == ["table.csv"]
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         workers = children.read_text().split() if children.exists() else []
-        process.terminate()
+        process.send_signal(getattr(signal, number))  # SIGHUP: the terminal was closed
         assert process.wait(30) == 0
         process.stdout.close()
         assert not list(tmp_path.rglob("*.csv"))
@@ -700,11 +704,15 @@ class TestCommand:
     def test_a_missing_run_is_told(self, tmp_path):
         refused(inside("play", tmp_path / "nothing", "--no-browser"), 2, "does not exist", "run folder")
 
-    def test_runs_are_found_the_last_one_first(self, tmp_path):
+    def test_runs_of_pictures_are_found_the_last_one_first(self, tmp_path):
         for i, name in enumerate(("old", "new", "broken")):
             (tmp_path / name).mkdir()
             if name != "broken":
                 (tmp_path / name / "model.sliceflow").touch()
                 os.utime(tmp_path / name / "model.sliceflow", (i, i))
         assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
+        table = {"data": {"kind": "mixed table"}}  # the tabs of models are for pictures
+        (tmp_path / "new" / "config.json").write_text(json.dumps(table))
+        (tmp_path / "old" / "config.json").write_text("{")  # damaged: whoever opens it is told
+        assert [path.name for path in runs_in(tmp_path)] == ["old"]
         assert runs_in(tmp_path / "nothing") == []

@@ -1,4 +1,4 @@
-"""The tabs of pictures: samples of models, their way from noise, their neighbours, completions."""
+"""The tabs of pictures: samples of models, their way, their neighbours, completions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Gallery:
             return {"pictures": self._shown(run.flow, x), "labels": shown}
 
     def chosen(self, request: Request) -> dict[str, Any]:
-        """One of the samples on its way from noise, and the training pictures nearest to it."""
+        """One of the samples on its way, and the training pictures nearest to it."""
         from sliceflow import metrics
 
         asked = request.json
@@ -167,7 +167,7 @@ class Gallery:
 
     def _run(self, asked: dict[str, Any]) -> Run:
         if not self.runs:
-            raise ValueError("no run was given, and runs/ has none; make one with sliceflow fit digits")
+            raise ValueError("there is no run of pictures here; make one with sliceflow fit digits")
         return self.runs[whole(asked, "run", 0, len(self.runs) - 1)]
 
     def _sampled(self, run: Run, asked: dict[str, Any], frames: int = 0) -> Any:
