@@ -610,6 +610,17 @@ class TestTables:
         assert state._process is None
         assert not list(tmp_path.iterdir())
 
+    def test_a_bad_cell_is_named_by_its_row_in_the_file(self, here):
+        lines = ["a,b", *(f"{i},{i % 7}" for i in range(150))]
+        lines[9] = "oops,3"
+        here.said("table/upload", "\n".join(lines).encode(), words="&name=t.csv")
+        column, _ = self.until(here, "columns")["columns"]
+        assert (column["kind"], column["refused"]) == ("drop", True)
+        assert column["note"].endswith("'oops' in row 10 of the file")
+        here.said("table/fit", {"columns": {"a": "continuous"}})
+        error = self.until(here, "columns")["error"]
+        assert error.endswith("'oops' in row 10 of the file; fix the cell, or choose category for a")
+
     def test_half_of_a_character_is_answered(self, here):
         """JSON may have one; UTF-8 has none."""
         state = here.server.sessions.of(ME)

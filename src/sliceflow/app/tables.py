@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import re
 import shutil
 import signal
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from sliceflow.app.server import MOST_SEED, Answer, Request, whole
+from sliceflow.errors import rows_of_the_file
 
 __all__ = ["ENDINGS", "TableState"]
 
@@ -28,6 +30,7 @@ ENDINGS = (".csv", ".tsv", ".txt")
 _STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
 _KNOWN = ("name", "columns", "rows", "kinds")
 _MOST_ROWS = 100_000
+_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 
 # (flow, frame, name, tell) → the samples' page; `tell` takes the number of a stage
@@ -225,6 +228,8 @@ def _work(pipe: Connection, report: Report) -> None:
             elif kind == "fit":
                 kinds, name = values
                 flow = TableFlow(columns=kinds or None, random_state=0)
+                with rows_of_the_file():  # a fit has some of the rows only
+                    flow.check(frame)
                 html = report(flow, frame, name, lambda k: pipe.send(("stage", k)))
                 pipe.send(("fitted", html))
             else:
@@ -234,6 +239,7 @@ def _work(pipe: Connection, report: Report) -> None:
         except Exception as error:
             text = str(error) if isinstance(error, ValueError | ImportError | MemoryError) else ""
             text = (text or f"{type(error).__name__}: {error}").replace(path or os.devnull, "the file")
+            text = _PYTHON.sub(r"choose \2 for \1", text)
             pipe.send(("sample", ValueError(text)) if kind == "sample" else ("error", text))
 
 
@@ -245,7 +251,8 @@ def _columns(frame: Any) -> list[dict[str, Any]]:
     out = []
     for cells in read_cells(frame)[0]:
         try:
-            column = understood(cells)
+            with rows_of_the_file():
+                column = understood(cells)
             out.append(column.told(column.numbers(cells)))
         except ValueError as error:
             missing = round(float(cells.missing.mean()), 4) if len(cells.missing) else 0.0
