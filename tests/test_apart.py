@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from sliceflow import ImageFlow, ModelFileError, PictureOptions
 from sliceflow.engine.batches import MiniBatches, divide_apart
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.compact import Step
-from sliceflow.engine.events import Event
 from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -25,7 +23,6 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.fit import prepare
-from sliceflow.pictures.layout import Layout
 from sliceflow.pictures.plan import choose_amplifier, choose_transport
 from sliceflow.pictures.start import begin
 from sliceflow.ranks import Ranks
@@ -376,32 +373,6 @@ def test_classes_that_are_sorted_cannot_be_held_apart():
             ImageFlow(**few | {"transport": transport}).fit(*shades())
     with pytest.raises(ValueError, match="'sorted' does not use"):
         Sorted().fit(torch.zeros(1, 2), torch.zeros(1, 2), None, (Runs((0, 2)), Runs((0, 2))))
-
-
-# Who is watched
-
-
-def test_the_film_shows_pictures_of_all_classes(tmp_path):
-    Evolution = pytest.importorskip("sliceflow.cli.evolution").Evolution
-    layout = Layout(2, 2, None, "uint8", 256)
-    film = Evolution(layout, [(2, 2)], start_noise=0.1, upsampling="lanczos", keep=tmp_path / "film")
-    codes = torch.arange(1000) // 100  # in the order of their classes, as a fit has them
-    particles = (codes / 9 * 2 - 1).expand(4, -1)
-    film(Event("2×2[2]", 0, 0, 1, 1, torch.tensor(0.0), 0.0, particles))
-    shown = film.pictures()[-1].mean((1, 2))
-    assert len(shown) == 64
-    assert np.bincount((shown / 255 * 9).round().astype(int), minlength=10).min() >= 6
-
-
-def test_the_film_of_coloured_pictures_shows_all_classes_too(tmp_path):
-    write = pytest.importorskip("sliceflow.cli.evolution").write_evolution
-    shade = 25 * np.arange(10, dtype=np.uint8)
-    pictures = np.zeros((64, 2, 2, 3), np.uint8) + shade[np.arange(64) * 10 // 64, None, None, None]
-    film = SimpleNamespace(pictures=lambda: [np.zeros_like(pictures), pictures])
-    write(film, SimpleNamespace(x=pictures, n_pixel_values=256), tmp_path / "evolution.gif")
-    with pytest.importorskip("PIL.Image").open(tmp_path / "evolution.gif") as frames:
-        frames.seek(frames.n_frames - 1)
-        assert set(shade.tolist()) <= set(np.unique(np.asarray(frames.convert("L"))).tolist())
 
 
 def test_a_class_of_one_picture_has_a_particle():

@@ -76,18 +76,68 @@ def test_a_run_folder_holds_all_that_is_promised(digits_run):
     assert all(m["batched"] > 0 < m["offline"] for m in measures if m["name"] not in shares)
 
 
-def test_the_end_of_the_evolution_is_the_particles(tmp_path):
-    folder, words = tmp_path / "run", ("--quality", "2", "--particles", "2400")  # all of them are kept
-    assert inside("fit", "digits", "--conditional", *words, "--out", folder).returncode == 0
-    with np.load(folder / "samples.npz") as samples:
-        first = samples["images"][np.arange(8) * 2400 // 64] * (255 / 16)
-    with Image.open(folder / "evolution.gif") as film:
-        film.seek(film.n_frames - 1)
-        page = np.asarray(film.convert("L")).astype(float)
-    zoom = page.shape[0] // 71  # eight pictures of 8 pixels and seven gaps of one
-    row = page[::zoom, ::zoom][:8]
-    shown = np.stack([row[:, 9 * i : 9 * i + 8] for i in range(8)])
-    assert np.abs(shown - first).mean() < 8  # a gif has 256 colours
+def shown_in(film, frame, side, size):
+    """The pictures of a frame of evolution.gif, grey."""
+    with Image.open(film) as frames:
+        frames.seek(frame if frame >= 0 else frames.n_frames + frame)
+        page = np.asarray(frames.convert("L")).astype(float)
+    zoom = page.shape[0] // (side * (size + 1) - 1)  # gaps of one pixel
+    page = page[::zoom, ::zoom]
+    places = [(i // side * (size + 1), i % side * (size + 1)) for i in range(side**2)]
+    return np.stack([page[y : y + size, x : x + size] for y, x in places])
+
+
+def test_drawings_of_booleans_are_black_and_white(tmp_path):
+    """Their type has two values, whatever the default number of pixel values is."""
+    drawings = np.zeros((120, 6, 6), bool)
+    drawings[:, 2:4] = True
+    drawings[::2, :, 2:4] = True
+    np.save(tmp_path / "drawings.npy", drawings)
+    assert load(tmp_path / "drawings.npy").n_pixel_values == 2
+    run, out = tmp_path / "run", tmp_path / "made.png"
+    result = inside("fit", tmp_path / "drawings.npy", *FEW, "--out", run)
+    assert result.returncode == 0, result.stderr
+    assert inside("sample", run, "--n", 9, "--out", out).returncode == 0
+    model = ImageFlow(quality=1, n_particles=300, random_state=0).fit(drawings)  # 256 by default
+    model.save(tmp_path / "python.sliceflow")
+    other = tmp_path / "other.png"
+    assert inside("sample", tmp_path / "python.sliceflow", "--n", 9, "--out", other).returncode == 0
+    for file in (run / "samples.png", out, other):  # a quarter of them are the white gaps
+        with Image.open(file) as picture:
+            assert (np.asarray(picture.convert("L")) > 200).mean() > 0.4, file.name
+    assert shown_in(run / "evolution.gif", -1, 8, 6).max() > 200
+
+
+def test_the_film_ends_with_samples_of_the_model(digits_run):
+    folder, _ = digits_run
+    samples = sliceflow.load(folder, device="cpu").sample(64, random_state=0) * (255 / 16)
+    shown = shown_in(folder / "evolution.gif", -1, 8, 8)
+    assert np.abs(shown - samples).mean() < 8  # a gif has 256 colours
+
+
+def test_the_film_of_completions_keeps_what_is_known(tmp_path):
+    run = tmp_path / "run"
+    assert inside("fit", "digits", *FEW, "--observed", "top", "--out", run).returncode == 0
+    first, last = (shown_in(run / "evolution.gif", frame, 8, 8) for frame in (0, -1))
+    assert np.abs(first[:, :4] - last[:, :4]).mean() < 8
+    assert np.abs(first[:, 4:] - last[:, 4:]).mean() > 40
+
+
+@pytest.mark.parametrize(("more", "sums"), [((), True), (("--amplifier", "10"), False)])
+def test_the_film_begins_where_the_particles_do(tmp_path, more, sums):
+    rng = np.random.default_rng(0)
+    light = np.repeat([60, 190], 150)  # dark and light pictures
+    images = rng.normal(light[:, None, None, None], 10, (300, 6, 6, 3)).clip(0, 255).astype(np.uint8)
+    np.savez(tmp_path / "lights.npz", images=images, labels=light)
+    words = ("--conditional", "--quality", 1, "--device", "cpu", *more)
+    result = inside("fit", tmp_path / "lights.npz", *words, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    first = shown_in(tmp_path / "run" / "evolution.gif", 0, 6, 6).mean((1, 2))
+    if sums:  # each is as dark or light as its class
+        assert np.minimum(np.abs(first - 60), np.abs(first - 190)).max() < 25
+        assert first.max() - first.min() > 100
+    else:  # noise, grey on average
+        assert np.abs(first - 128).max() < 25
 
 
 def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(digits_run, tmp_path):

@@ -68,9 +68,8 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
 # Fits
 
 
-@pytest.mark.parametrize("colour", [False, True])
-def test_two_kinds_of_pictures_are_found(colour):
-    images, right = bars(colour=colour)
+def test_two_kinds_of_pictures_are_found():
+    images, right = bars()
     flow = ImageFlow(**quick, n_clusters=2).fit(images)
     codes = flow._fitted.codes.numpy()
     assert np.array_equal(codes == codes[0], right == right[0])
@@ -78,6 +77,16 @@ def test_two_kinds_of_pictures_are_found(colour):
         shown = lean(pictures)
         assert np.abs(shown).min() > 6  # no picture is between the two
         assert np.isclose((shown > 0).mean(), 0.25, atol=0.01)
+
+
+def test_two_kinds_of_colour_pictures_are_found_by_their_edges():
+    images, turned = bars(colour=True)
+    images[turned] = images[turned].transpose(0, 2, 1, 3)
+    rng = np.random.default_rng(0)
+    images = (images * rng.uniform(0.2, 1, (200, 1, 1, 3))).astype(np.uint8)  # of any colour
+    flow = ImageFlow(**quick, n_clusters=2).fit(images)
+    codes = flow._fitted.codes.numpy()
+    assert ((codes == codes[0]) == (turned == turned[0])).mean() > 0.97
 
 
 def test_nobody_is_told_of_clusters():
@@ -146,12 +155,12 @@ def test_many_pictures_are_divided_by_default():
 def test_there_are_as_many_as_pictures_allow():
     digit, photograph, tiny = (1, 28, 28), (3, 32, 32), (1, 8, 8)
     choices = {
-        ("auto", "draft", 10_000, 60_000, digit): 25,
-        ("auto", "standard", 10_000, 60_000, digit): 14,
-        ("auto", "best", 10_000, 60_000, digit): 6,
-        ("auto", "draft", 10_000, 100_000, photograph): 10,
-        ("auto", "best", 10_000, 100_000, photograph): 10,
-        ("auto", "best", 10_000, 10_000, photograph): 4,
+        ("auto", "draft", 10_000, 60_000, digit): 30,
+        ("auto", "standard", 10_000, 60_000, digit): 20,
+        ("auto", "best", 10_000, 60_000, digit): 10,
+        ("auto", "draft", 10_000, 100_000, photograph): 25,
+        ("auto", "best", 10_000, 50_000, photograph): 25,
+        ("auto", "best", 10_000, 10_000, photograph): 5,
         ("auto", "draft", 10_000, 60_000, tiny): 2,
         ("auto", 1, 10_000, 2000, digit): 2,
         ("auto", 1, 10_000, 1999, digit): 1,
@@ -168,6 +177,7 @@ def test_there_are_as_many_as_pictures_allow():
         return choose_clusters(flow.get_params(), *of)
 
     assert {of: chosen(*of) for of in choices} == choices
+    assert chosen("auto", 25, 10_000, 18_000, photograph, mirror=True) == 4  # of 9,000 faces
     assert chosen("histogram", 50, 10, 10, photograph, n_clusters=7) == 7
     assert chosen("sorted", 50, 10, 10, photograph, n_clusters=1) == 1
 

@@ -151,8 +151,25 @@ def test_the_evolution_of_colours_and_tensors_keeps_their_layout():
 def test_an_evolution_that_makes_no_sense_is_refused(labelled, digits):
     with pytest.raises(ParameterError, match="n_frames=1"):
         labelled.evolution(n_frames=1)
-    with pytest.raises(ValueError, match="call inpaint"):
-        ImageFlow(**quick, schedule=SHORT, observed="top").fit(digits[0]).evolution()
+    with pytest.raises(ValueError, match="was fitted without observed="):
+        labelled.evolution(X=digits[0][:3])
+    flow = ImageFlow(**quick, schedule=SHORT, observed="top").fit(digits[0])
+    with pytest.raises(ValueError, match="or evolution"):
+        flow.evolution()
+    with pytest.raises(ValueError, match="y was given"):
+        flow.evolution(y=3, X=digits[0][:3])
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_the_evolution_of_completions_ends_with_them(digits, tensor):
+    images = torch.from_numpy(digits[0]) if tensor else digits[0]
+    flow = ImageFlow(**quick, schedule=SHORT, observed="top").fit(images)
+    way = flow.evolution(2, random_state=1, n_frames=4, X=images[:3])
+    assert way.shape == (4, 3, 2, 8, 8)
+    assert type(way) is type(images)
+    assert (way[-1] == flow.inpaint(images[:3], 2, random_state=1)).all()
+    assert (way[..., :4, :] == images[None, :3, None, :4]).all()  # what is known does not move
+    assert (way[0] != way[-1]).any()
 
 
 def test_pictures_of_one_pixel_and_single_rows_can_be_fitted():
@@ -201,7 +218,7 @@ def test_clipping_keeps_particles_in_the_range_of_pixels(digits):
         flow = ImageFlow(
             **quick, schedule=SHORT, options=PictureOptions(start_noise=1.0, clip=clip)
         ).fit(digits[0])
-        beyond.append(float(flow._fitted.moved(Seed(0), 0, 200).abs().max()))
+        beyond.append(float(flow._fitted.moved(Seed(0), slice(0, 200))[-1].abs().max()))
     assert beyond[0] <= 1 < beyond[1]
 
 
@@ -491,12 +508,12 @@ def test_only_a_model_with_observed_pixels_completes_pictures(digits):
         flow.inpaint(images[:2])
     with pytest.raises(NotFittedError):
         flow.sample(2)
-    with refused("the model was fitted without observed=, so inpaint has no mask; fit with observed="):
+    with refused("the model was fitted without observed=, so it has no mask; fit with observed="):
         flow.fit(images).inpaint(images[:2])
     flow = ImageFlow(**quick, schedule="1[1]", observed="top")
     with refused("a flow can use labels or observed pixels, not both; choose one"):
         flow.fit(images, labels)
-    with refused("this model completes pictures (observed=…); call inpaint(X)"):
+    with refused("this model completes pictures (observed=…); call inpaint(X), or evolution(X=X)"):
         flow.fit(images).sample(2)
     with refused("pictures are (8, 7) but the model was fitted on (8, 8)"):
         flow.inpaint(images[:2, :, :7])

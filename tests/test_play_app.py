@@ -130,14 +130,14 @@ class TestPictures:
         assert names == [f"Sample {i}, class 7" for i in range(1, 7)]
         assert page.run("return document.querySelector('#grid img').src") != before
 
-    def test_a_sample_is_followed_from_noise(self, page):
+    def test_a_sample_is_followed_from_its_start(self, page):
         ready(page, "pictures")
         last = page.run("return document.querySelector('#grid img').src")
         assert page.run("return document.getElementById('way').src") == last
         assert page.text("way-text") == "the sample"
         set_to(page, "time", "0")
         assert page.run("return document.getElementById('way').src") != last
-        assert page.text("way-text") == "noise"
+        assert page.text("way-text") == "the start"
         assert page.run("return document.querySelectorAll('#nearest img').length") == 5
 
     def test_what_makes_no_sense_is_told(self, page):

@@ -82,6 +82,32 @@ def test_a_class_of_one_picture_starts_as_it():
     assert torch.isfinite(x).all()
 
 
+def test_a_particle_of_several_classes_starts_between_them():
+    sums, noise = Sums(4, 2.0, LAYOUT, RAW, CODES, 3), Noise(Seed(0))
+    classes = torch.arange(30) % 3
+    pure = torch.eye(3, dtype=torch.float64)[classes]
+    own = sums.start(30, classes, noise)
+    assert torch.equal(sums.start(30, pure, noise), own)
+    weights = torch.tensor([[0.75, 0.25, 0.0]], dtype=torch.float64).expand(20_000, 3)
+    x = sums.start(20_000, weights, noise)
+    means = [LAYOUT.encode(RAW[:, c == CODES], Seed(0), dequantize=False).mean(1) for c in range(3)]
+    assert (x.mean(1) - (0.75 * means[0] + 0.25 * means[1])).abs().max() < 0.03
+    spread = sums.start(20_000, torch.zeros(20_000, dtype=torch.int64), noise).std(1).mean()
+    assert float(x.std(1).mean()) == pytest.approx(float(spread), rel=0.05)
+
+
+def test_samples_of_several_classes():
+    X, y = pictures()
+    flow = ImageFlow(**SMALL).fit(X, y)
+    assert flow.plan_.n_summed == 4
+    weights = np.eye(3)[[0, 1, 2]]
+    alone = flow.sample(3, y=weights, random_state=0).astype(int)
+    assert np.abs(alone - flow.sample(3, y=[0, 1, 2], random_state=0)).max() <= 1
+    mixed = [[1.0, 0, 0]], [[0.5, 0.5, 0]], [[0, 1.0, 0]]
+    light = [flow.sample(200, y=w * 200, random_state=0).mean() for w in mixed]
+    assert light[0] + 15 < light[1] < light[2] - 15
+
+
 def test_a_particle_starts_alike_in_any_chunk():
     sums, noise, y = Sums(3, 2.0, LAYOUT, RAW, CODES, 3), Seed(5), torch.arange(50) % 3
     whole = sums.start(50, y, Noise(noise))
@@ -96,7 +122,8 @@ def test_colour_pictures_start_as_sums_and_others_as_noise():
     assert ImageFlow(**SMALL, observed="top").plan(X).n_summed == 0
     assert ImageFlow(**SMALL, amplifier=10).plan(X, y).n_summed == 0
     assert ImageFlow(**SMALL, options=PictureOptions(start="noise")).plan(X, y).n_summed == 0
-    assert ImageFlow(preset="paper", device="cpu").plan(X, y).n_summed == 0
+    paper = ImageFlow(preset="paper", device="cpu", options=PictureOptions(n_knots=0))
+    assert paper.plan(X, y).n_summed == 0
     assert "sums of 4 pictures" in str(ImageFlow(**SMALL).plan(X, y))
 
 

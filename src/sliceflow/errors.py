@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ __all__ = [
     "is_real",
     "need",
     "need_finite",
+    "rows_of_the_file",
     "unmasked",
 ]
 
@@ -97,3 +101,23 @@ def unmasked(x: Any, name: str) -> Any:
             where = f" at {place}" if place else ""
             raise ValueError(f"a value of {name} is masked{where}; drop or fill what is masked first")
     return x
+
+
+@contextmanager
+def rows_of_the_file() -> Iterator[None]:
+    """A ValueError about rows of a table counts them as a spreadsheet does, the row of names as 1.
+
+    Examples
+    --------
+    >>> with rows_of_the_file():
+    ...     raise ValueError("'oops' in row 7")
+    Traceback (most recent call last):
+    ValueError: 'oops' in row 9 of the file
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error))
+        if text == str(error):
+            raise
+        raise ValueError(text) from error

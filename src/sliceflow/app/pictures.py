@@ -1,4 +1,4 @@
-"""The tabs of pictures: samples of models, their way from noise, their neighbours, completions."""
+"""The tabs of pictures: samples of models, their way, their neighbours, completions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.app.server import Request
+from sliceflow.app.server import MOST_SEED, Request, whole
 
 __all__ = ["Gallery", "Run"]
 
@@ -117,11 +117,11 @@ class Gallery:
             return {"pictures": self._shown(run.flow, x), "labels": shown}
 
     def chosen(self, request: Request) -> dict[str, Any]:
-        """One of the samples on its way from noise, and the training pictures nearest to it."""
+        """One of the samples on its way, and the training pictures nearest to it."""
         from sliceflow import metrics
 
         asked = request.json
-        run, i = self._run(asked), _whole(asked, "index", 0, MOST - 1)
+        run, i = self._run(asked), whole(asked, "index", 0, MOST - 1)
         with run.lock:
             flow = run.pictures
             way = self._sampled(run, asked, _FRAMES)
@@ -146,7 +146,7 @@ class Gallery:
         from sliceflow.pictures.completion import complete
 
         asked = request.json
-        run, n, seed = self._run(asked), _PICTURES, _whole(asked, "seed", 0, 2**32 - 1)
+        run, n, seed = self._run(asked), _PICTURES, whole(asked, "seed", 0, MOST_SEED)
         flow = run.pictures
         picture = self._picture(run, _bytes_of(asked.get("picture")))
         with run.lock:
@@ -167,12 +167,12 @@ class Gallery:
 
     def _run(self, asked: dict[str, Any]) -> Run:
         if not self.runs:
-            raise ValueError("no run was given, and runs/ has none; make one with sliceflow fit digits")
-        return self.runs[_whole(asked, "run", 0, len(self.runs) - 1)]
+            raise ValueError("there is no run of pictures here; make one with sliceflow fit digits")
+        return self.runs[whole(asked, "run", 0, len(self.runs) - 1)]
 
     def _sampled(self, run: Run, asked: dict[str, Any], frames: int = 0) -> Any:
         """Samples and labels, or with `frames` the samples on their way."""
-        flow, n = run.pictures, _whole(asked, "n", 1, MOST)
+        flow, n = run.pictures, whole(asked, "n", 1, MOST)
         if flow.observed_ is not None:
             raise ValueError(f"{run.name} completes pictures, and makes none; see the tab Complete")
         y, label = None, str(asked.get("label") or "")
@@ -181,7 +181,7 @@ class Gallery:
             if label not in classes:
                 raise ValueError(f"{run.name} has no class {label!r}; it has {', '.join(classes)}")
             y = classes[label]
-        how = {"y": y, "random_state": _whole(asked, "seed", 0, 2**32 - 1)}
+        how = {"y": y, "random_state": whole(asked, "seed", 0, MOST_SEED)}
         if frames:
             return np.asarray(flow.evolution(n, n_frames=frames, **how))
         x, labels = flow.sample(n, return_y=True, **how)
@@ -203,24 +203,14 @@ class Gallery:
         from PIL import Image
 
         out = []
-        values = np.asarray(pictures)
-        top = 1.0 if values.dtype.kind == "f" else flow.n_pixel_values - 1.0
+        values, many = np.asarray(pictures), flow.layout_.n_pixel_values
+        top = 1.0 if values.dtype.kind == "f" or many is None else many - 1.0
         for picture in (values * (255 / top)).round().clip(0, 255).astype(np.uint8):
             grey = picture.ndim == 3 and picture.shape[2] == 1
             stream = io.BytesIO()
             Image.fromarray(picture[..., 0] if grey else picture).save(stream, "PNG")
             out.append("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode())
         return out
-
-
-def _whole(asked: dict[str, Any], name: str, least: int, most: int) -> int:
-    try:
-        value = int(asked[name])
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{name} is not a whole number") from None
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value} is not in {least} to {most}")
-    return value
 
 
 def _bytes_of(address: Any) -> bytes:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
+
 from sliceflow.app.server import Answer, Request
 
 __all__ = ["gif"]
 
-_SIDE, _FINER, _FRAMES, _MOST = 360, 2, 60, 5000
+MOST = 5000  # points of a step, and data
+_SIDE, _FINER, _FRAMES = 360, 2, 60
 _COLOURS = ("#0b62a8", "#c24e00", "#007a58", "#9a3c86")
 _GROUND = "#ffffff"
+
+Pairs = list[list[float]]
 
 
 def gif(request: Request) -> Answer:
@@ -22,15 +27,7 @@ def gif(request: Request) -> Answer:
     """
     from PIL import Image, ImageDraw
 
-    asked = request.json
-    try:
-        reach, colours = float(asked["reach"]), [_COLOURS[int(c)] for c in asked["colours"]]
-        rows = [(float(x), float(y), _COLOURS[int(c)]) for x, y, c in asked["rows"]][:_MOST]
-        steps = [_pairs(step) for step in asked["steps"][:_FRAMES]]
-        if not steps or reach <= 0 or any(len(step) != len(colours) for step in steps):
-            raise ValueError("there are no steps, or not of every class")
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"these are no steps of points: {error!r}") from error
+    reach, rows, colours, steps = _read(request.json)
     side = _SIDE * _FINER
 
     def place(x: float, y: float, radius: float) -> tuple[float, ...]:
@@ -40,14 +37,14 @@ def gif(request: Request) -> Answer:
     ground = Image.new("RGB", (side, side), _GROUND)
     draw = ImageDraw.Draw(ground)
     for x, y, colour in rows:
-        draw.ellipse(place(x, y, 4.5), outline=_faint(colour), width=2)
+        draw.ellipse(place(x, y, 4.5), outline=_faint(_COLOURS[int(colour)]), width=2)
     frames = []
     for step in steps:
         frame = ground.copy()
         draw = ImageDraw.Draw(frame)
         for colour, points in zip(colours, step, strict=True):
             for x, y in points:
-                draw.ellipse(place(x, y, 2.5), fill=colour)
+                draw.ellipse(place(x, y, 2.5), fill=_COLOURS[colour])
         small = frame.resize((_SIDE, _SIDE), Image.Resampling.BOX)
         frames.append(small.quantize(32, dither=Image.Dither.NONE))
     stream = io.BytesIO()
@@ -58,10 +55,24 @@ def gif(request: Request) -> Answer:
     return Answer(stream.getvalue(), "image/gif")
 
 
-def _pairs(step: Any) -> list[list[tuple[float, float]]]:
-    """The points of every class."""
-    clouds = [[float(v) for v in cloud][: 2 * _MOST] for cloud in step]
-    return [list(zip(c[: len(c) // 2], c[len(c) // 2 :], strict=True)) for c in clouds]
+def _read(asked: dict[str, Any]) -> tuple[float, Pairs, list[int], list[list[Pairs]]]:
+    """The reach, the rows, the colour of each class, and for every step the points of each class."""
+    try:
+        reach, colours = float(asked["reach"]), [int(c) for c in asked["colours"]]
+        rows = np.array(asked["rows"], dtype=float).reshape(-1, 3)
+        steps = [[np.array(cloud, float).reshape(2, -1).T for cloud in step] for step in asked["steps"]]
+        numbers = [np.array([reach]), rows, *(cloud for step in steps for cloud in step)]
+        if not all(np.isfinite(some).all() for some in numbers) or reach <= 0:
+            raise ValueError("a number is not finite, or reach is not positive")
+        if not {*colours, *rows[:, 2].tolist()} <= {*range(len(_COLOURS))}:
+            raise ValueError(f"colours are 0 to {len(_COLOURS) - 1}")
+        if not steps or any(len(step) != len(colours) for step in steps):
+            raise ValueError("there are no steps, or not of every class")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"these are no steps of points: {error!r}") from error
+    if max(len(rows), *(sum(map(len, step)) for step in steps)) > MOST or len(steps) > _FRAMES:
+        raise ValueError(f"a film has at most {_FRAMES} steps of {MOST} points")
+    return reach, rows.tolist(), colours, [[cloud.tolist() for cloud in step] for step in steps]
 
 
 def _faint(colour: str) -> tuple[int, ...]:

@@ -28,9 +28,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from sliceflow.app.sessions import Sessions
 
-__all__ = ["Answer", "PlayServer", "Request", "Route"]
+__all__ = ["MOST_SEED", "Answer", "PlayServer", "Request", "Route", "whole"]
 
 JSON_LIMIT = 16 << 20  # bytes
+MOST_SEED = 2**32 - 1
 _HERE = Path(__file__).parent
 _POINTS = re.compile("<!-- points: (?:begin|end) -->")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -58,6 +59,20 @@ class Request:
         if not isinstance(value, dict):
             raise ValueError("the body is not a JSON object")
         return value
+
+
+def whole(asked: dict[str, Any], name: str, least: int, most: int) -> int:
+    """A whole number of a request, within bounds; text such as "3" is one."""
+    value: Any = asked.get(name)
+    try:
+        if isinstance(value, bool) or int(value) != float(value):
+            raise ValueError
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} is not a whole number") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name}={number} is not in {least} to {most}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -191,6 +206,18 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the limit is {limit / 2**20:g} MiB")
         return int(text)
 
+    def _body(self, length: int) -> bytes:
+        """All of the body: half of a table looks like a table."""
+        try:
+            body = self.rfile.read(length)
+        except TimeoutError as error:
+            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not come") from error
+        if len(body) < length:
+            raise _Refused(
+                HTTPStatus.BAD_REQUEST, f"the body ended after {len(body)} of {length} bytes"
+            )
+        return body
+
     def _respond(self, post: bool) -> None:
         try:
             place = self._checked(post)
@@ -198,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.OK, self.server.files[place.name])
                 return
             route = self._route(place, post)
-            body = self.rfile.read(self._length(place)) if post else b""
+            body = self._body(self._length(place)) if post else b""
             session = self.server.sessions.of(place.words.get("session", ""))
             made = route.answer(Request(session, place.words, body))
             self._send(HTTPStatus.OK, made if isinstance(made, Answer) else _json(made))
@@ -235,5 +262,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _json(value: dict[str, Any]) -> Answer:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return Answer(text.encode(), "application/json")
+    return Answer(json.dumps(value, allow_nan=False).encode(), "application/json")

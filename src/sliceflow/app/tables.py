@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import re
 import shutil
 import signal
 import tempfile
@@ -20,7 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path, PurePath
 from typing import Any
 
-from sliceflow.app.server import Answer, Request
+from sliceflow.app.server import MOST_SEED, Answer, Request, whole
+from sliceflow.errors import rows_of_the_file
 
 __all__ = ["ENDINGS", "TableState"]
 
@@ -28,6 +30,7 @@ ENDINGS = (".csv", ".tsv", ".txt")
 _STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
 _KNOWN = ("name", "columns", "rows", "kinds")
 _MOST_ROWS = 100_000
+_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 
 # (flow, frame, name, tell) → the samples' page; `tell` takes the number of a stage
@@ -44,11 +47,12 @@ class TableState:
 
     def __init__(self, report: Report) -> None:
         self._report, self._lock, self._sampling = report, threading.RLock(), threading.Lock()
+        self._closed = False
         self._folder: str | None = None
         self._path = Path()
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._samples: queue.Queue[bytes | Exception] = queue.Queue()
+        self._waiting: queue.Queue[bytes | Exception] | None = None  # of who waits for new rows
         self._html = ""
         self._shown: dict[str, Any] = {"state": "empty"}
         self._begun = 0.0
@@ -73,6 +77,7 @@ class TableState:
         with self._lock:
             if self.busy:
                 raise ValueError("the last table is still being worked on; cancel that first")
+            self._worker()
             self._folder = self._folder or tempfile.mkdtemp(prefix="sliceflow-play-")
             self._path = Path(self._folder, f"table{ending}")
             self._path.write_bytes(request.body)
@@ -101,18 +106,16 @@ class TableState:
 
     def samples(self, request: Request) -> Answer:
         """New rows as CSV."""
-        try:
-            n, seed = int(request.json.get("n", 0)), int(request.json.get("seed", 0))
-        except (TypeError, ValueError):
-            raise ValueError("n and seed are whole numbers") from None
-        if not 1 <= n <= _MOST_ROWS or seed < 0:
-            raise ValueError(f"n={n} is not in 1 to {_MOST_ROWS}, or seed={seed} is negative")
+        n = whole(request.json, "n", 1, _MOST_ROWS)
+        seed = whole(request.json, "seed", 0, MOST_SEED)
         with self._sampling:
             with self._lock:
                 if self._shown["state"] != "fitted" or self._pipe is None:
                     raise ValueError("there is no fitted table; fit one first")
+                waiting: queue.Queue[bytes | Exception] = queue.Queue()
+                self._waiting = waiting
                 self._pipe.send(("sample", n, seed))
-            found = self._samples.get()
+            found = waiting.get()
         if isinstance(found, Exception):
             raise found
         return Answer(found, "text/csv")
@@ -125,6 +128,7 @@ class TableState:
     def close(self) -> None:
         """End the process, and remove the file."""
         with self._lock:
+            self._closed = True
             self._end()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -136,6 +140,8 @@ class TableState:
 
     def _worker(self) -> Connection:
         """The pipe to the process, which is started if there is none."""
+        if self._closed:
+            raise ValueError("this session has ended; reload the page")
         if self._pipe is None:
             spawn = multiprocessing.get_context("spawn")  # threads are running: no fork
             self._pipe, other = spawn.Pipe()
@@ -152,6 +158,13 @@ class TableState:
             self._process.kill()
             self._process.join()
         self._pipe = self._process = None  # the thread that listens closes the pipe
+        self._answer(ValueError("the process that draws new rows was ended"))
+
+    def _answer(self, rows: bytes | Exception) -> None:
+        """To whoever waits for new rows."""
+        if self._waiting is not None:
+            self._waiting.put(rows)
+            self._waiting = None
 
     def _listen(self, pipe: Connection) -> None:
         """Take over what the process says, until it ends."""
@@ -163,11 +176,10 @@ class TableState:
                         self._hear(kind, value)
         with self._lock:
             if pipe is self._pipe:
-                self._end()
                 gone = "the process ended by itself; the table may be too large for this computer"
+                self._answer(ValueError(gone))
+                self._end()
                 self._fail(gone)
-                if self._sampling.locked():
-                    self._samples.put(ValueError(gone))
 
     def _hear(self, kind: str, value: Any) -> None:
         if kind == "stage":
@@ -178,7 +190,7 @@ class TableState:
             self._html, seconds = value, round(time.monotonic() - self._begun, 1)
             self._shown = self._table() | {"state": "fitted", "seconds": seconds}
         elif kind == "sample":
-            self._samples.put(value)
+            self._answer(value)
         else:
             self._fail(value)
 
@@ -216,6 +228,8 @@ def _work(pipe: Connection, report: Report) -> None:
             elif kind == "fit":
                 kinds, name = values
                 flow = TableFlow(columns=kinds or None, random_state=0)
+                with rows_of_the_file():  # a fit has some of the rows only
+                    flow.check(frame)
                 html = report(flow, frame, name, lambda k: pipe.send(("stage", k)))
                 pipe.send(("fitted", html))
             else:
@@ -225,6 +239,7 @@ def _work(pipe: Connection, report: Report) -> None:
         except Exception as error:
             text = str(error) if isinstance(error, ValueError | ImportError | MemoryError) else ""
             text = (text or f"{type(error).__name__}: {error}").replace(path or os.devnull, "the file")
+            text = _PYTHON.sub(r"choose \2 for \1", text)
             pipe.send(("sample", ValueError(text)) if kind == "sample" else ("error", text))
 
 
@@ -236,7 +251,8 @@ def _columns(frame: Any) -> list[dict[str, Any]]:
     out = []
     for cells in read_cells(frame)[0]:
         try:
-            column = understood(cells)
+            with rows_of_the_file():
+                column = understood(cells)
             out.append(column.told(column.numbers(cells)))
         except ValueError as error:
             missing = round(float(cells.missing.mean()), 4) if len(cells.missing) else 0.0

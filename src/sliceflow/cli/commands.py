@@ -368,7 +368,9 @@ def info(run: Path = _RUN, json: bool = _JSON, debug: bool = _DEBUG) -> None:
 @_command
 def play(
     runs: list[Path] | None = typer.Argument(
-        None, help="Run folders, or .sliceflow files; default: those in runs/.", show_default=False
+        None,
+        help="Run folders, or .sliceflow files; default: those of pictures in runs/.",
+        show_default=False,
     ),
     no_browser: bool = _switch("Only print the address.", "--no-browser"),
     device: str = _DEVICE,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sliceflow.cli.interrupts import sigterm_as_interrupt
+from sliceflow.cli.interrupts import signals_as_interrupt
 
 __all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "as_flags", "print_error", "with_exit_code"]
 
@@ -69,7 +69,7 @@ def with_exit_code(command: F) -> F:
         warnings.showwarning = _ignore_warning if kwargs.get("quiet", False) else _print_warning
         warnings.filterwarnings("ignore", "the particles copy")  # commands measure that themselves
         try:
-            with sigterm_as_interrupt():
+            with signals_as_interrupt():
                 return command(*args, **kwargs)
         except BrokenPipeError:
             sys.exit(1)

@@ -30,7 +30,6 @@ from sliceflow.cli.table import write_csv
 from sliceflow.metrics.floors import subsample
 
 if TYPE_CHECKING:
-    from sliceflow.cli.evolution import Evolution
     from sliceflow.engine.events import Event
     from sliceflow.ranks import Ranks
 
@@ -154,18 +153,12 @@ def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bo
     """Fit, and write what cannot be made again. Of several ranks only the first writes."""
     flow, train, folder, ranks, labels = job.flow, job.train, job.folder, job.ranks, job.labels
     config, mine = _config(job), slice(None)
-    evolution: Evolution | None = None
     listeners: list[Any] = []
     if ranks is not None:
         ranks.broadcast("the folder is ready")
         mine = ranks.share(len(train.x)).slice
     if job.first:
         listeners.append(_FolderListener(folder, config, replace=replace, keep=ranks is None))
-        if train.pictures:
-            from sliceflow.cli.evolution import Evolution
-
-            evolution = Evolution.of(flow, train, folder.checkpoint / "evolution.npz")
-            listeners.append(evolution)
         if show_progress:
             listeners += progress.listeners(flow, train)
     flow.fit(
@@ -178,7 +171,7 @@ def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bo
     )
     config["particles"] = _gather_kept(flow, ranks)
     if job.first:
-        _write_fit(job, evolution, config)
+        _write_fit(job, config)
 
 
 class _FolderListener:
@@ -279,7 +272,7 @@ def _measure_and_report(
         print(json.dumps(result, indent=2))
 
 
-def _write_fit(job: _Job, evolution: Evolution | None, config: dict[str, Any]) -> None:
+def _write_fit(job: _Job, config: dict[str, Any]) -> None:
     """Write what cannot be made again: the model, its samples, its history."""
     from sliceflow.devices import resolve_device
 
@@ -287,10 +280,10 @@ def _write_fit(job: _Job, evolution: Evolution | None, config: dict[str, Any]) -
     flow.save(folder / "model.sliceflow")
     write_csv(folder / "history.csv", flow.history_)
     _write_samples(job)
-    if evolution is not None:
+    if job.train.pictures:
         from sliceflow.cli.evolution import write_evolution
 
-        write_evolution(evolution, job.train, folder / "evolution.gif")
+        write_evolution(flow, job.train, folder / "evolution.gif", job.settings.seed)
     config |= {
         "finished": _now(),
         "seconds": flow.history_["seconds"][-1],

@@ -13,9 +13,9 @@ __all__ = ["animation", "as_bytes", "by_class", "grid", "single"]
 _SHOWN = 56  # pixels: smaller pictures are enlarged
 
 
-def as_bytes(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
-    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255."""
-    top = 1.0 if images.dtype.kind == "f" else n_pixel_values - 1.0
+def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
+    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255; real numbers are 0 to 1."""
+    top = 1.0 if images.dtype.kind == "f" or n_pixel_values is None else n_pixel_values - 1.0
     return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, which mean the same here."""
+"""Ctrl-C, SIGTERM and the end of the terminal (SIGHUP), which mean the same here."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["DelayedInterrupt", "sigterm_as_interrupt"]
+__all__ = ["DelayedInterrupt", "signals_as_interrupt"]
+
+_ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt; a handler of SIGINT set meanwhile gets both.
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt; a handler of SIGINT set meanwhile gets all.
 
     Shells ignore SIGINT in the background of a script. Here it is heard all the same, so that a fit
-    that is stopped writes a checkpoint. A SIGTERM with a handler of its own stays as it is.
+    that is stopped writes a checkpoint. Others with a handler of their own, as under nohup, keep it.
     """
     before: dict[signal.Signals, Any] = {}
     if _in_main_thread():
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            before[signal.SIGTERM] = signal.signal(signal.SIGTERM, _interrupt)
+        for number in _ENDS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, _interrupt)
     try:
         yield
     finally:

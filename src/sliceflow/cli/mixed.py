@@ -140,6 +140,7 @@ def fit(
 def _read(settings: Settings) -> tuple[Any, Any, Any]:
     """The estimator, the rows to fit, and those to measure with or None."""
     from sliceflow import TableFlow
+    from sliceflow.errors import rows_of_the_file
     from sliceflow.tables.files import read_table
 
     with _told(settings.source):
@@ -161,7 +162,7 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
         device=settings.device,
         random_state=settings.seed,
     )
-    with _told(settings.source), _rows_of_the_file():
+    with _told(settings.source), rows_of_the_file():
         flow.check(frame)
     return flow, *split(frame, settings.holdout)
 
@@ -177,16 +178,6 @@ def split(frame: Any, holdout: float = 0.1) -> tuple[Any, Any]:
         frame.iloc[np.sort(rows)].reset_index(drop=True) for rows in (order[held:], order[:held])
     )
     return train, test
-
-
-@contextmanager
-def _rows_of_the_file() -> Iterator[None]:
-    """Count rows as a spreadsheet does: from 1, the row of names among them."""
-    try:
-        yield
-    except ValueError as error:
-        text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + 2} of the file", str(error))
-        raise ValueError(text) from error
 
 
 def _config(settings: Settings, flow: Any, train: Any, test: Any, seconds: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sliceflow.app.points import gif
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.sessions import Sessions
 from sliceflow.app.tables import TableState
-from sliceflow.cli.failures import WrongUsage
+from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 
 __all__ = ["PICTURE_LIMIT", "TABLE_LIMIT", "fit_and_report", "play", "run_of", "runs_in", "server"]
@@ -88,9 +88,17 @@ def fit_and_report(flow: Any, frame: Any, name: str, tell: Callable[[int], None]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Runs in a folder, those of the last fit first."""
+    """Runs of pictures in a folder, those of the last fit first."""
     models = sorted(folder.glob("*/model.sliceflow"), key=lambda path: -path.stat().st_mtime)
-    return [model.parent for model in models]
+    return [model.parent for model in models if _may_be_of_pictures(model.parent)]
+
+
+def _may_be_of_pictures(run: Path) -> bool:
+    """Whether no config.json says that a run is of something else."""
+    with suppress(Failed, AttributeError):
+        kind = RunFolder(run).read_json("config.json").get("data", {}).get("kind", "pictures")
+        return bool(kind == "pictures")
+    return True
 
 
 def run_of(path: Path, device: str = "auto") -> Run:

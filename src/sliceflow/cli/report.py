@@ -100,10 +100,10 @@ def _evolution(folder: RunFolder) -> dict[str, Any] | None:
     for i in np.unique(np.linspace(0, len(frames) - 1, _STILLS).round().astype(int)):
         caption = f"{i / max(len(frames) - 1, 1):.0%} of the way"
         quarter = frames[i].crop((0, 0, frames[i].width // 2, frames[i].height // 2))
-        stills.append((caption, _drawn(quarter, f"Some of the particles at {caption}")))
+        stills.append((caption, _drawn(quarter, f"Some samples at {caption}")))
     return {
-        "film": _file(path, "The same particles from noise to pictures, as an animation"),
-        "last": _drawn(frames[-1], "The particles at the end"),
+        "film": _file(path, "Samples on their way to pictures, as an animation"),
+        "last": _drawn(frames[-1], "The samples at the end"),
         "stills": stills,
     }
 

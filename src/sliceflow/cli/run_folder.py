@@ -83,12 +83,12 @@ class RunFolder:
         "report.html",
     )
     # Of a running fit, and its last checkpoint until all other files are written.
-    STATE = ("checkpoint/evolution.npz", "checkpoint/fit.checkpoint", "checkpoint/last.checkpoint")
+    STATE = ("checkpoint/fit.checkpoint", "checkpoint/last.checkpoint")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint = path / "checkpoint"
-        self._snapshots, self._current, self._last = (path / name for name in self.STATE)
+        self._current, self._last = (path / name for name in self.STATE)
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -169,7 +169,6 @@ class RunFolder:
         """Leave nothing of a fit that failed before its first checkpoint."""
         if self.restore_checkpoint():
             return
-        self._snapshots.unlink(missing_ok=True)
         self.drop_kept_checkpoint()
         if not (self / "model.sliceflow").exists():
             (self / "config.json").unlink(missing_ok=True)

@@ -16,9 +16,6 @@ from sliceflow.cli.settings import read_mask
 
 __all__ = ["complete", "inpaint", "read_pictures", "sample"]
 
-_PICTURE_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
-
 
 def sample(
     run: Path,
@@ -51,7 +48,7 @@ def sample(
     x, labels = flow.sample(n, y=y, random_state=seed, return_y=True)
     x = np.asarray(from_tensor(x))
     if pictures:
-        _write_pictures(out, x, flow.n_pixel_values, labels)
+        _write_pictures(out, x, flow.layout_, labels)
     else:
         _write_rows(out, x, *_columns(run, x.shape[1]), labels)
     return {"out": str(out), "n": n, "label": label, "seed": seed}
@@ -74,7 +71,7 @@ def inpaint(
     pictures = read_pictures(given, flow.layout_, resize)
     _check_memory(flow, n * len(pictures))
     done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
-    _write_completions(out, pictures, done, flow.observed_, flow.layout_, flow.n_pixel_values)
+    _write_completions(out, pictures, done, flow.observed_, flow.layout_)
     return {"out": str(out), "pictures": len(pictures), "n": n, "seed": seed}
 
 
@@ -123,23 +120,23 @@ def complete(
         done = completed(pictures, known, data.x, n, **options)
     except ValueError as error:
         raise Failed(str(error), "pass other pictures") from error
-    _write_completions(out, pictures, done, known, layout, data.n_pixel_values)
+    _write_completions(out, pictures, done, known, layout)
     return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
 
 
 def _write_completions(
-    out: Path, pictures: np.ndarray, done: np.ndarray, known: Any, layout: Any, n_pixel_values: int
+    out: Path, pictures: np.ndarray, done: np.ndarray, known: Any, layout: Any
 ) -> None:
     """A grid shows the given picture first; a folder or an array holds completions only."""
     if out.suffix.lower() != ".png":
-        _write_pictures(out, done.reshape(-1, *done.shape[2:]), n_pixel_values, None)
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
         return
     from sliceflow.cli.grid import as_bytes, grid
 
     hidden = pictures.astype(done.dtype)  # a copy
     hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     shown = np.concatenate((hidden[:, None], done), axis=1)
-    grid(as_bytes(shown, n_pixel_values)).save(out, optimize=True)
+    grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
 
 
 def _check_memory(flow: Any, n: int) -> None:
@@ -174,13 +171,13 @@ def _check_ending(out: Path, pictures: bool) -> None:
         raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name {kinds}")
 
 
-def _write_pictures(path: Path, x: np.ndarray, n_pixel_values: int, labels: np.ndarray | None) -> None:
+def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
     from sliceflow.cli.grid import as_bytes, grid, single
 
     if path.suffix.lower() == ".npz":
         _write_arrays(path, labels, images=x)
         return
-    shown = as_bytes(x, n_pixel_values)
+    shown = as_bytes(x, layout.n_pixel_values)
     if path.suffix.lower() == ".png":
         columns = int(np.ceil(np.sqrt(len(x))))
         blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
@@ -225,9 +222,10 @@ def _columns(run: Path, d: int) -> tuple[list[str], str]:
 
 def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     """Pictures like those of a layout: its size, its colours, its kind of pixels."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL.Image import Resampling
 
     from sliceflow.datasets import DatasetError, load
+    from sliceflow.datasets.folders import SUFFIXES, upright
 
     if not given.exists():
         raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
@@ -238,23 +236,22 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
             raise Failed(error.fact, "pass pictures like those that were fitted") from error
     files = [given]
     if given.is_dir():
-        files = sorted(file for file in given.iterdir() if file.suffix.lower() in _PICTURE_FILES)
+        files = sorted(file for file in given.iterdir() if file.suffix.lower() in SUFFIXES)
     if not files:
-        raise Failed(f"{given} holds no pictures", f"put {', '.join(_PICTURE_FILES)} files there")
+        raise Failed(f"{given} holds no pictures", f"put {', '.join(SUFFIXES)} files there")
     out = []
     size = (layout.width, layout.height)
     for file in files:
         try:
-            with Image.open(file, formats=_FORMATS) as stored:
-                picture = stored.convert("L" if layout.shape[0] == 1 else "RGB")
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
-            raise Failed(f"{file} cannot be read: {error}", "fix or remove that file") from error
+            picture = upright(file).convert("L" if layout.shape[0] == 1 else "RGB")
+        except DatasetError as error:
+            raise Failed(str(error), "fix or remove that file") from error
         if picture.size != size:
             if not resize:
                 own = f"{picture.width}x{picture.height}"
                 fact = f"{file} is {own}, the model's pictures are {size[0]}x{size[1]}"
                 raise WrongUsage(fact, "pass --resize")
-            picture = picture.resize(size, Image.Resampling.LANCZOS)
+            picture = picture.resize(size, Resampling.LANCZOS)
         out.append(np.asarray(picture))
     values = np.stack(out) / 255.0
     values = values[..., None] if layout.channels == 1 else values

@@ -96,7 +96,8 @@ def load(
         return Pictures(*folders.read(path, size, skip_broken), 256, path.resolve().name)
     if path.suffix not in (".npy", ".npz"):
         raise DatasetError(f"{path} is not a folder of pictures, an .npy or an .npz file")
-    return Pictures(*arrays.read(path), 256, path.stem)
+    images, labels = arrays.read(path)
+    return Pictures(images, labels, arrays.n_pixel_values(images), path.stem)
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:

@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 
 from sliceflow.datasets.errors import MOST_INFLATION, DatasetError, reading
 
-__all__ = ["read"]
+__all__ = ["n_pixel_values", "read"]
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
@@ -32,6 +32,13 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     if labels is not None and labels.shape != shape[:1]:
         raise DatasetError(f"{path} has labels of shape {labels.shape} for {shape[0]} pictures")
     return images, labels
+
+
+def n_pixel_values(images: np.ndarray) -> int:
+    """256, or fewer if the type has fewer values: 2 for booleans."""
+    if images.dtype.kind not in "iu":
+        return 2 if images.dtype == bool else 256
+    return min(256, int(np.iinfo(images.dtype).max) + 1)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -15,16 +15,17 @@ from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSiz
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["decode_all", "middle_square", "read"]
+__all__ = ["SUFFIXES", "decode_all", "middle_square", "read", "upright"]
 
-_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "PPM", "TIFF")  # and none that runs other programs
 
 
 def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, np.ndarray | None]:
     """The pictures in a folder, or in its subfolders, whose names are the labels."""
 
     def inside(folder: Path) -> list[Path]:
-        files = (f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES and f.is_file())
+        files = (f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and f.is_file())
         return sorted(f for f in files if not f.name.startswith("."))
 
     def square(image: Image) -> Image:
@@ -39,9 +40,7 @@ def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, n
             if own
             else "no pictures"
         )
-        raise DatasetError(
-            f"{path} holds {held} ({', '.join(_SUFFIXES)} in it or one folder per class)"
-        )
+        raise DatasetError(f"{path} holds {held} ({', '.join(SUFFIXES)} in it or one folder per class)")
     images, kept = decode_all(own or in_classes, square, skip_broken)
     labels = np.array([in_classes[i].parent.name for i in kept]) if in_classes else None
     return images, labels
@@ -54,7 +53,9 @@ def decode_all(
     images, kept, broken = np.empty(0, np.uint8), list[int](), list[str]()
     for i, file in enumerate(files):
         try:
-            picture = _decode(file, fit)
+            image = upright(file)
+            with reading(file):
+                picture = np.asarray(fit(image))
         except DatasetError as error:
             if not skip_broken:
                 raise BrokenPictureError(str(error), "skip_broken=True skips such files") from error
@@ -88,11 +89,10 @@ def _pillow() -> Any:
     return PIL
 
 
-def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
-    """One picture, upright, on a white background: (h, w) if stored grey, else (h, w, 3)."""
+def upright(file: Path) -> Image:
+    """One picture as its camera meant it, on white: grey if stored grey, else in colour."""
     pil = _pillow()
-    formats = ("PNG", "JPEG", "BMP", "WEBP", "GIF")  # and none that runs other programs
-    with reading(file), pil.Image.open(file, formats=formats) as stored:
+    with reading(file), pil.Image.open(file, formats=_FORMATS) as stored:
         image = pil.ImageOps.exif_transpose(stored)
         if image.mode[0] in "IF":
             raise ValueError(f"its pixels ({image.mode}) have more than 256 levels; make it 8-bit")
@@ -100,7 +100,8 @@ def _decode(file: Path, fit: Callable[[Image], Image]) -> np.ndarray:
         if image.has_transparency_data:
             white = pil.Image.new("RGBA", image.size, "white")
             image = pil.Image.alpha_composite(white, image.convert("RGBA"))
-        return np.asarray(fit(image.convert(mode)))
+        converted: Image = image.convert(mode)
+        return converted
 
 
 def middle_square(image: Image, side: float, size: int) -> Image:

@@ -2,7 +2,8 @@
 
 A flow with separate maps for each class makes far better pictures, even for samples of all classes.
 So k-means divides unlabelled pictures into clusters: grey ones by coarse versions of them, colour ones
-by their gradients. Each cluster gets its own maps, and samples are drawn from all clusters in proportion.
+by their gradients. Each cluster gets its own maps, and samples are drawn from all clusters in
+proportion.
 """
 
 from __future__ import annotations

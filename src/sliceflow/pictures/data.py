@@ -139,7 +139,7 @@ class PictureData:
         chunk = max(1, _CLUSTER_VALUES // self.layout.dimension)
 
         def all_features(raw: Tensor) -> Tensor:
-            return torch.cat([features(part) for part in raw.split(chunk, dim=1)], dim=1)
+            return torch.cat([features(part) for part in torch.split(raw, chunk, dim=1)], dim=1)
 
         means = centres(all_features(self.picked(numbers, ranks)), k, seed.child("clusters"))
         own = nearest(all_features(self.raw), means)

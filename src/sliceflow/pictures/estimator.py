@@ -54,7 +54,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         there are mirror images as well), or the smallest multiple of this that is at least 10,000. The
         fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
         have separate maps
-    quality : "draft", "standard" or "best" (15, 50 or 250 steps per stage), or the number of steps
+    quality : "draft", "standard" or "best" (8, 25 or 100 steps per stage), or the number of steps
     amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
         for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
         transport uses histograms, else 10
@@ -71,9 +71,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         few cosines; "random" replaces tiles by the paper's random patches. "auto" takes pixels for
         drawings, where less than a fifth of the pixels are neither dark nor light, else cosines
     n_clusters : divides pictures without labels into this many clusters, each with its own maps
-        (`sliceflow.pictures.clusters`); 1 turns clustering off. "auto" is 30, or 10 for colour
-        pictures. It is lower if clusters would have fewer than 1,000 pictures or 470,000·√steps
-        values, because small clusters are copied. Clustering is off with sorted transport or a mask
+        (`sliceflow.pictures.clusters`); 1 turns clustering off. "auto" is 25 for colour
+        pictures, and fewer if clusters would have fewer than 2,000 different pictures; 30 for grey
+        ones, and fewer if clusters would have fewer than 1,000 pictures or 470,000·√steps values,
+        because small clusters are copied. Clustering is off with sorted transport or a mask
     preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
         defaults take the paper's values (`sliceflow.engine.paper`): slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
@@ -249,7 +250,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         return pictures, condition.decode(codes)
 
     def evolution(
-        self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, n_frames: int = 20
+        self,
+        n_samples: int = 1,
+        y: Any = None,
+        random_state: Any = None,
+        *,
+        n_frames: int = 20,
+        X: Any = None,
     ) -> Any:
         """The samples that `sample` gives for the same seed, on their way from where they start.
 
@@ -257,11 +264,12 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ----------
         n_samples, y, random_state : as in `sample`
         n_frames : pictures of each sample, at least 2; fewer if the model has fewer steps
+        X : for a model with `observed`: pictures to complete, each `n_samples` times, as by `inpaint`
 
         Returns
         -------
-        (frames, n_samples, h, w[, c]): first the start, last the samples. In between, detail above the
-        resolution of the step is still that of the start
+        (frames, n_samples, h, w[, c]), with X (frames, n, n_samples, h, w[, c]): first the start, last
+        the samples. In between, detail above the resolution of the step is still that of the start
 
         Examples
         --------
@@ -274,6 +282,10 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ((5, 3, 8, 8), True)
         """
         need(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
+        if X is not None:
+            if y is not None:
+                raise ValueError("y was given, but completions have no labels; omit y")
+            return self._completions(X, n_samples, random_state, int(n_frames))
         fitted, n, seed, codes = self._drawn(n_samples, y, random_state)
         return fitted.evolution(n, codes, seed, int(n_frames))
 
@@ -283,7 +295,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         """What samples are made of: the model, their number, their seed and their codes."""
         fitted = self._with_maps()
         if fitted.levels.known is not None:
-            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
+            raise ValueError(
+                "this model completes pictures (observed=…); call inpaint(X), or evolution(X=X)"
+            )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         n, seed = int(n_samples), Seed.of(random_state)
         fitted.check_memory(n)  # before codes are allocated
@@ -334,18 +348,22 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         -------
         (n, n_samples, h, w[, c]); observed pixels equal those of X, bit for bit
         """
+        return self._completions(X, n_samples, random_state)[0]
+
+    def _completions(self, X: Any, n_samples: int, random_state: Any, n_frames: int = 1) -> Any:
+        """Completions on their way: (frames, n, n_samples, h, w[, c])."""
         fitted = self._with_maps()
         where = fitted.observed
         if where is None:
             raise ValueError(
-                "the model was fitted without observed=, so inpaint has no mask; fit with observed="
+                "the model was fitted without observed=, so it has no mask; fit with observed="
             )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         if isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == where.shape:
             hidden = np.ma.getmaskarray(X)
             if not hidden[:, where].any():
                 X = X.filled(0)
-        return fitted.completions(X, where, n_samples, Seed.of(random_state))
+        return fitted.completions(X, int(n_samples), Seed.of(random_state), n_frames)
 
     def stages(self, height: int, width: int, channels: int = 1) -> list[schedules.PictureStage]:
         """The stages for pictures of this size; can be called before `fit`."""

@@ -18,7 +18,7 @@ from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.layout import Layout, as_array
 from sliceflow.pictures.levels import LevelFlow
-from sliceflow.pictures.sums import Sums
+from sliceflow.pictures.sums import Sums, start_of
 
 __all__ = ["FittedPictures"]
 
@@ -100,83 +100,85 @@ class FittedPictures:
             )
         return requested
 
-    @releasing()
     def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n pictures with these codes."""
-        self.check_memory(n)
-        out, chunk, write = [], self._chunk(), self.levels.layout.write
-        for first in range(0, n, chunk):
-            count = min(chunk, n - first)
-            y = None if codes is None else codes[first : first + count].to(self.device)
-            out.append(write(self.moved(seed, first, count, y)))
-        return _concatenated(out)
+        return self._drawn(n, codes, seed)[0]
+
+    def evolution(self, n: int, codes: Tensor | None, seed: Seed, n_frames: int) -> Any:
+        """n pictures on their way: (frames, n, h, w[, c])."""
+        return _stacked(self._drawn(n, codes, seed, n_frames))
+
+    def completions(self, pictures: Any, n_samples: int, seed: Seed, n_frames: int = 1) -> Any:
+        """`n_samples` completions of each picture on their way: (frames, n, n_samples, h, w[, c])."""
+        raw, where = self.layout.read(pictures, self.device), self.observed
+        frames = self._drawn(raw.shape[1] * n_samples, None, seed, n_frames, raw)
+        completed = np.asarray(_stacked(frames))
+        # Encoding rounds the values; copy the exact ones.
+        exact = as_array(pictures).astype(self.layout.dtype)[:, where].repeat(n_samples, 0)
+        completed[:, :, where] = exact
+        completed = completed.reshape(len(frames), raw.shape[1], n_samples, *completed.shape[2:])
+        return torch.from_numpy(completed) if self.layout.tensor else completed
 
     @releasing()
-    def completions(self, pictures: Any, where: np.ndarray, n_samples: int, seed: Seed) -> Any:
-        """`n_samples` completions per picture; keeps the pixels `where` (h, w)."""
-        layout = self.levels.layout
-        raw = layout.read(pictures, self.device)
-        n, out, chunk = raw.shape[1] * n_samples, [], self._chunk()
-        self.check_memory(n)
+    def _drawn(
+        self,
+        n: int,
+        codes: Tensor | None,
+        seed: Seed,
+        n_frames: int = 1,
+        raw: Tensor | None = None,
+    ) -> list[Any]:
+        """The frames of n pictures, the last at the end; `raw` (d, N) are pictures to complete."""
+        self.check_memory(n * n_frames)
+        out, chunk = [], self._chunk()
         for part in (slice(first, min(first + chunk, n)) for first in range(0, n, chunk)):
-            first, columns = part.start, torch.arange(part.start, part.stop, device=raw.device)
-            columns //= n_samples
-            values = layout.encode(
-                raw[:, columns],
-                seed.child("observed", 0),
-                dequantize=self.levels.dequantize,
-                total=n,
-                runs=[part],
-            )
-            out.append(layout.write(self.moved(seed, first, len(columns), None, values)))
-        completed = np.asarray(_concatenated(out))
-        # Encoding rounds the values; copy the exact ones.
-        completed[:, where] = as_array(pictures).astype(layout.dtype)[:, where].repeat(n_samples, 0)
-        completed = completed.reshape(raw.shape[1], n_samples, *completed.shape[1:])
-        return torch.from_numpy(completed) if layout.tensor else completed
+            y = None if codes is None else codes[part].to(self.device)
+            values = None if raw is None else self._observed_values(raw, n, part, seed)
+            frames = self.moved(seed, part, y, values, n_frames)
+            out.append([self.layout.write(x) for x in frames])
+        return [_concatenated(list(parts)) for parts in zip(*out, strict=True)]
+
+    def _observed_values(self, raw: Tensor, n: int, part: slice, seed: Seed) -> Tensor:
+        """The pixels, in [−1, 1], of the pictures that samples `part` of n complete."""
+        columns = torch.arange(part.start, part.stop, device=raw.device) // (n // raw.shape[1])
+        return self.layout.encode(
+            raw[:, columns],
+            seed.child("observed", 0),
+            dequantize=self.levels.dequantize,
+            total=n,
+            runs=[part],
+        )
 
     def moved(
-        self, seed: Seed, first: int, count: int, y: Tensor | None = None, values: Tensor | None = None
-    ) -> Tensor:
-        """Particles `first` to first + count, moved by the model: (d, count).
+        self,
+        seed: Seed,
+        part: slice,
+        y: Tensor | None = None,
+        values: Tensor | None = None,
+        n_frames: int = 1,
+    ) -> list[Tensor]:
+        """Particles `part` on their way, (d, n) each; the last are moved by all of the model.
 
         Parameters
         ----------
         y : their codes
-        values : (d, count), the source of their observed pixels
+        values : (d, n), the source of their observed pixels
+        n_frames : with 1 only the end
         """
-        cloud, place, noise = self._start(seed, first, count, y, values)
-        self.levels.replay(cloud, self.model, noise)
-        return cloud.x if place is None else cloud.x[:, place]
-
-    @releasing()
-    def evolution(self, n: int, codes: Tensor | None, seed: Seed, n_frames: int) -> Any:
-        """n pictures on their way: (frames, n, h, w[, c])."""
-        self.check_memory(n * n_frames)
-        out, chunk = [], self._chunk()
-        for first in range(0, n, chunk):
-            count = min(chunk, n - first)
-            y = None if codes is None else codes[first : first + count].to(self.device)
-            cloud, place, noise = self._start(seed, first, count, y)
+        cloud, place, noise = self._start(seed, part.start, part.stop - part.start, y, values)
+        if n_frames == 1:
+            self.levels.replay(cloud, self.model, noise)
+            frames = [cloud.x]
+        else:
             frames = self.levels.evolution(cloud, self.model, noise, n_frames)
-            out.append([self.layout.write(x if place is None else x[:, place]) for x in frames])
-        whole = [_concatenated(list(parts)) for parts in zip(*out, strict=True)]
-        return torch.stack(whole) if isinstance(whole[0], Tensor) else np.stack(whole)
+        return frames if place is None else [x[:, place] for x in frames]
 
     def _start(
         self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None = None
     ) -> tuple[Cloud, Tensor | None, Noise]:
         """The start of samples, how to put them back into their order, and their random numbers."""
         noise = Noise(seed.child("particles"), first)
-        if self.sums is not None:
-            x = self.sums.start(count, y if self.levels.apart else None, noise)
-        else:
-            x = torch.empty(
-                self.levels.layout.dimension, count, dtype=torch.float32, device=self.device
-            )
-            noise.child("start").fill(x).mul_(self.levels.start_noise)
-        if values is not None and self.levels.known is not None:
-            x = torch.where(self.levels.known, values, x)
+        x = start_of(self.levels, self.sums, count, y, noise, self.device, values)
         if self.levels.apart and y is not None and y.dim() == 1:
             y, order, place, runs = sort_by_class(y, self.levels.apart)
             return Cloud(x[:, order], y, runs), place, noise
@@ -205,3 +207,8 @@ def _concatenated(chunks: list[Any]) -> Any:
     if len(chunks) == 1:
         return chunks[0]
     return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)
+
+
+def _stacked(frames: list[Any]) -> Any:
+    """Frames as one array or tensor."""
+    return torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)

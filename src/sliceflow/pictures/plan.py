@@ -45,13 +45,11 @@ __all__ = [
     "stages_of",
 ]
 
-QUALITY = {"draft": 15, "standard": 50, "best": 250}
+QUALITY = {"draft": 8, "standard": 25, "best": 100}
 _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on average
-_MIN_PER_CLUSTER = 1000  # pictures of a cluster
-_CLUSTER_VALUES = (
-    470_000  # times √steps: pixel values that a cluster needs; smaller clusters would be copied
-)
-_MAX_CLUSTERS = {"grey": 30, "colour": 10}  # more clusters do not help colour photographs
+_MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
+_CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
+_MAX_CLUSTERS = {"grey": 30, "colour": 25}
 _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower here, and worse
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
@@ -450,9 +448,12 @@ def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int
     m, requested = choose_particles(parameters, n, None), parameters["n_clusters"]
     histograms = _uses_histograms(parameters["transport"], m, n)
     if requested == "auto":
-        size = _CLUSTER_VALUES * math.sqrt(_steps_per_stage(parameters["quality"])) / math.prod(shape)
-        enough = max(_MIN_PER_CLUSTER, math.ceil(size))
-        most = min(_MAX_CLUSTERS["grey" if shape[0] == 1 else "colour"], n // enough, m)
+        kind = "grey" if shape[0] == 1 else "colour"
+        enough, different = _MIN_PER_CLUSTER[kind], n // 2 if parameters["mirror"] else n
+        if kind == "grey":
+            steps = _steps_per_stage(parameters["quality"])
+            enough = max(enough, math.ceil(_CLUSTER_VALUES * math.sqrt(steps) / math.prod(shape)))
+        most = min(_MAX_CLUSTERS[kind], different // enough, m)
         return max(1, most) if histograms else 1
     k, most = int(requested), min(m, n)
     need(k <= most, "n_clusters", k, f"at most {most}: each cluster needs a particle and a picture")

@@ -17,7 +17,7 @@ from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.levels import LevelFlow
 from sliceflow.pictures.plan import PicturePlan
-from sliceflow.pictures.sums import Sums
+from sliceflow.pictures.sums import Sums, start_of
 from sliceflow.ranks import Place, Ranks, shared_transport, weighted_batches
 
 __all__ = ["ParticleLabels", "PictureStart", "begin", "choose_labels"]
@@ -133,17 +133,6 @@ def begin(
         most=plan.n_looked_at,
         distinct=0.5 if plan.mirror else 1.0,
     )
-    noise = Noise(seed.child("particles"), share.first)
-    codes_here, sums = None if codes_p is None else codes_p[share.slice], None
-    if plan.n_summed:
-        sums = Sums.of(plan.n_summed, plan.locality, data, codes, plan.apart, all_ranks)
-        x = sums.start(share.count, codes_here if plan.apart else None, noise)
-    else:
-        x = torch.empty(plan.layout.dimension, share.count, dtype=torch.float32, device=device)
-        noise.child("start").fill(x).mul_(plan.start_noise)
-    if known is not None:
-        x = torch.where(known, _observed(data, share, kept, seed, plan.dequantize, all_ranks), x)
-    particles = Cloud(x, codes_here, runs)
     levels = LevelFlow(
         plan.layout,
         list(plan.stages),
@@ -161,6 +150,15 @@ def begin(
         precision=plan.precision,
         n_directions=plan.n_directions or 1,
     )
+    noise = Noise(seed.child("particles"), share.first)
+    codes_here = None if codes_p is None else codes_p[share.slice]
+    sums = observed = None
+    if plan.n_summed:
+        sums = Sums.of(plan.n_summed, plan.locality, data, codes, plan.apart, all_ranks)
+    if known is not None:
+        observed = _observed(data, share, kept, seed, plan.dequantize, all_ranks)
+    x = start_of(levels, sums, share.count, codes_here, noise, device, observed)
+    particles = Cloud(x, codes_here, runs)
     return PictureStart(
         share, kept, particles, noise, place, batches, transport, shrinkage, levels, sums
     )

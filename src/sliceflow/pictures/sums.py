@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +26,10 @@ from sliceflow.engine.flow import Noise
 from sliceflow.engine.random import Seed
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.levels import LevelFlow
 from sliceflow.ranks import Ranks
 
-__all__ = ["Sums"]
+__all__ = ["Sums", "start_of"]
 
 _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
 _LENGTH = 4  # sides of a picture over the length on which weights change
@@ -117,7 +119,8 @@ class Sums:
         """The fields of unit variance that each product of two cosines has a share in: (hw, k)."""
         _, h, w = self.layout.shape
         waves = torch.kron(_cosines(h), _cosines(w))[:, 1:]  # without the constant
-        return (waves / waves.norm(dim=1, keepdim=True).clamp(min=1e-9)).float().to(self.raw.device)
+        size = waves.square().sum(1, keepdim=True).sqrt().clamp(min=1e-9)
+        return (waves / size).float().to(self.raw.device)
 
     def _weights(self, count: int, noise: Noise) -> Tensor:
         """w of each summed picture: (s, hw, count)."""
@@ -127,24 +130,37 @@ class Sums:
         normal = torch.empty(s * waves.shape[1], count, device=waves.device)
         fields = waves @ noise.child("weights").fill(normal).view(s, -1, count)
         weights = fields.mul_(self.locality).softmax(0)
-        return weights / weights.norm(dim=0)
+        return weights / weights.square().sum(0).sqrt()
 
     def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
-        """The start (d, count) of particles of classes y (count,); y is None without classes."""
+        """The start (d, count) of particles of classes y (count,); y is None without classes.
+
+        With class weights y (count, C), the classes of the pictures in a sum are drawn by them, and μ
+        is the weighted mean.
+        """
         order, starts, sizes = self._order
         x = torch.empty(len(self.raw), count, dtype=torch.float32, device=self.raw.device)
         noise.child("start").fill(x).mul_(_SPREAD)
         if y is None:
             y = torch.zeros(count, dtype=torch.int64, device=x.device)
-        u = noise.seed.child("summed").uniform(count, self.size + 1, start=noise.first, device=x.device)
-        numbers = order[starts[y, None] + (u * sizes[y, None]).long()]
+        shape: Any = dict(rows=count, columns=self.size + 1, start=noise.first, device=x.device)
+        u, shares = noise.seed.child("summed").uniform(**shape), None
+        if y.dim() == 1:
+            classes = y[:, None].expand(-1, self.size + 1)
+        else:
+            shares = y.clamp(min=0) / y.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-9)
+            v = noise.seed.child("classes").uniform(**shape).to(y.dtype)
+            classes = torch.searchsorted(shares.cumsum(1), v).clamp(max=self.n_classes - 1)
+        numbers = order[starts[classes] + (u * sizes[classes]).long()]
         for first in range(0, count, self._chunk):
             part = slice(first, min(count, first + self._chunk))
-            means, n = self._means[:, y[part]], part.stop - first
+            means, n = self._means[:, classes[part, 0]], part.stop - first
+            if shares is not None:
+                means = self._means @ shares[part].T.float()
             weights = self._weights(n, replace(noise, first=noise.first + first))
             total = torch.zeros_like(means)
             for k, of in enumerate(numbers[part].T):
-                away = self._values(of) - means
+                away = self._values(of) - self._means[:, classes[part, k]]
                 contrast = away.norm(dim=0)
                 if k < self.size:
                     away /= contrast.clamp(min=_SPREAD)
@@ -160,3 +176,29 @@ def _cosines(n: int) -> Tensor:
     k = torch.arange(min(n, _WAVES), dtype=torch.float64)
     amplitudes = torch.exp(-((math.pi / _LENGTH * k).square()) / 4)
     return torch.cos(math.pi / n * torch.outer(torch.arange(n) + 0.5, k)) * amplitudes
+
+
+def start_of(
+    levels: LevelFlow,
+    sums: Sums | None,
+    count: int,
+    y: Tensor | None,
+    noise: Noise,
+    device: torch.device,
+    observed: Tensor | None = None,
+) -> Tensor:
+    """The start (d, count) of particles of a flow: sums, or noise if `sums` is None.
+
+    Parameters
+    ----------
+    y : their codes, or None
+    observed : (d, count), the source of the pixels that the flow knows
+    """
+    if sums is not None:
+        x = sums.start(count, y if levels.apart else None, noise)
+    else:
+        x = torch.empty(levels.layout.dimension, count, dtype=torch.float32, device=device)
+        noise.child("start").fill(x).mul_(levels.start_noise)
+    if levels.known is not None and observed is not None:
+        x = torch.where(levels.known, observed, x)
+    return x

@@ -32,7 +32,7 @@
       for (const list of document.querySelectorAll(".runs"))
         list.replaceChildren(...loaded.map((name, i) => new Option(name, i)));
     }
-    if (!loaded.length) throw new Error("There is no run yet. Make one with: sliceflow fit digits --conditional, and start sliceflow play again.");
+    if (!loaded.length) throw new Error("There is no run of pictures yet. Make one with: sliceflow fit digits --conditional, and start sliceflow play again.");
   }
 
   // Pictures
@@ -63,7 +63,7 @@
   find("run").addEventListener("change", () => attempt("pictures-status", "Loading the model.", choose));
 
   let frames = [];
-  const follow = (asked, index) => attempt("pictures-status", "Following it from noise.", async () => {
+  const follow = (asked, index) => attempt("pictures-status", "Following it from its start.", async () => {
     const { frames: found, nearest, data } = await ask("chosen", { ...asked, index });
     frames = found;
     find("chosen").hidden = false;
@@ -78,7 +78,7 @@
   function at() {
     const i = Number(find("time").value), share = `${Math.round((100 * i) / (frames.length - 1))} %`;
     find("way").src = frames[i];
-    find("way-text").textContent = i ? (i < frames.length - 1 ? `${share} of the steps` : "the sample") : "noise";
+    find("way-text").textContent = i ? (i < frames.length - 1 ? `${share} of the steps` : "the sample") : "the start";
     document.querySelector("output[for=time]").textContent = share;
   }
   find("time").addEventListener("input", at);
