@@ -220,3 +220,49 @@ def test_a_mirror_image_is_a_lookalike_if_mirror_images_were_fitted():
     samples[:30] = train[:30, :, ::-1]
     assert lookalikes(samples, train, test, device="cpu") < 0.05
     assert lookalikes(samples, train, test, mirror=True, device="cpu") >= 0.1
+
+
+def test_pictures_of_large_pieces_are_lookalikes_of_patches():
+    rng = np.random.default_rng(2)
+    train, test, samples = rng.integers(0, 256, (3, 400, 8, 8, 3)).astype(np.uint8)
+    samples[:100, :4, :4] = train[:100, :4, :4]  # a quarter of each is that of a picture
+    settings = dict(patch=4, device="cpu")
+    assert lookalikes(samples[100:], train, test, **settings) < 0.03
+    assert lookalikes(samples[:100], train, test, **settings) > 1 / 9
+    assert lookalikes(samples[:100, :, ::-1], train, test, mirror=True, **settings) > 1 / 9
+    with pytest.raises(ParameterError, match="patch=9 must be 1 to the side"):
+        lookalikes(samples, train, test, patch=9, device="cpu")
+    with pytest.raises(ParameterError, match="0×0"):
+        lookalikes(*(of.reshape(400, -1) for of in (samples, train, test)), patch=2, device="cpu")
+
+
+@pytest.mark.parametrize("locality", [0.5, 2.0, 8.0])
+def test_weights_are_smooth_and_no_picture_prevails_everywhere(locality):
+    layout = Layout(32, 24, 3, "uint8", 256)
+    raw = torch.zeros(layout.dimension, 1, dtype=torch.uint8)
+    weights = Sums(4, locality, layout, raw)._weights(500, Noise(Seed(0)))
+    assert torch.allclose(weights.square().sum(0), torch.ones(32 * 24, 500), atol=1e-5)
+    field = weights.view(4, 32, 24, 500)
+    steps = [field.diff(dim=k).abs().mean() for k in (1, 2)]
+    assert max(steps) < 0.3 * field.std()
+    shares = field.square().mean((1, 2))  # of each picture in the whole
+    assert shares.max(0).values.median() < 0.4
+    assert torch.allclose(shares.mean(1), torch.full((4,), 0.25), atol=0.03)
+
+
+def test_sharper_weights_have_fewer_pictures_at_a_place():
+    layout = Layout(16, 16, 3, "uint8", 256)
+    raw = torch.zeros(layout.dimension, 1, dtype=torch.uint8)
+
+    def pictures(locality):
+        weights = Sums(4, locality, layout, raw)._weights(300, Noise(Seed(0)))
+        return float((1 / weights.pow(4).sum(0)).mean())
+
+    assert pictures(0.0) == pytest.approx(4)
+    assert pictures(0.0) > pictures(1.0) > pictures(2.0) > pictures(8.0) > 1
+
+
+@pytest.mark.parametrize("locality", [-1, float("nan"), "much", None, True])
+def test_a_wrong_locality_is_refused(locality):
+    with pytest.raises(ParameterError, match="locality"):
+        ImageFlow(options=PictureOptions(locality=locality)).fit(pictures()[0])

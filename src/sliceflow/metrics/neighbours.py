@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sliceflow.errors import need
 from sliceflow.metrics.pairs import as_rows, blocks, on_device, same_width
 
 __all__ = [
@@ -178,6 +179,7 @@ def lookalikes(
     test: np.ndarray,
     *,
     mirror: bool = False,
+    patch: int | None = None,
     device: str = "auto",
 ) -> float:
     """Share of samples that resemble one train row far more than others, as only 1 % of test rows do.
@@ -190,6 +192,9 @@ def lookalikes(
     ----------
     samples, train, test : (n, d), (N, d) and (n', d), or pictures; test rows are held out
     mirror : for flows that were fitted to mirror images, too: those count as train rows
+    patch : compares patches of pictures, of so many rows and columns, instead of whole pictures: at
+        nine places, and the mean of the nine shares is returned. Half of a side finds pictures that are
+        put together from large pieces of others
     device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
@@ -203,6 +208,21 @@ def lookalikes(
     >>> print(f"{lookalikes(samples, train, test, device='cpu'):.2f}")
     0.06
     """
+    if patch is not None:
+        height, width = train.shape[1:3] if train.ndim > 2 else (0, 0)
+        ok = 1 <= patch <= min(height, width)
+        need(ok, "patch", patch, f"1 to the side of the pictures, which are {height}×{width}")
+        corners = [[0, (side - patch) // 2, side - patch] for side in (height, width)]
+        if mirror:
+            train = np.concatenate((train, train[:, :, ::-1]))
+        shares = [
+            lookalikes(
+                *(of[:, i : i + patch, j : j + patch] for of in (samples, train, test)), device=device
+            )
+            for i in corners[0]
+            for j in corners[1]
+        ]
+        return float(np.mean(shares))
     ways = [train, train[:, :, ::-1]] if mirror else [train]
 
     def standing_out(rows: np.ndarray) -> np.ndarray:

@@ -183,13 +183,16 @@ class PicturePlan:
         looked = (
             "" if self.n_looked_at is None else f"at most {self.n_looked_at} particles and pictures"
         )
+        start = "noise"
+        if self.n_summed:
+            start = f"sums of {self.n_summed} pictures, locality {self.locality:g}"
         return as_table(
             [
                 ("method", self.method),
                 ("data", f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}"),
                 ("condition", kinds.get(self.condition, "")),
                 ("particles", f"{self.n_particles}{more}"),
-                ("start", f"sums of {self.n_summed} pictures" if self.n_summed else "noise"),
+                ("start", start),
                 ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
                 ("steps", self.n_steps),
                 ("directions", directions),
