@@ -333,7 +333,7 @@ def choose_shrinkage(
     The variance within classes that share maps is unknown if pictures are `counted`: then κ is 0.
 
     "auto" is 4 if particles start as sums of pictures (`summed`): these need only small corrections,
-    and CIFAR-10 is better with 4 than with 2, and better with 2 than with 1 or less. From noise it is
+    and CIFAR-10 is better with 4 than with 1, and no better with 8. From noise it is
     2.5·√(steps/pictures), at most 2: every step adds noise, and few pictures have more of it. On
     CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike; digits would be copied with
     less than 1 (benchmarks/RESULTS.md).
