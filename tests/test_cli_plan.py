@@ -42,7 +42,7 @@ def test_a_dry_run_of_large_pictures_fits_only_a_few_small_steps(large, work):
     planned = json.loads(inside("fit", large, "--dry-run", "--json").stdout)
     assert len(work) == 1
     assert work[0] <= (cost._TIMED + 1) * cost._BUDGET
-    assert planned["steps"] == 4626
+    assert planned["steps"] == 2313
     assert planned["seconds"] > 60
     assert planned["shorter"]["--quality draft"] < planned["seconds"] / 2
     said = inside("fit", large, "--dry-run").stdout

@@ -249,7 +249,7 @@ def test_presets_and_text_are_schedules():
         ImageFlow("cifar10", 20, 1).fit(images)
 
 
-@pytest.mark.parametrize(("quality", "steps"), [("draft", 15), ("standard", 50), ("best", 250), (7, 7)])
+@pytest.mark.parametrize(("quality", "steps"), [("draft", 8), ("standard", 25), ("best", 100), (7, 7)])
 def test_quality_is_the_number_of_steps(quality, steps):
     images = np.zeros((5, 2, 2), np.uint8)
     flow = ImageFlow("1[1]", 5, quality, random_state=0, options=PictureOptions(shrinkage=0)).fit(

@@ -64,6 +64,7 @@ WRONG += [
     for value in (0, -1, 1.5, True, "data", None)
 ]
 WRONG += [
+    (PictureOptions, "locality", -0.5, "a finite number of at least 0"),
     (PictureOptions, "start_noise", value, "a finite number of at least 0")
     for value in (-0.1, np.nan, np.inf, "much", None)
 ]
