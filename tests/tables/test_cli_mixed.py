@@ -142,3 +142,15 @@ def test_a_run_whose_table_is_gone_says_so(run, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     for verb in ("evaluate", "report"):
         refused(inside(verb, tmp_path / "run"), 1, "gone.csv does not exist", "put it back")
+
+
+def test_empty_columns_are_measured_and_shown(tmp_path):
+    frame = pd.DataFrame(columns(150))[["age", "plan"]]
+    frame["empty"] = None
+    frame["nearly"] = [None] * 148 + [1.0, 2.0]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    result = inside("fit", tmp_path / "a.csv", "--out", tmp_path / "r")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert pd.read_csv(tmp_path / "r" / "samples.csv")["empty"].isna().all()
+    assert "<h3>empty</h3>" in (tmp_path / "r" / "report.html").read_text()
+    assert json.loads((tmp_path / "r" / "evaluation.json").read_text())["scores"]["missing"] < 0.1
