@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from PIL import Image
 from running import command, environment, inside, refused
 from sliceflow import ImageFlow
 from sliceflow.app import points, sessions
+from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableState
 from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
 from sliceflow.datasets import load
@@ -379,6 +381,19 @@ class TestPictures:
         alone = with_runs.said("chosen", asked | {"run": 1, "index": 2})
         assert alone["frames"] == found["frames"]
         assert "name its run folder" in alone["data"]
+
+    def test_neighbours_may_be_few_and_mirrored(self):
+        """A flow that was fitted to mirror images may copy those."""
+        images = np.zeros((3, 4, 4), np.uint8)
+        images[0, :, 0], images[1, 0], images[2, 3] = 255, 255, 255
+        flow = ImageFlow(n_particles=300, quality=1, mirror=True, random_state=0).fit(images)
+        copy = images[:1, :, ::-1]
+        flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
+        data = SimpleNamespace(x=images)
+        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], read=None)
+        found = gallery.chosen(Request(json={"run": 0, "seed": 0, "n": 1, "index": 0}))
+        assert len(found["nearest"]) == 3
+        assert np.array_equal(pixels(found["nearest"][0]), copy[0])
 
     @pytest.mark.parametrize(
         ("asked", "words"),
