@@ -64,8 +64,8 @@ WRONG += [
     for value in (0, -1, 1.5, True, "data", None)
 ]
 WRONG += [
-    (PictureOptions, "locality", -0.5, "a finite number of at least 0"),
-    (PictureOptions, "start_noise", value, "a finite number of at least 0")
+    (PictureOptions, name, value, "a finite number of at least 0")
+    for name in ("locality", "start_noise")
     for value in (-0.1, np.nan, np.inf, "much", None)
 ]
 WRONG += [

@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from PIL import Image
 from running import command, environment, inside, refused
 from sliceflow import ImageFlow
 from sliceflow.app import points, sessions
+from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableState
 from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
 from sliceflow.datasets import load
@@ -178,9 +180,11 @@ class TestWhatIsRefused:
                 assert status in line.recv(1 << 16).splitlines()[0]
 
     def test_a_body_of_unknown_length_is_refused(self, here):
-        chunks = iter([b"2\r\n{}\r\n", b"0\r\n\r\n"])
         path = f"/{here.server.token}/api/runs?session={ME}"
-        assert here.raw("POST", path, chunks, Transfer_Encoding="chunked")[0] == 411
+        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{here.server.server_port}\r\n"
+            line.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")  # it is answered now
+            assert b" 411 " in line.recv(1 << 16).splitlines()[0]
         for length, status in (("-1", 400), ("two", 400), ("9" * 30, 413), ("²", 400)):
             try:
                 assert here.raw("POST", path, None, Content_Length=length)[0] == status
@@ -379,6 +383,19 @@ class TestPictures:
         alone = with_runs.said("chosen", asked | {"run": 1, "index": 2})
         assert alone["frames"] == found["frames"]
         assert "name its run folder" in alone["data"]
+
+    def test_neighbours_may_be_few_and_mirrored(self):
+        """A flow that was fitted to mirror images may copy those."""
+        images = np.zeros((3, 4, 4), np.uint8)
+        images[0, :, 0], images[1, 0], images[2, 3] = 255, 255, 255
+        flow = ImageFlow(n_particles=300, quality=1, mirror=True, random_state=0).fit(images)
+        copy = images[:1, :, ::-1]
+        flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
+        data = SimpleNamespace(x=images)
+        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], read=None)
+        found = gallery.chosen(Request(json={"run": 0, "seed": 0, "n": 1, "index": 0}))
+        assert len(found["nearest"]) == 3
+        assert np.array_equal(pixels(found["nearest"][0]), copy[0])
 
     @pytest.mark.parametrize(
         ("asked", "words"),

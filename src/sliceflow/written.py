@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,12 +55,8 @@ class Written:
             text = text.replace(self.thousands, "")
         if self.decimal != ".":
             text = text.replace(self.decimal, ".")
-        try:
-            return (
-                float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) else np.nan
-            )
-        except ValueError:
-            return np.nan
+        number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text)
+        return float(text) if number else np.nan
 
     def texts(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers as text."""
@@ -78,9 +75,10 @@ class Written:
 
 
 def written_as(texts: np.ndarray, name: str, forced: bool = False) -> Written | None:
-    """How the texts write numbers; None if they are not numbers.
+    """How the texts write numbers; None if fewer than four in five are numbers.
 
-    If most of them are numbers, a ValueError names the first that is not.
+    The others are mistakes: `Written.parse` makes NaN of them. Of ways that are as frequent, the first
+    counts.
     """
     some = [str(v).strip() for v in texts[:: max(1, len(texts) // _MOST_READ)].tolist()]
     parts = [_SIGNS.fullmatch(text) for text in some]
@@ -91,19 +89,13 @@ def written_as(texts: np.ndarray, name: str, forced: bool = False) -> Written | 
         re.fullmatch(r"0\d+", text) for text in some
     ):
         return None  # codes such as 00123, not numbers
-    prefix = max({p for p, _, _ in found}, key=[p for p, _, _ in found].count)
-    suffix = max({s for _, _, s in found}, key=[s for _, _, s in found].count)
+    prefix, suffix = (Counter(signs[k] for signs in found).most_common(1)[0][0] for k in (0, 2))
     digits = [d for _, d, _ in found]
     decimal, thousands = _marks(digits)
     tails = {len(d.partition(decimal)[2]) if decimal in d else 0 for d in digits}
     way = Written(decimal, thousands, prefix, suffix, tails.pop() if len(tails) == 1 else -1)
-    parsed = way.parse(texts)
-    bad = np.flatnonzero(np.isnan(parsed))
-    if len(bad) > (1 - _NUMERIC) * len(texts):
-        return None
-    if len(bad) and not forced and prefix == suffix == "" and len(bad) == len(texts):
-        return None
-    return way
+    bad = int(np.isnan(way.parse(texts)).sum())
+    return None if bad > (1 - _NUMERIC) * len(texts) else way
 
 
 def _marks(digits: list[str]) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from sliceflow.metrics import copies, nearest, nearest_pictures, nn_ratio, pairs, strays
+from sliceflow.metrics import copies, lookalikes, nearest, nearest_pictures, nn_ratio, pairs, strays
 from sliceflow.metrics.neighbours import share_of_copies, share_of_strays
 
 rng = np.random.default_rng(0)
@@ -109,11 +109,18 @@ def test_ten_thousand_pictures_in_bounded_memory():
     assert np.all(distances == 0)
 
 
-@pytest.mark.parametrize("metric", [nn_ratio, copies, strays])
+@pytest.mark.parametrize("metric", [nn_ratio, copies, strays, lookalikes])
 def test_rows_have_no_mirror_images(metric):
     rows = np.random.default_rng(0).normal(size=(20, 4))
     with pytest.raises(ValueError, match=r"rows of shape \(20, 4\) have no mirror images"):
         metric(rows, rows, rows, mirror=True, device="cpu")
+    with pytest.raises(ValueError, match=r"rows of shape \(20, 4\) have no mirror images"):
+        nearest_pictures(rows, rows, mirror=True, device="cpu")
+
+
+def test_lookalikes_need_some_rows_to_stand_out_of():
+    with pytest.raises(ValueError, match="lookalikes needs 10 train rows or more, but there are 9"):
+        lookalikes(np.zeros((5, 2)), np.zeros((9, 2)), np.zeros((5, 2)), device="cpu")
 
 
 @pytest.mark.parametrize("metric", [nn_ratio, copies, strays])

@@ -1,9 +1,13 @@
 """Bad tables: a clear message, or a documented reading; nothing is dropped in silence."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from running import environment
 from sliceflow import TableFlow
 from sliceflow.tables.files import read_table
 
@@ -125,6 +129,20 @@ def test_numbers_written_as_text_are_read_and_written_the_same_way(way):
     new = fit(frame).sample(40, random_state=0)
     assert set(new["a"]) <= set(WAYS[way])
     assert new["a"].dtype == frame["a"].dtype
+
+
+def test_of_two_ways_to_write_numbers_the_first_counts_in_every_process():
+    """Sets of texts have another order in each."""
+    code = "import numpy as np\nfrom sliceflow.written import written_as\n"
+    code += (
+        "print([written_as(np.array(t, dtype=object), 'a') for t in (['7%', '8 %'], ['€ 5', '$6'])])"
+    )
+    said = set()
+    for seed in range(4):
+        more = environment() | {"PYTHONHASHSEED": str(seed)}
+        said.add(subprocess.run([sys.executable, "-c", code], env=more, capture_output=True).stdout)
+    assert len(said) == 1
+    assert b"suffix='%'" in said.pop()
 
 
 def test_codes_with_leading_zeros_are_no_numbers():

@@ -1,12 +1,14 @@
 """Tables of mixed columns on the command line."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 
 from mixed_tables import columns
 from running import inside, refused
+from sliceflow.cli import mixed
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,39 @@ def test_the_page_reads_written_numbers_and_missing_cells_and_shows_no_identifie
     assert "An identifier: every sample has a new one." in page
     assert not any(f">{i}<" in page or f" {i} " in page for i in frame["id"])
     assert f"{frame['balance'].max():g}" in page.partition("<h3>price</h3>")[2][:12_000]
+
+
+def test_flags_that_would_do_nothing_are_refused(run, tmp_path):
+    for more in (("--resume",), ("--checkpoint-every", 5)):
+        refused(
+            inside("fit", run[1], *more, "--out", tmp_path / "r"), 2, f"{more[0]} is not for tables"
+        )
+
+
+def test_few_held_out_rows_are_counted(tmp_path):
+    rows = pd.DataFrame({"a": range(100)})
+    assert mixed.measured(rows, None, rows)["note"].startswith("not measured: no rows were held out")
+    assert mixed.measured(rows, rows[:5], rows)["note"].startswith(
+        "not measured: only 5 rows were held"
+    )
+
+
+def test_a_run_whose_table_is_gone_says_so(run, tmp_path):
+    shutil.copytree(run[0], tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["settings"]["source"] = str(tmp_path / "gone.csv")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    for verb in ("evaluate", "report"):
+        refused(inside(verb, tmp_path / "run"), 1, "gone.csv does not exist", "put it back")
+
+
+def test_empty_columns_are_measured_and_shown(tmp_path):
+    frame = pd.DataFrame(columns(150))[["age", "plan"]]
+    frame["empty"] = None
+    frame["nearly"] = [None] * 148 + [1.0, 2.0]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    result = inside("fit", tmp_path / "a.csv", "--out", tmp_path / "r")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert pd.read_csv(tmp_path / "r" / "samples.csv")["empty"].isna().all()
+    assert "<h3>empty</h3>" in (tmp_path / "r" / "report.html").read_text()
+    assert json.loads((tmp_path / "r" / "evaluation.json").read_text())["scores"]["missing"] < 0.1

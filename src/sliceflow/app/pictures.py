@@ -130,7 +130,8 @@ class Gallery:
             out: dict[str, Any] = {"frames": self._shown(flow, way[:, i]), "nearest": [], "data": ""}
             try:
                 train = run.data()[0].x
-                near, _ = metrics.nearest_pictures(way[-1, i : i + 1], train, _NEAREST)
+                k = min(_NEAREST, len(train))
+                near, _ = metrics.nearest_pictures(way[-1, i : i + 1], train, k, mirror=flow.mirror)
                 out["nearest"] = self._shown(flow, near[0])
             except ValueError as error:
                 out["data"] = str(error)

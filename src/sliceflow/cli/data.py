@@ -20,7 +20,7 @@ from sliceflow.datasets import (
     sets,
 )
 
-__all__ = ["NAMES", "Data", "check_source", "read"]
+__all__ = ["NAMES", "Data", "check_source", "held_out", "read"]
 
 NAMES = ("digits", *sets.SETS)
 
@@ -154,12 +154,17 @@ def _read_pictures(
     return Data(found.name, found.images, found.labels, found.n_pixel_values, notes=notes)
 
 
-def _hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
-    n = len(data.x)
+def held_out(n: int, share: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """The rows to fit and those to measure with, of n; None if none are held out."""
     count = round(share * n)
     if count == 0 or n < _LEAST_TO_HOLD_OUT:
-        return data, None
+        return None
     if count >= n:
         raise Failed(f"--holdout {share:g} leaves none of {n} rows to fit", "pass less than 1")
     order = np.random.default_rng(0).permutation(n)
-    return data.part(np.sort(order[count:])), data.part(np.sort(order[:count]))
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def _hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
+    rows = held_out(len(data.x), share)
+    return (data, None) if rows is None else (data.part(rows[0]), data.part(rows[1]))

@@ -13,8 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from sliceflow.cli.data import held_out
 from sliceflow.cli.failures import OPTIONAL, Failed, WrongUsage, as_flags
 from sliceflow.cli.run_folder import Lock, RunFolder, check_new
 
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
-_LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
+_LEAST_TO_MEASURE = 10  # held-out rows
 _FLAGS_OF_VECTORS = ("target", "keep", "particles", "quality", "amplifier")
 
 
@@ -72,6 +71,8 @@ def _told(path: Path | str) -> Iterator[None]:
             raise error.__cause__ from None
         message, _, hint = str(error).rpartition("; ")
         hint = hint if message else "check the table, the columns and the flags"
+        if isinstance(error, FileNotFoundError):
+            hint = "put it back, or run this in the folder where the table was fitted"
         hint = re.sub(r"columns={['\"](.*?)['\"]: '(\w+)'}", r"--column '\1=\2'", hint)
         raise Failed(message or str(error), hint) from error
 
@@ -86,10 +87,11 @@ def fit(
     quiet: bool = False,
 ) -> None:
     """Fit a table into a run folder, and print what was written."""
-    if resume:
-        raise WrongUsage("--resume is not for tables, whose fits are short", "leave it out")
     from sliceflow.cli.settings import PICTURES_ONLY
 
+    if resume or "checkpoint_every" in settings.changed():
+        flag = "--resume" if resume else "--checkpoint-every"
+        raise WrongUsage(f"{flag} is not for tables, whose fits are short", "leave it out")
     for name in settings.changed():
         if name in (*PICTURES_ONLY, "skip_broken"):
             flag = f"--{name.replace('_', '-')}"
@@ -169,14 +171,10 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
 
 def split(frame: Any, holdout: float = 0.1) -> tuple[Any, Any]:
     """The rows to fit, and those to measure with or None."""
-    n = len(frame)
-    held = round(holdout * n)
-    if held == 0 or n < _LEAST_TO_HOLD_OUT:
+    rows = held_out(len(frame), holdout)
+    if rows is None:
         return frame, None
-    order = np.random.default_rng(0).permutation(n)
-    train, test = (
-        frame.iloc[np.sort(rows)].reset_index(drop=True) for rows in (order[held:], order[:held])
-    )
+    train, test = (frame.iloc[some].reset_index(drop=True) for some in rows)
     return train, test
 
 
@@ -219,9 +217,10 @@ def measured(train: Any, test: Any, made: Any) -> dict[str, Any]:
     from sliceflow.metrics.tables import table_report
 
     known = [name for name in train.columns if name in made]
-    if test is None or len(test) < 10:
+    if test is None or len(test) < _LEAST_TO_MEASURE:
         out: dict[str, Any] = {"scores": {}, "floors": {}, "columns": {}, "pairs": []}
-        out["note"] = "not measured: no rows were held out (--holdout, for 100 rows or more)"
+        held = "no" if test is None else f"only {len(test)}"
+        out["note"] = f"not measured: {held} rows were held out (--holdout, for 100 rows or more)"
     else:
         report = table_report(train[known], test[known], made[known])
         out = {

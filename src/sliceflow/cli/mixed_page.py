@@ -72,7 +72,7 @@ def _bars(name: str, real: Any, made: Any, measures: dict[str, Any]) -> dict[str
         labels = [""] * _BINS
     else:
         common = real.value_counts().index[:_LEVELS]
-        levels = [str(v) for v in (sorted(common) if numbers or times else common)]
+        levels = [str(v) for v in (sorted(common) if numbers or times else common)] or [""]
         shares = [
             np.array([(column.astype(str) == v).mean() for v in levels]) for column in (real, made)
         ]

@@ -213,8 +213,7 @@ def lookalikes(
         ok = 1 <= patch <= min(height, width)
         need(ok, "patch", patch, f"1 to the side of the pictures, which are {height}×{width}")
         corners = [[0, (side - patch) // 2, side - patch] for side in (height, width)]
-        if mirror:
-            train = np.concatenate((train, train[:, :, ::-1]))
+        train = np.concatenate(_ways(train, mirror))
         shares = [
             lookalikes(
                 *(of[:, i : i + patch, j : j + patch] for of in (samples, train, test)), device=device
@@ -223,7 +222,9 @@ def lookalikes(
             for j in corners[1]
         ]
         return float(np.mean(shares))
-    ways = [train, train[:, :, ::-1]] if mirror else [train]
+    ways = _ways(train, mirror)
+    if len(train) < _AMONG:
+        raise ValueError(f"lookalikes needs {_AMONG} train rows or more, but there are {len(train)}")
 
     def standing_out(rows: np.ndarray) -> np.ndarray:
         found = [nearest(rows, way, _AMONG, device=device)[0] for way in ways]
@@ -293,14 +294,21 @@ def nearest_distances(
     leave_out_itself: bool = False,
 ) -> np.ndarray:
     """Distances (n,) of rows to their nearest train row; with `mirror`, to its mirror image, too."""
-    if mirror and np.ndim(train) < 3:
-        raise ValueError(
-            f"rows of shape {np.shape(train)} have no mirror images; pass pictures (n, h, w), or "
-            "mirror=False"
-        )
-    ways = (rows, rows[:, :, ::-1]) if mirror else (rows,)
+    ways = _ways(rows, mirror)
     found = [nearest(x, train, device=device, leave_out_itself=leave_out_itself)[0] for x in ways]
     return np.asarray(np.min(found, axis=0)[:, 0])
+
+
+def _ways(rows: np.ndarray, mirror: bool) -> list[np.ndarray]:
+    """The rows; with `mirror` their mirror images, too."""
+    if not mirror:
+        return [rows]
+    if np.ndim(rows) < 3:
+        raise ValueError(
+            f"rows of shape {np.shape(rows)} have no mirror images; pass pictures (n, h, w), or "
+            "mirror=False"
+        )
+    return [rows, rows[:, :, ::-1]]
 
 
 def ratio_of_medians(made: np.ndarray, real: np.ndarray) -> float:
@@ -338,11 +346,12 @@ def nearest_pictures(
     >>> found.shape, distances[:, 0]
     ((3, 2, 8, 8), array([0., 0., 0.]))
     """
+    ways = _ways(images, mirror)
     distances, index = nearest(images, train, k, device=device)
     found = train[index]
     if not mirror:
         return found, distances
-    turned, numbers = nearest(images[:, :, ::-1], train, k, device=device)
+    turned, numbers = nearest(ways[1], train, k, device=device)
     # A picture may be found both ways: only the nearer one counts.
     all_found = np.concatenate((found, train[numbers][:, :, :, ::-1]), axis=1)
     all_distances = np.concatenate((distances, turned), axis=1)

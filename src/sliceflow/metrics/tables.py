@@ -257,18 +257,28 @@ def _scores(
     return out
 
 
-def _trees(regress: bool, n: int, categories: Sequence[bool], seed: int, **more: Any) -> Any:
+def _trees(
+    regress: bool,
+    n: int,
+    categories: Sequence[bool],
+    seed: int,
+    x: np.ndarray,
+    y: np.ndarray,
+    **more: Any,
+) -> Any:
+    """Boosted trees, fitted. Columns without a value are 0: scikit-learn finds no bins for them."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
     leaf = min(20, max(2, n // 40))
-    return kind(
+    trees = kind(
         categorical_features=list(categories),
         random_state=seed,
         max_iter=150,
         min_samples_leaf=leaf,
         **more,
     )
+    return trees.fit(np.where(np.isnan(x).all(0), 0.0, x), y)
 
 
 def _few_codes(x: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
@@ -288,7 +298,7 @@ def _detection(test: np.ndarray, made: np.ndarray, categories: list[bool], seed:
     for repeat in range(3 if n < _FEW else 1):
         folds = StratifiedKFold(5, shuffle=True, random_state=seed + repeat)
         for a, b in folds.split(x, y):
-            trees = _trees(False, n, categories, seed, early_stopping=False).fit(x[a], y[a])
+            trees = _trees(False, n, categories, seed, x[a], y[a], early_stopping=False)
             found.append(roc_auc_score(y[b], trees.predict_proba(x[b])[:, 1]))
     return float(np.mean(found))
 
@@ -410,16 +420,15 @@ def _utility(
     if len(fit) < 5 or len(test) < 5:
         return float("nan")
     if not categories[target]:
-        trees = _trees(True, len(fit), kinds, seed).fit(fit[:, others], fit[:, target])
+        trees = _trees(True, len(fit), kinds, seed, fit[:, others], fit[:, target])
         return float(r2_score(test[:, target], trees.predict(test[:, others])))
     known, n = np.unique(fit[:, target], return_counts=True)
     classes = np.intersect1d(known[n >= 2], np.unique(test[:, target]))
     fit, test = (x[np.isin(x[:, target], classes)] for x in (fit, test))
     if len(classes) < 2:
         return float("nan")
-    trees = _trees(False, len(fit), kinds, seed, early_stopping=False).fit(
-        fit[:, others], fit[:, target]
-    )
+    x, y = fit[:, others], fit[:, target]
+    trees = _trees(False, len(fit), kinds, seed, x, y, early_stopping=False)
     p = trees.predict_proba(test[:, others])
     return float(roc_auc_score(test[:, target], p[:, 1] if len(classes) == 2 else p, multi_class="ovr"))
 
@@ -429,7 +438,7 @@ def _copies(
 ) -> dict[str, float]:
     from sklearn.neighbors import NearestNeighbors
 
-    top = np.nan_to_num(np.nanmax(np.vstack((train, test, made)), axis=0), nan=0.0).astype(int) + 1
+    top = np.nan_to_num(np.vstack((train, test, made))).max(0).astype(int) + 1
     levels = [int(n) if category else 0 for n, category in zip(top, categories, strict=True)]
     search = NearestNeighbors(n_neighbors=1).fit(embedded(train, levels, train))
     of_test, of_made = (search.kneighbors(embedded(x, levels, train))[0][:, 0] for x in (test, made))
