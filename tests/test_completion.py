@@ -1,6 +1,6 @@
 """Completions of pictures by the pictures most like them: `sliceflow.complete`."""
 
-import completion
+import completions
 import numpy as np
 import pytest
 import torch
@@ -111,8 +111,22 @@ def test_few_pictures_and_a_constant_part_work():
 
 
 def test_the_benchmark_runs(tmp_path):
-    rows = completion.main(f"digits --queries 40 --rows 400 --device cpu --out {tmp_path}".split())
-    assert [row["method"] for row in rows] == ["copy", "complete", "complete, labels given"]
-    assert rows[0]["NN ratio"] < 0.01
-    assert rows[2]["recognised"] > 0.7
-    assert (tmp_path / "completion.png").exists()
+    rows = completions.main(f"--sets digits --quick --device cpu --out {tmp_path}".split())
+    real, copy, *others = rows
+    assert [row["method"] for row in rows] == ["real", "copy", "complete", "labels", "flow"]
+    assert (real["NN ratio"], real["speckle"], real["seam"]) == (1, 1, 1)
+    assert (copy["NN ratio"], copy["copies"]) == (0, 1)
+    assert all(row["NN ratio"] > 0.8 for row in others)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "completions.json", "completions.md", "digits.png"
+    }  # fmt: skip
+
+
+def test_the_benchmark_measures_speckle_and_seams():
+    hidden = np.zeros((8, 8), bool)
+    hidden[4:] = True
+    flat = np.full((1, 8, 8, 3), 100, np.uint8)
+    checks = flat + np.where(hidden[..., None], np.indices((8, 8)).sum(0)[..., None] % 2, 0)
+    stepped = flat + 50 * hidden[..., None]
+    assert [completions.speckle(x, hidden) for x in (flat, checks, stepped)] == [0, 4, 0]
+    assert [completions.seam(x, hidden) for x in (flat, checks, stepped)] == [0, 0.5, 50]
