@@ -140,9 +140,12 @@ class Neighbourhoods:
         return near.with_(spread=choose_spread(near))
 
     @classmethod
-    def again(cls, x: Tensor, y: Tensor, k: int, projection: Tensor, spread: float) -> Neighbourhoods:
-        """Those that `of` found, from what a file keeps."""
-        return cls(x, y, k, projection, spread, View.of(y, len(projection) - y.shape[1]))
+    def again(
+        cls, x: Tensor, y: Tensor, k: int, projection: Tensor, spread: float, plain: bool = False
+    ) -> Neighbourhoods:
+        """Those that `of` found, from what a file keeps; `plain` has no view."""
+        view = None if plain else View.of(y, len(projection) - y.shape[1])
+        return cls(x, y, k, projection, spread, view)
 
     def with_(self, **changes: Any) -> Neighbourhoods:
         """The same rows and search tree with other settings."""
