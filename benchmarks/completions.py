@@ -108,6 +108,8 @@ def methods(
         began = time.perf_counter()
         done = complete(test.images, known, train.images, **labels, **options)[:, 0]
         yield "labels", done, time.perf_counter() - began
+    if args.no_flow:
+        return
     steps = args.steps or STEPS[train.name]
     settings = {"observed": mask, "device": args.device, **options}
     if resolve_device(args.device).type == "cuda":  # compile the kernels
@@ -209,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--width", type=int, help="of the network's first layer; its default unless set"
     )
+    parser.add_argument("--no-flow", action="store_true", help="leave out the flow: slow on a CPU")
     parser.add_argument("--quick", action="store_true", help="few of all, to see that it runs")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)

@@ -49,6 +49,19 @@ def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
     assert metrics.copies(*halves) < 0.05
 
 
+@pytest.mark.parametrize("drawn", [False, True], ids=["photographs", "drawings"])
+def test_completions_continue_the_known_pixels(drawn):
+    walks = np.random.default_rng(0).normal(size=(500, 10, 10)).cumsum(1).cumsum(2)
+    grey = (walks - walks.min()) / (walks.max() - walks.min())
+    images = (255 * ((grey > np.median(grey)) if drawn else grey)).astype(np.uint8)
+    hidden = np.arange(10) >= np.full((10, 1), 5)
+    done = complete(images[:100], "left", images[100:], random_state=0)[:, 0]
+    ratio = completions.seam(done, hidden) / completions.seam(images[:100], hidden)
+    assert 0.2 < ratio < 1.25
+    if drawn:  # no fog
+        assert np.isin(done, (0, 255)).mean() > 0.99
+
+
 def test_labels_decide_what_a_part_does_not_say(judge):
     n = 60
     known = np.zeros((8, 8), bool)
