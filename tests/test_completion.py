@@ -1,6 +1,6 @@
 """Completions of pictures by the pictures most like them: `sliceflow.complete`."""
 
-import completion
+import completions
 import numpy as np
 import pytest
 import torch
@@ -47,6 +47,19 @@ def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
     halves = [images[:, 4:].reshape(-1, 32) for images in (done, TRAIN.images, TEST.images)]
     assert 0.8 < metrics.nn_ratio(*halves) < 1.3
     assert metrics.copies(*halves) < 0.05
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["photographs", "drawings"])
+def test_completions_continue_the_known_pixels(drawn):
+    walks = np.random.default_rng(0).normal(size=(500, 10, 10)).cumsum(1).cumsum(2)
+    grey = (walks - walks.min()) / (walks.max() - walks.min())
+    images = (255 * ((grey > np.median(grey)) if drawn else grey)).astype(np.uint8)
+    hidden = np.arange(10) >= np.full((10, 1), 5)
+    done = complete(images[:100], "left", images[100:], random_state=0)[:, 0]
+    ratio = completions.seam(done, hidden) / completions.seam(images[:100], hidden)
+    assert 0.2 < ratio < 1.25
+    if drawn:  # no fog
+        assert np.isin(done, (0, 255)).mean() > 0.99
 
 
 def test_labels_decide_what_a_part_does_not_say(judge):
@@ -111,8 +124,22 @@ def test_few_pictures_and_a_constant_part_work():
 
 
 def test_the_benchmark_runs(tmp_path):
-    rows = completion.main(f"digits --queries 40 --rows 400 --device cpu --out {tmp_path}".split())
-    assert [row["method"] for row in rows] == ["copy", "complete", "complete, labels given"]
-    assert rows[0]["NN ratio"] < 0.01
-    assert rows[2]["recognised"] > 0.7
-    assert (tmp_path / "completion.png").exists()
+    rows = completions.main(f"--sets digits --quick --device cpu --out {tmp_path}".split())
+    real, copy, *others = rows
+    assert [row["method"] for row in rows] == ["real", "copy", "complete", "labels", "flow"]
+    assert (real["NN ratio"], real["speckle"], real["seam"]) == (1, 1, 1)
+    assert (copy["NN ratio"], copy["copies"]) == (0, 1)
+    assert all(row["NN ratio"] > 0.8 for row in others)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "completions.json", "completions.md", "digits.png"
+    }  # fmt: skip
+
+
+def test_the_benchmark_measures_speckle_and_seams():
+    hidden = np.zeros((8, 8), bool)
+    hidden[4:] = True
+    flat = np.full((1, 8, 8, 3), 100, np.uint8)
+    checks = flat + np.where(hidden[..., None], np.indices((8, 8)).sum(0)[..., None] % 2, 0)
+    stepped = flat + 50 * hidden[..., None]
+    assert [completions.speckle(x, hidden) for x in (flat, checks, stepped)] == [0, 4, 0]
+    assert [completions.seam(x, hidden) for x in (flat, checks, stepped)] == [0, 0.5, 50]

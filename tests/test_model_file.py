@@ -432,6 +432,19 @@ def test_there_is_a_file_of_every_format_for_every_kind_of_model():
     names = {path.name for path in DATA.glob("*.sliceflow")}
     kinds = ("vectors", "pictures", "inpainting", "classes", "bends")
     assert names >= {f"{kind}-{n}.sliceflow" for kind in kinds for n in range(OLDEST, FORMAT + 1)}
+    local = ("local", "mixed")
+    assert names >= {f"{kind}-{n}.sliceflow" for kind in local for n in range(8, FORMAT + 1)}
+
+
+def test_local_conditions_of_format_8_are_as_they_were_after_saving_again_and_grow(tmp_path):
+    old = load(DATA / "local-8.sliceflow", device="cpu")
+    old.save(tmp_path / "m")
+    again = load(tmp_path / "m", device="cpu")
+    assert [flow._fitted.local.near[0].view for flow in (old, again)] == [None, None]
+    samples = [flow.sample(50, [0.1, 0.2], random_state=0) for flow in (old, again)]
+    assert np.abs(samples[0] - samples[1]).max() < 1e-12
+    again.partial_fit(np.zeros((3, 2)), np.zeros((3, 2)))
+    assert len(again._fitted.local.x) == 203
 
 
 # Writing

@@ -110,6 +110,18 @@ def test_the_spread_grows_with_the_dimension():
     assert low < high
 
 
+def test_draws_of_a_narrow_and_a_wide_component_are_as_far_from_rows_as_these_from_each_other():
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-5, 5, (1_000, 2))
+    y = x + rng.choice([0.1, 1], (1_000, 1)) * rng.normal(size=(1_000, 2))
+    near = Neighbourhoods.of(x, y, k=400)
+    y0 = rng.uniform(-3, 3, (20, 2))
+    rows, made = near.adjusted(y0).x, near.sample(y0, 400, Seed(0))
+    apart = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1].log().mean(1)
+    ratio = torch.exp(torch.cdist(made, rows).amin(2).log().mean(1) - apart)
+    assert 0.85 < float(ratio.median()) < 1.1
+
+
 def test_columns_that_do_not_matter_count_nothing():
     y = Seed(0).normal(1_000, 6)
     x = torch.cat((y[:, :1] ** 2, y[:, 1:2] * Seed(1).normal(1_000, 1)), 1)  # a mean and a variance

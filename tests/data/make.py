@@ -63,6 +63,23 @@ def main() -> None:
     samples = [sums.sample(4, y, random_state=0).tolist() for y in ys]
     keep("sums", sums, {"y": ys, "samples": samples})
 
+    rng = np.random.default_rng(0)
+    y = rng.uniform(-1, 1, (200, 2))
+    y[:, 1] = np.round(y[:, 1], 1)
+    x = np.c_[np.sin(2 * y[:, :1]), y[:, 1:] ** 2] + 0.1 * rng.normal(size=(200, 2))
+    near = dict(condition="local", device="cpu", random_state=0)
+    local = SlicedWassersteinFlow(**near).fit(x, y)
+    ys = [[0.5, 0.1], [[0.1 * i, 0.3] for i in range(4)]]
+    samples = [local.sample(4, at, random_state=0).tolist() for at in ys]
+    keep("local", local, {"y": ys, "samples": samples})
+
+    named = np.empty((200, 2), dtype=object)
+    named[:, 0], named[:, 1] = np.array(["a", "b"])[np.arange(200) % 2], y[:, 0]
+    mixed = SlicedWassersteinFlow(**near).fit(x, named)
+    ys = [[["b", 0.1 * i] for i in range(4)]]
+    samples = [mixed.sample(4, at, random_state=0).tolist() for at in ys]
+    keep("mixed", mixed, {"y": ys, "samples": samples})
+
 
 def keep(name: str, flow: SlicedWassersteinFlow | ImageFlow, recorded: dict[str, object]) -> None:
     path = HERE / f"{name}-{FORMAT}.sliceflow"

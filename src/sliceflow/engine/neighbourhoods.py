@@ -42,7 +42,8 @@ __all__ = [
 COMPONENTS = 4  # the most regressions of a neighbourhood
 SPREAD, NEAR = 0.8, 20  # h unless chosen, and the adjusted rows whose covariance a draw has
 _ALWAYS, _BY_COLUMN = 0.8, 0.2  # the largest h: in few columns more would only blur
-_NEAREST = 0.92  # distance of a draw to its nearest row, over that of a row to its nearest other row
+_NEAREST = 0.95  # distance of a draw to its nearest row, over that of a row to its nearest other row,
+_REACHED = 0.97  # but no more than this share of what the largest h reaches
 _SMALLEST, _LARGEST, _HALVINGS = 0.25, 4.0, 6  # of the range of h
 _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
 _LEARNT = 500  # rows of a neighbourhood that these see
@@ -139,9 +140,12 @@ class Neighbourhoods:
         return near.with_(spread=choose_spread(near))
 
     @classmethod
-    def again(cls, x: Tensor, y: Tensor, k: int, projection: Tensor, spread: float) -> Neighbourhoods:
-        """Those that `of` found, from what a file keeps."""
-        return cls(x, y, k, projection, spread, View.of(y, len(projection) - y.shape[1]))
+    def again(
+        cls, x: Tensor, y: Tensor, k: int, projection: Tensor, spread: float, plain: bool = False
+    ) -> Neighbourhoods:
+        """Those that `of` found, from what a file keeps; `plain` has no view."""
+        view = None if plain else View.of(y, len(projection) - y.shape[1])
+        return cls(x, y, k, projection, spread, view)
 
     def with_(self, **changes: Any) -> Neighbourhoods:
         """The same rows and search tree with other settings."""
@@ -576,7 +580,11 @@ def _chosen(near: Neighbourhoods, most: int = _MOST) -> tuple[int, Tensor]:
 
 
 def choose_spread(near: Neighbourhoods) -> float:
-    """The h with which draws are about as far from adjusted rows as these are from each other."""
+    """The h with which draws are about as far from adjusted rows as these are from each other.
+
+    Distances to the nearest are compared by their geometric means. Medians would jump where one
+    component is far denser than another.
+    """
     if near.k < 3:
         return SPREAD
     some = Seed(0).child("spread").permutation(len(near.x))[:_CHECKED]
@@ -585,18 +593,25 @@ def choose_spread(near: Neighbourhoods) -> float:
     x = found.x * unit
     step = max(1, near.k // _MEASURED)
     apart = torch.cdist(x[:, ::step].contiguous(), x).topk(2, dim=2, largest=False).values[..., 1]
-    apart = apart.median(1).values
-    if not bool((apart > 0).any()):  # most rows are there twice
+    distinct = apart.median(1).values > 0
+    if not bool(distinct.any()):  # most rows are there twice
         return SPREAD
 
     def ratio(h: float) -> float:
         made = drawn(found, 2 * _MEASURED, h, Seed(0)) * unit
-        nearest = torch.cdist(made, x).amin(2).median(1).values
-        return float((nearest / apart)[apart > 0].median())
+        nearest = torch.cdist(made, x).amin(2)
+        return float((_typical(nearest) / _typical(apart))[distinct].median())
 
     low, high = math.log(_SMALLEST), math.log(_LARGEST)
-    aim = _NEAREST * min(1.0, ratio(_LARGEST))
+    aim = min(_NEAREST, _REACHED * ratio(_LARGEST))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if ratio(math.exp(middle)) < aim else (low, middle)
     return min(math.exp(high), _ALWAYS + _BY_COLUMN * x.shape[2])
+
+
+def _typical(distance: Tensor) -> Tensor:
+    """Geometric means along the last axis, of what is not zero."""
+    there = distance > 0
+    logs = torch.where(there, distance, 1).log()
+    return (logs.sum(-1) / there.sum(-1).clamp(min=1)).exp()

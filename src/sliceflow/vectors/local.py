@@ -62,15 +62,15 @@ class LocalModel:
 
     @classmethod
     def again(cls, given: FitInput, units: Units, settings: Any) -> LocalModel:
-        """The model of a file: `settings` has k, h and the projection of each part."""
+        """The model of a file: `settings` has k, h, whether y is seen as it is, and the projection."""
         x, parts = _parts(given, units)
         if len(parts) != len(settings):
             raise ValueError(f"local has settings for {len(settings)} parts of {len(parts)}")
         near = []
-        for (own, y), (k, spread, projection) in zip(parts, settings, strict=True):
+        for (own, y), ((k, spread, plain), projection) in zip(parts, settings, strict=True):
             if k > len(own):
                 raise ValueError(f"local has {k} neighbours among {len(own)} rows")
-            near.append(Neighbourhoods.again(own, y, k, projection, spread))
+            near.append(Neighbourhoods.again(own, y, k, projection, spread, plain))
         return cls(x, tuple(near), given)
 
     @property

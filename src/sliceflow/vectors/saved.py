@@ -156,7 +156,10 @@ def _packed_local(local: LocalModel, tensors: dict[str, Tensor]) -> list[dict[st
     tensors["local.y"] = torch.from_numpy(np.array(given.y[:, of_numbers], dtype=np.float64))
     for i, near in enumerate(local.near):
         tensors[f"local.projection.{i}"] = near.projection
-    return [{"k": near.k, "spread": near.spread} for near in local.near]
+    return [
+        {"k": near.k, "spread": near.spread} | ({} if near.view else {"plain": True})
+        for near in local.near
+    ]
 
 
 def _local(
@@ -174,21 +177,29 @@ def _local(
         raise ValueError("local needs a condition with columns")
     parts, (n, columns), (dtype, device, form) = header.inners("local"), codes.shape, given
     columns -= isinstance(condition, Mixed)
-    projections = [
-        check_tensor(tensors, f"local.projection.{i}", torch.float64, (None, None))
-        for i in range(len(parts))
-    ]
+    old = "local.x" in tensors  # format 8: rows in the engine's units, y only as codes, no views
+    if old:
+        stacked = check_tensor(tensors, "local.projection", torch.float64, (len(parts), columns, None))
+        x = check_tensor(tensors, "local.x", torch.float64, (n, len(units.shift)))
+        X, y, projections = units.decode(x.T).to(dtype).numpy(), condition.decode(codes), [*stacked]
+    else:
+        projections = [
+            check_tensor(tensors, f"local.projection.{i}", torch.float64, (None, None))
+            for i in range(len(parts))
+        ]
+        X = check_tensor(tensors, "local.rows", dtype, (n, len(units.shift))).numpy()
+        y = check_tensor(tensors, "local.y", torch.float64, (n, columns)).numpy()
+        if isinstance(condition, Mixed):
+            numbers, y = y, condition.decode(codes)
+            y[:, ~np.array(condition.labelled)] = numbers
     if any(len(projection) < columns for projection in projections):
         raise ValueError(f"a tensor local.projection has fewer rows than y has columns, {columns}")
-    X = check_tensor(tensors, "local.rows", dtype, (n, len(units.shift))).numpy()
-    y = check_tensor(tensors, "local.y", torch.float64, (n, columns)).numpy()
-    if isinstance(condition, Mixed):
-        numbers, y = y, condition.decode(codes)
-        y[:, ~np.array(condition.labelled)] = numbers
     rows = FitInput(X, Place(0, n, n), device, form, y, condition, codes)
-    settings = [(part.whole("k", 1), part.number("spread", 0, 100)) for part in parts]
-    with_projection = [(k, h, w) for (k, h), w in zip(settings, projections, strict=True)]
-    return LocalModel.again(rows, units, with_projection)
+    settings = [
+        (part.whole("k", 1), part.number("spread", 0, 100), old or part.value.get("plain") is True)
+        for part in parts
+    ]
+    return LocalModel.again(rows, units, list(zip(settings, projections, strict=True)))
 
 
 def _stage(row: Fields) -> Stage:
