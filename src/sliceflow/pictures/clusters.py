@@ -64,8 +64,7 @@ def gradient_histograms(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """
     c, h, w = shape
     light = x.view(c, h, w, -1).mean(0)
-    edges = [light[[0, *range(h - 1)]], light[[*range(1, h), h - 1]]]
-    down = edges[1] - edges[0]
+    down = light[[*range(1, h), h - 1]] - light[[0, *range(h - 1)]]
     right = light[:, [*range(1, w), w - 1]] - light[:, [0, *range(w - 1)]]
     length, turn = (down**2 + right**2).sqrt(), torch.atan2(down, right) / math.pi * _ORIENTATIONS
     rows, columns = (_cells(side, x.device, x.dtype) for side in (h, w))
