@@ -32,12 +32,15 @@ __all__ = ["LocalFlow", "cells_of", "neighbours"]
 CELL = 4_096  # rows among which neighbours are searched
 TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
 _SEEN = 2_000  # rows whose draws choose h:
-_CLOSE, _MEDIAN = 0.015, 0.8  # see `chosen`
+_CLOSE, _MEDIAN = 0.005, 0.8  # see `smoothed`
+_DOUBLINGS = 3  # of the neighbours, at most
+_FEWEST = 1_000  # draws, several at a row if there are fewer
 _KNOWN = 20_000  # rows that these draws are compared with
 _MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
 _KNOTS = 128  # of each map of the model
 _FLOOR = 1e-2  # the least standard deviation that is whitened
-_CHUNK = 1 << 14  # draws at a time
+_CHUNK = 1 << 16  # draws that the flow moves at a time
+_NUMBERS = 1 << 22  # of the neighbours of draws at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +79,13 @@ class LocalFlow:
         kappa: float,
         n_steps: int,
     ) -> LocalFlow:
-        """Fit the flow with maps shrunk by κ; h=None takes the one `chosen`."""
+        """Fit the flow with maps shrunk by κ; h=None is `smoothed`, with k neighbours or more."""
         n, d = z.shape
         mean = z.mean(0)
         values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
         scale = np.sqrt(np.maximum(values, _FLOOR**2))
         flow = cls(z, neighbours(z * weights, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
-        flow = replace(flow, h=chosen(flow, decoded, seed.child("h")) if h is None else h)
+        flow = smoothed(flow, weights, decoded, seed.child("h")) if h is None else replace(flow, h=h)
         m = min(max(n, 1_000), _MOST_PARTICLES)
         stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
         engine, model = Flow(stages, seed.child("flow")), []
@@ -117,15 +120,16 @@ class LocalFlow:
         """A draw at each of these rows."""
         k = self.near.shape[1]
         out = np.empty((len(at), self.z.shape[1]))
-        for first in range(0, len(at), _CHUNK):
-            some = at[first : first + _CHUNK]
+        chunk = max(1, _NUMBERS // max(1, k * self.z.shape[1]))
+        for first in range(0, len(at), chunk):
+            some = at[first : first + chunk]
             around = self.z[self.near[some]]  # (c, k, d)
             mean = around.mean(1)
             w = seed.normal(len(some), k, start=first).numpy() / np.sqrt(max(1, k - 1))
             w -= w.mean(1, keepdims=True)
             noise = np.einsum("ck,ckd->cd", w, around)
             kept = np.sqrt(max(0.0, 1 - self.h**2))
-            out[first : first + _CHUNK] = mean + kept * (self.z[some] - mean) + self.h * noise
+            out[first : first + chunk] = mean + kept * (self.z[some] - mean) + self.h * noise
         return out
 
     def sample(self, n: int, seed: Seed, device: torch.device) -> np.ndarray:
@@ -134,10 +138,10 @@ class LocalFlow:
         if not self.model:
             return draws
         out = np.empty_like(draws)
-        for first in range(0, n, 4 * _CHUNK):
-            cloud = _cloud(self._turned(draws[first : first + 4 * _CHUNK]), device)
+        for first in range(0, n, _CHUNK):
+            cloud = _cloud(self._turned(draws[first : first + _CHUNK]), device)
             replay(self.flow, self.model, cloud, Noise(seed.child("particles"), first))
-            out[first : first + 4 * _CHUNK] = self._back(cloud.x.T.cpu().numpy())
+            out[first : first + _CHUNK] = self._back(cloud.x.T.cpu().numpy())
         return out
 
 
@@ -179,25 +183,37 @@ def neighbours(z: np.ndarray, k: int) -> np.ndarray:
     return near
 
 
-def chosen(flow: LocalFlow, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed) -> float:
-    """The least h at which draws keep as far from rows as rows keep from each other, nearly.
+def smoothed(
+    flow: LocalFlow, weights: np.ndarray, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed
+) -> LocalFlow:
+    """The flow with the least k and h at which draws keep as far from rows as rows from each other.
 
     `decoded` turns scores into points whose distances are those of the table (`metrics.tables`). Draws
-    may be nearer than the nearest hundredth of the rows as often as `_CLOSE`, and their median distance
-    may be `_MEDIAN` of that of the rows.
+    may be nearer than the nearest hundredth of the rows are to each other more often than these, by
+    `_CLOSE`, and their median distance may be `_MEDIAN` of that of the rows. If h = 1 is not enough, as
+    in small tables, draws lie between too few rows, and k is doubled.
     """
-    n = len(flow.z)
+    n, k = flow.near.shape
     if n < 10:
-        return TRIED[-1]
+        return replace(flow, h=TRIED[-1])
     some = seed.child("seen").permutation(n)[:_SEEN].numpy()
     known = seed.child("seen").permutation(n)[:_KNOWN].numpy()  # the same rows first
     rows = decoded(flow.z[known])
     search = NearestNeighbors(n_neighbors=2).fit(rows)
     between = search.kneighbors(rows[: len(some)])[0][:, 1]
     close = np.quantile(between, 0.01) + 1e-9
-    for h in TRIED:
-        drawn = decoded(replace(flow, h=h).draws_at(some, seed.child("draws")))
-        distance = search.kneighbors(drawn, 1)[0][:, 0]
-        if np.mean(distance <= close) <= _CLOSE and np.median(distance) >= _MEDIAN * np.median(between):
-            return h
-    return TRIED[-1]
+    often, far = np.mean(between <= close) + _CLOSE, _MEDIAN * np.median(between)
+    at = np.tile(some, -(-_FEWEST // len(some)))
+    for doublings in range(_DOUBLINGS + 1):
+        if doublings:
+            if k == n:
+                break
+            k = min(2 * k, n)
+            flow = replace(flow, near=neighbours(flow.z * weights, k))
+        for h in TRIED[2 * bool(doublings) :]:
+            flow = replace(flow, h=h)
+            drawn = decoded(flow.draws_at(at, seed.child("draws")))
+            distance = search.kneighbors(drawn, 1)[0][:, 0]
+            if np.mean(distance <= close) <= often and np.median(distance) >= far:
+                return flow
+    return flow

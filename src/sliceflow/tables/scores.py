@@ -95,6 +95,15 @@ class Coordinate:
             out = np.where(side, z[end] + slope * (numbers - x[end]), out)
         return np.asarray(np.clip(out, -_FAR, _FAR))
 
+    def unsmoothed(self, scores: np.ndarray) -> np.ndarray:
+        """The numbers with these smooth scores, within those of the table."""
+        x, z = self.knots
+        out = np.interp(scores, z, x)
+        for end, inner, side in ((0, 1, scores < z[0]), (-1, -2, scores > z[-1])):
+            slope = (x[end] - x[inner]) / (z[end] - z[inner])
+            out = np.where(side, x[end] + slope * (scores - z[end]), out)
+        return np.asarray(np.clip(out, self.levels[0], self.levels[-1]))
+
     def numbers(self, u: np.ndarray, column: Column) -> np.ndarray:
         """The numbers at ranks u; between levels that occur once each, new ones."""
         last = len(self.levels) - 1
