@@ -52,8 +52,8 @@ def redrawn(
     known = np.where(np.isnan(numbers[some]), scores.decode(z[some], missing=False), numbers[some])
     values = [k for k in scores.coordinates if not k.flag]
     wanted = [k for k in values if gone[:, k.column].any()]
-    at = [j for j, k in enumerate(scores.coordinates) if not k.flag]
-    related = _related(z[np.ix_(some, at)])
+    at = np.array([not k.flag for k in scores.coordinates], dtype=bool)
+    related = _related(z[some][:, at])
     seen = [_axes(scores, k, known) for k in values]
     chains = []
     for i, k in enumerate(values):

@@ -37,6 +37,7 @@ _DOUBLINGS = 3  # of the neighbours, at most
 _FEWEST = 1_000  # draws, several at a row if there are fewer
 _KNOWN = 20_000  # rows that these draws are compared with
 _MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
+_MOST_COORDINATES = 256  # that the flow moves, those with the largest variances
 _KNOTS = 128  # of each map of the model
 _FLOOR = 1e-2  # the least standard deviation that is whitened
 _CHUNK = 1 << 16  # draws that the flow moves at a time
@@ -52,7 +53,7 @@ class LocalFlow:
     z : (n, d), rows of scores
     near : (n, k), the nearest rows of each, itself among them
     h : how far draws go
-    mean, turn, scale : coordinates of the flow: (z − mean)·turn/scale
+    mean, turn, scale : (d,), (d, m) and (m,), coordinates of the flow: (z − mean)·turn/scale
     flow, model : the flow and its maps
     """
 
@@ -83,6 +84,7 @@ class LocalFlow:
         n, d = z.shape
         mean = z.mean(0)
         values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
+        values, turn = values[-_MOST_COORDINATES:], turn[:, -_MOST_COORDINATES:]
         scale = np.sqrt(np.maximum(values, _FLOOR**2))
         flow = cls(z, neighbours(z * weights, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
         flow = smoothed(flow, weights, decoded, seed.child("h")) if h is None else replace(flow, h=h)
@@ -106,8 +108,9 @@ class LocalFlow:
     def _turned(self, x: np.ndarray) -> np.ndarray:
         return np.asarray((x - self.mean) @ self.turn / self.scale)
 
-    def _back(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(x * self.scale @ self.turn.T + self.mean)
+    def _back(self, draws: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """Draws moved as their coordinates of the flow were."""
+        return np.asarray(draws + (after - before) * self.scale @ self.turn.T)
 
     def draws(self, n: int, seed: Seed) -> np.ndarray:
         """n draws (n, d) along the neighbours; every row is used about equally often."""
@@ -139,9 +142,11 @@ class LocalFlow:
             return draws
         out = np.empty_like(draws)
         for first in range(0, n, _CHUNK):
-            cloud = _cloud(self._turned(draws[first : first + _CHUNK]), device)
+            part = draws[first : first + _CHUNK]
+            turned = self._turned(part)
+            cloud = _cloud(turned, device)
             replay(self.flow, self.model, cloud, Noise(seed.child("particles"), first))
-            out[first : first + _CHUNK] = self._back(cloud.x.T.cpu().numpy())
+            out[first : first + _CHUNK] = self._back(part, turned, cloud.x.T.cpu().numpy())
         return out
 
 
@@ -204,16 +209,17 @@ def smoothed(
     close = np.quantile(between, 0.01) + 1e-9
     often, far = np.mean(between <= close) + _CLOSE, _MEDIAN * np.median(between)
     at = np.tile(some, -(-_FEWEST // len(some)))
-    for doublings in range(_DOUBLINGS + 1):
-        if doublings:
-            if k == n:
-                break
-            k = min(2 * k, n)
-            flow = replace(flow, near=neighbours(flow.z * weights, k))
-        for h in TRIED[2 * bool(doublings) :]:
-            flow = replace(flow, h=h)
-            drawn = decoded(flow.draws_at(at, seed.child("draws")))
-            distance = search.kneighbors(drawn, 1)[0][:, 0]
-            if np.mean(distance <= close) <= often and np.median(distance) >= far:
-                return flow
-    return flow
+
+    def keeps_away(flow: LocalFlow) -> bool:
+        drawn = decoded(flow.draws_at(at, seed.child("draws")))
+        distance = search.kneighbors(drawn, 1)[0][:, 0]
+        return bool(np.mean(distance <= close) <= often and np.median(distance) >= far)
+
+    flow = replace(flow, h=TRIED[-1])
+    for _ in range(_DOUBLINGS):
+        if k == n or keeps_away(flow):
+            break
+        k = min(2 * k, n)
+        flow = replace(flow, near=neighbours(flow.z * weights, k))
+    less = (replace(flow, h=h) for h in TRIED[:-1])
+    return next((other for other in less if keeps_away(other)), flow)
