@@ -259,6 +259,22 @@ def test_a_loaded_model_gives_the_same_bits(table, tmp_path):
     assert loaded.impute(table, random_state=0).equals(flow.impute(table, random_state=0))
 
 
+def test_the_flow_moves_only_principal_coordinates_of_many_and_is_saved_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("sliceflow.tables.local._MOST_COORDINATES", 3)
+    frame = pd.DataFrame(columns(300))
+    flow = fit(frame)
+    assert flow._fitted.flow.turn.shape[1] == 3
+    turn, few = flow._fitted.flow.turn, {"n_steps": 0, "smoothing": flow.smoothing_}
+    still = fit(frame, n_neighbors=flow.n_neighbors_, **few)._fitted.flow
+    seed = still.flow.seed.child("some")
+    moved = flow._fitted.flow.sample(200, seed, "cpu") - still.sample(200, seed, "cpu")
+    assert np.abs(moved).max() > 0.01
+    np.testing.assert_allclose(moved @ turn @ turn.T, moved, atol=1e-9)
+    flow.save(tmp_path / "t.sliceflow")
+    loaded = sliceflow.load(tmp_path / "t.sliceflow", device="cpu")
+    assert loaded.sample(30, random_state=2).equals(flow.sample(30, random_state=2))
+
+
 def test_damaged_model_files_are_refused(table, tmp_path):
     from sliceflow.storage.file import read, write
 
