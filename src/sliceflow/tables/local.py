@@ -6,8 +6,9 @@ A draw at row i with the mean m and the differences of its k nearest rows is
 
 which has the mean and the covariance of the neighbourhood for every h from 0 to 1. The least h is taken
 at which draws are no nearer to rows than rows are to each other, and if there is none, more neighbours
-(`smoothed`). Draws blur what is finer than a neighbourhood. A sliced-Wasserstein flow in the whitened coordinates, with maps shrunk within their
-noise (`sliceflow.engine.shrinkage`), moves them back on to the data where they differ significantly.
+(`smoothed`). Draws blur what is finer than a neighbourhood. A sliced-Wasserstein flow in the whitened
+coordinates, with maps shrunk within their noise (`sliceflow.engine.shrinkage`), moves them back on to
+the data where they differ significantly.
 """
 
 from __future__ import annotations
