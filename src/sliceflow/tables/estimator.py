@@ -63,7 +63,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
     smoothing : float or "auto"
         h, how far it goes: 0 copies rows, 1 forgets which of the neighbours it was. "auto" takes the
         least at which draws keep as far from rows as rows keep from each other. Where 1 is not enough,
-        as in small tables, k is doubled, up to three times.
+        as in small tables, k is doubled, up to twice.
     shrinkage : float
         κ of the flow: maps are shrunk within κ times their noise.
     n_steps : int
