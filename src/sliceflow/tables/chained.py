@@ -25,7 +25,7 @@ from sliceflow.tables.scores import Coordinate, Scores, Stream
 __all__ = ["redrawn"]
 
 _TREES, _LEAVES = 50, (3, 10, 30)  # trees of a column, and the fewest rows of a leaf,
-_TRIED = 35  # which so many trees choose
+_TRIED = 25  # which so many trees choose
 _SWEEPS = 2  # over the columns
 _LEVELS = 24  # categories with an axis each, the most frequent
 _OTHERS = 40  # coordinates that a column is predicted by, those with the largest correlations
@@ -160,20 +160,19 @@ def _linear(x: np.ndarray, y: np.ndarray) -> tuple[Callable[[np.ndarray], np.nda
 def _grown(x: np.ndarray, y: np.ndarray) -> ExtraTreesRegressor:
     """Trees that predict y (n, p) by x (n, f), with leaves of the size that predicts best.
 
-    The size is that of trees on bootstrap samples: each row is predicted by those that did not see it.
+    The size is that with which trees grown on one half of the rows predict the other half best.
     """
     y = y if y.shape[1] > 1 else y[:, 0]
 
+    def trees(count: int, leaf: int, rows: slice) -> ExtraTreesRegressor:
+        forest = ExtraTreesRegressor(count, min_samples_leaf=leaf, random_state=0)
+        return forest.fit(x[rows], y[rows])
+
     def missed(leaf: int) -> float:
-        trees = ExtraTreesRegressor(
-            _TRIED, min_samples_leaf=leaf, bootstrap=True, oob_score=_square, random_state=0
-        )
-        return float(trees.fit(x, y).oob_score_)
+        off = [trees(_TRIED, leaf, own).predict(x[other]) - y[other] for own, other in halves]
+        return float(np.mean([np.mean(np.abs(e) ** y.ndim) for e in off]))  # squares of categories
 
+    a, b = slice(0, None, 2), slice(1, None, 2)  # the rows are in a random order
+    halves = ((a, b), (b, a))
     sizes = [leaf for leaf in _LEAVES if leaf <= max(_LEAVES[0], len(x) // 20)]
-    leaf = min(sizes, key=missed) if len(sizes) > 1 else sizes[0]
-    return ExtraTreesRegressor(_TREES, min_samples_leaf=leaf, random_state=0).fit(x, y)
-
-
-def _square(y: np.ndarray, predicted: np.ndarray) -> float:
-    return float(np.mean((y - predicted) ** 2))
+    return trees(_TREES, min(sizes, key=missed) if len(sizes) > 1 else sizes[0], slice(None))
