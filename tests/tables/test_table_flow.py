@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.neighbors import NearestNeighbors
 
 import sliceflow
 from mixed_tables import columns, dates
@@ -140,6 +141,88 @@ def test_several_imputations_differ_and_cover_the_truth():
     assert np.abs(cells.mean(0) - truth).mean() < 0.55  # 0.4 is the noise
 
 
+def test_guesses_of_categories_without_an_order_are_as_good_as_can_be():
+    # five levels around a circle, and one in its middle: no order of them follows a line
+    rng = np.random.default_rng(0)
+    angle = 2 * np.pi * np.arange(5) / 5
+    centres = np.concatenate((2.5 * np.column_stack((np.cos(angle), np.sin(angle))), np.zeros((1, 2))))
+    level = rng.integers(0, 6, 800)
+    x = centres[level] + 0.6 * rng.normal(size=(800, 2))
+    frame = pd.DataFrame({"x": x[:, 0], "y": x[:, 1], "level": np.array(list("cafbed"))[level]})
+    gaps = frame[600:].reset_index(drop=True).assign(level=None)
+    draws = fit(frame[:600], n_steps=0).impute(gaps, n_samples=30, random_state=0)
+    guess = pd.DataFrame([draw["level"] for draw in draws]).mode().iloc[0].to_numpy()
+    ideal = ((x[600:, None] - centres) ** 2).sum(2).argmin(1) == level[600:]
+    assert (guess == frame["level"][600:]).mean() > ideal.mean() - 0.06
+
+
+def test_imputed_categories_are_drawn_as_often_as_they_are_likely():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000)
+    likely = 1 / (1 + np.exp(-2 * x))
+    frame = pd.DataFrame({"x": x, "yes": np.where(rng.random(2000) < likely, "yes", "no")})
+    gaps = frame[1500:].reset_index(drop=True).assign(yes=None)
+    draws = fit(frame[:1500], n_steps=0).impute(gaps, n_samples=50, random_state=0)
+    share = np.mean([draw["yes"] == "yes" for draw in draws], axis=0)
+    assert np.abs(share - likely[1500:]).mean() < 0.12
+    assert abs(share.mean() - likely[1500:].mean()) < 0.04
+
+
+def test_an_imputed_number_whose_slope_hangs_on_a_category_follows_it():
+    rng = np.random.default_rng(0)
+    side, x = rng.choice(["a", "b", "c"], 900), rng.uniform(-1, 1, 900)
+    y = np.choose(np.searchsorted(["a", "b", "c"], side), [2 * x, -2 * x, 3 + 0 * x])
+    frame = pd.DataFrame({"side": side, "x": x, "y": y + 0.1 * rng.normal(size=900)})
+    gaps = frame[700:].reset_index(drop=True).assign(y=np.nan)
+    draws = fit(frame[:700], n_steps=0).impute(gaps, n_samples=30, random_state=0)
+    guess = np.median([draw["y"] for draw in draws], axis=0)
+    assert np.abs(guess - frame["y"][700:]).mean() < 0.25  # .08 is the noise; without the trees .46
+
+
+def test_imputation_of_many_categories_and_of_columns_with_few_known_cells():
+    rng = np.random.default_rng(0)
+    town = rng.integers(0, 60, 600)
+    frame = pd.DataFrame({"town": [f"t{k}" for k in town], "x": town + rng.normal(size=600)})
+    frame["rare"] = np.where(np.arange(600) < 10, rng.normal(size=600), np.nan)
+    gaps = frame.copy()
+    gaps.loc[::7, "town"] = None
+    full = fit(frame, n_steps=0).impute(gaps, random_state=0)
+    assert not full.isna().any().any()
+    assert set(full["town"]) <= set(frame["town"])
+    off = np.abs(full["town"].str[1:].astype(int) - town)[::7]
+    assert off.median() <= 3
+
+
+def test_small_tables_are_not_copied():
+    # With ten neighbours, .22 of the samples are nearer to a row than any held-out one: their median
+    # distance is .79 of that of held-out rows.
+    from sklearn.datasets import load_wine
+
+    frame = load_wine(as_frame=True).data
+    order = np.random.default_rng(3).permutation(len(frame))
+    train, test = (frame.iloc[rows].reset_index(drop=True) for rows in np.array_split(order, 2))
+    unit = train.std()
+    search = NearestNeighbors(n_neighbors=1).fit(train / unit)
+
+    def distances(rows):
+        return search.kneighbors(rows / unit)[0][:, 0]
+
+    flow = TableFlow(random_state=0).fit(train)
+    found, fresh = distances(flow.sample(1000, random_state=0)), distances(test)
+    assert flow.n_neighbors_ > flow.n_neighbors
+    assert np.mean(found <= np.quantile(fresh, 0.01)) < 0.12
+    assert 0.9 < np.median(found) / np.median(fresh) < 1.15
+
+
+def test_tables_of_equal_rows_are_not_blurred():
+    # half of the rows are equal to another, so that samples may be
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.integers(0, 4, 500), "b": rng.choice(["u", "v"], 500)})
+    flow = fit(frame, n_steps=0)
+    assert flow.smoothing_ < 1
+    assert flow.n_neighbors_ == 10
+
+
 def test_partial_fit_is_a_fit_to_all_rows(table):
     frame = as_pandas(table)
     both = fit(frame[:200]).partial_fit(frame[200:])
@@ -174,6 +257,22 @@ def test_a_loaded_model_gives_the_same_bits(table, tmp_path):
         assert a.equals(b)
     assert loaded.columns_.equals(flow.columns_)
     assert loaded.impute(table, random_state=0).equals(flow.impute(table, random_state=0))
+
+
+def test_the_flow_moves_only_principal_coordinates_of_many_and_is_saved_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("sliceflow.tables.local._MOST_COORDINATES", 3)
+    frame = pd.DataFrame(columns(300))
+    flow = fit(frame)
+    assert flow._fitted.flow.turn.shape[1] == 3
+    turn, few = flow._fitted.flow.turn, {"n_steps": 0, "smoothing": flow.smoothing_}
+    still = fit(frame, n_neighbors=flow.n_neighbors_, **few)._fitted.flow
+    seed = still.flow.seed.child("some")
+    moved = flow._fitted.flow.sample(200, seed, "cpu") - still.sample(200, seed, "cpu")
+    assert np.abs(moved).max() > 0.01
+    np.testing.assert_allclose(moved @ turn @ turn.T, moved, atol=1e-9)
+    flow.save(tmp_path / "t.sliceflow")
+    loaded = sliceflow.load(tmp_path / "t.sliceflow", device="cpu")
+    assert loaded.sample(30, random_state=2).equals(flow.sample(30, random_state=2))
 
 
 def test_damaged_model_files_are_refused(table, tmp_path):

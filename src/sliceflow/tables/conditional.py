@@ -1,7 +1,8 @@
 """Rows of scores given some of their coordinates: `sample(given=…)` and `impute`.
 
 Both draw the unknown coordinates from adjusted neighbourhoods (`sliceflow.engine.neighbourhoods`) of
-the known ones, so no sample is rejected.
+the known ones, so no sample is rejected. What `impute` fills is then drawn once more, column by column
+(`sliceflow.tables.chained`).
 """
 
 from __future__ import annotations

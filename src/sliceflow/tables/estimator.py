@@ -20,6 +20,7 @@ from sliceflow.errors import is_int, is_real, need
 from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.tables import saved
+from sliceflow.tables.chained import redrawn
 from sliceflow.tables.columns import Column, grid_of, new_identifiers, understood
 from sliceflow.tables.conditional import completed
 from sliceflow.tables.files import check_width, read_table
@@ -40,7 +41,8 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
     their own distributions: types, categories, bounds, decimals, and shares of missing cells. There is
     no network and no training.
 
-    The cost is n·d² for n rows and d columns, and 4096·n·d for the neighbours. The model keeps the
+    The cost is n·d² + d³ for n rows and d columns, in products of matrices, and 4096·n·d for the
+    neighbours. The flow moves at most 256 principal coordinates. The model keeps the
     rows, because `sample(given=…)`, `impute`, `partial_fit` and `forget` need them, and so does its
     file: treat it like the table.
 
@@ -56,10 +58,12 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         "model" generates missing cells as often, and together with what, as in the table. "fill" gives
         samples without any.
     n_neighbors : int
-        k, the nearest rows along which a draw goes, the row itself among them.
+        k, the nearest rows along which a draw goes, the row itself among them. With `smoothing`
+        "auto", the least k.
     smoothing : float or "auto"
         h, how far it goes: 0 copies rows, 1 forgets which of the neighbours it was. "auto" takes the
-        least at which draws keep as far from rows as rows keep from each other.
+        least at which draws keep as far from rows as rows keep from each other. Where 1 is not enough,
+        as in small tables, k is doubled, up to twice.
     shrinkage : float
         κ of the flow: maps are shrunk within κ times their noise.
     n_steps : int
@@ -76,6 +80,8 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
     n_rows_ : int
         Rows that the model knows.
     n_features_in_, feature_names_in_ : number and names of the columns
+    n_neighbors_ : int
+        k of the fit.
     smoothing_ : float
         h of the fit.
 
@@ -165,7 +171,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         self.n_rows_ = len(fitted.numbers)
         self.n_features_in_ = len(fitted.columns)
         self.feature_names_in_ = np.array([column.name for column in fitted.columns], dtype=object)
-        self.smoothing_ = fitted.flow.h
+        self.n_neighbors_, self.smoothing_ = fitted.flow.near.shape[1], fitted.flow.h
         return self
 
     @property
@@ -268,6 +274,11 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
     def impute(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """The table with its missing cells filled; all other cells are as they were.
 
+        Each filled cell is a draw given the other cells of its row: first all of a row together, along
+        its nearest rows, then one by one from the rows that trees find alike
+        (`sliceflow.tables.chained`). The best single guess of a cell is the median, or the most
+        frequent, of many draws.
+
         Parameters
         ----------
         X : DataFrame with the columns of the fitted one, or a path; with missing cells
@@ -290,12 +301,16 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
             else:
                 z[np.isnan(modelled[:, k.column]), j] = np.nan
         there = ~np.isnan(numbers)
-        out = []
-        for table in completed(
+        tables = completed(
             fitted.scores, fitted.flow.z, fitted.modelled, z, seed.child("rows"), int(n_samples)
-        ):
-            full = fitted.restored(fitted.scores.decode(table, missing=False))
-            full = fitted.mended(np.where(there, numbers, full), there)
+        )
+        gone = np.tile(np.isnan(modelled), (int(n_samples), 1))
+        made = np.concatenate([fitted.scores.decode(table, missing=False) for table in tables])
+        made = np.where(gone, made, np.tile(modelled, (int(n_samples), 1)))
+        made = redrawn(fitted.scores, fitted.flow.z, fitted.modelled, made, gone, seed.child("chained"))
+        out = []
+        for table in np.split(made, int(n_samples)):
+            full = fitted.mended(np.where(there, numbers, fitted.restored(table)), there)
             out.append(self._filled(cells, full, there, library))
         return out[0] if n_samples == 1 else out
 

@@ -5,9 +5,10 @@ A draw at row i with the mean m and the differences of its k nearest rows is
     m + √(1 − h²)·(zᵢ − m) + h·Σⱼ wⱼ·(zⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),
 
 which has the mean and the covariance of the neighbourhood for every h from 0 to 1. The least h is taken
-at which draws are no nearer to rows than rows are to each other. Draws blur what is finer than a
-neighbourhood. A sliced-Wasserstein flow in the whitened coordinates, with maps shrunk within their
-noise (`sliceflow.engine.shrinkage`), moves them back on to the data where they differ significantly.
+at which draws are no nearer to rows than rows are to each other, and if there is none, more neighbours
+(`smoothed`). Draws blur what is finer than a neighbourhood. A sliced-Wasserstein flow in the whitened
+coordinates, with maps shrunk within their noise (`sliceflow.engine.shrinkage`), moves them back on to
+the data where they differ significantly.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ __all__ = ["LocalFlow", "cells_of", "neighbours"]
 CELL = 4_096  # rows among which neighbours are searched
 TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
 _SEEN = 2_000  # rows whose draws choose h:
-_CLOSE, _MEDIAN = 0.015, 0.8  # see `chosen`
+_CLOSE, _MEDIAN = 0.005, 0.8  # see `smoothed`
+_DOUBLINGS = 2  # of the neighbours, at most
+_FEWEST = 1_000  # draws, several at a row if there are fewer
 _KNOWN = 20_000  # rows that these draws are compared with
 _MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
+_MOST_COORDINATES = 256  # that the flow moves, those with the largest variances
 _KNOTS = 128  # of each map of the model
 _FLOOR = 1e-2  # the least standard deviation that is whitened
-_CHUNK = 1 << 14  # draws at a time
+_CHUNK = 1 << 16  # draws that the flow moves at a time
+_NUMBERS = 1 << 22  # of the neighbours of draws at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,7 @@ class LocalFlow:
     z : (n, d), rows of scores
     near : (n, k), the nearest rows of each, itself among them
     h : how far draws go
-    mean, turn, scale : coordinates of the flow: (z − mean)·turn/scale
+    mean, turn, scale : (d,), (d, m) and (m,), coordinates of the flow: (z − mean)·turn/scale
     flow, model : the flow and its maps
     """
 
@@ -76,13 +81,14 @@ class LocalFlow:
         kappa: float,
         n_steps: int,
     ) -> LocalFlow:
-        """Fit the flow with maps shrunk by κ; h=None takes the one `chosen`."""
+        """Fit the flow with maps shrunk by κ; h=None is `smoothed`, with k neighbours or more."""
         n, d = z.shape
         mean = z.mean(0)
         values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
+        values, turn = values[-_MOST_COORDINATES:], turn[:, -_MOST_COORDINATES:]
         scale = np.sqrt(np.maximum(values, _FLOOR**2))
         flow = cls(z, neighbours(z * weights, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
-        flow = replace(flow, h=chosen(flow, decoded, seed.child("h")) if h is None else h)
+        flow = smoothed(flow, weights, decoded, seed.child("h")) if h is None else replace(flow, h=h)
         m = min(max(n, 1_000), _MOST_PARTICLES)
         stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
         engine, model = Flow(stages, seed.child("flow")), []
@@ -103,8 +109,9 @@ class LocalFlow:
     def _turned(self, x: np.ndarray) -> np.ndarray:
         return np.asarray((x - self.mean) @ self.turn / self.scale)
 
-    def _back(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(x * self.scale @ self.turn.T + self.mean)
+    def _back(self, draws: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """Draws moved as their coordinates of the flow were."""
+        return np.asarray(draws + (after - before) * self.scale @ self.turn.T)
 
     def draws(self, n: int, seed: Seed) -> np.ndarray:
         """n draws (n, d) along the neighbours; every row is used about equally often."""
@@ -117,15 +124,16 @@ class LocalFlow:
         """A draw at each of these rows."""
         k = self.near.shape[1]
         out = np.empty((len(at), self.z.shape[1]))
-        for first in range(0, len(at), _CHUNK):
-            some = at[first : first + _CHUNK]
+        chunk = max(1, _NUMBERS // max(1, k * self.z.shape[1]))
+        for first in range(0, len(at), chunk):
+            some = at[first : first + chunk]
             around = self.z[self.near[some]]  # (c, k, d)
             mean = around.mean(1)
             w = seed.normal(len(some), k, start=first).numpy() / np.sqrt(max(1, k - 1))
             w -= w.mean(1, keepdims=True)
             noise = np.einsum("ck,ckd->cd", w, around)
             kept = np.sqrt(max(0.0, 1 - self.h**2))
-            out[first : first + _CHUNK] = mean + kept * (self.z[some] - mean) + self.h * noise
+            out[first : first + chunk] = mean + kept * (self.z[some] - mean) + self.h * noise
         return out
 
     def sample(self, n: int, seed: Seed, device: torch.device) -> np.ndarray:
@@ -134,10 +142,12 @@ class LocalFlow:
         if not self.model:
             return draws
         out = np.empty_like(draws)
-        for first in range(0, n, 4 * _CHUNK):
-            cloud = _cloud(self._turned(draws[first : first + 4 * _CHUNK]), device)
+        for first in range(0, n, _CHUNK):
+            part = draws[first : first + _CHUNK]
+            turned = self._turned(part)
+            cloud = _cloud(turned, device)
             replay(self.flow, self.model, cloud, Noise(seed.child("particles"), first))
-            out[first : first + 4 * _CHUNK] = self._back(cloud.x.T.cpu().numpy())
+            out[first : first + _CHUNK] = self._back(part, turned, cloud.x.T.cpu().numpy())
         return out
 
 
@@ -179,25 +189,38 @@ def neighbours(z: np.ndarray, k: int) -> np.ndarray:
     return near
 
 
-def chosen(flow: LocalFlow, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed) -> float:
-    """The least h at which draws keep as far from rows as rows keep from each other, nearly.
+def smoothed(
+    flow: LocalFlow, weights: np.ndarray, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed
+) -> LocalFlow:
+    """The flow with the least k and h at which draws keep as far from rows as rows from each other.
 
     `decoded` turns scores into points whose distances are those of the table (`metrics.tables`). Draws
-    may be nearer than the nearest hundredth of the rows as often as `_CLOSE`, and their median distance
-    may be `_MEDIAN` of that of the rows.
+    may be nearer than the nearest hundredth of the rows are to each other more often than these, by
+    `_CLOSE`, and their median distance may be `_MEDIAN` of that of the rows. If h = 1 is not enough, as
+    in small tables, draws lie between too few rows, and k is doubled.
     """
-    n = len(flow.z)
+    n, k = flow.near.shape
     if n < 10:
-        return TRIED[-1]
+        return replace(flow, h=TRIED[-1])
     some = seed.child("seen").permutation(n)[:_SEEN].numpy()
     known = seed.child("seen").permutation(n)[:_KNOWN].numpy()  # the same rows first
     rows = decoded(flow.z[known])
     search = NearestNeighbors(n_neighbors=2).fit(rows)
     between = search.kneighbors(rows[: len(some)])[0][:, 1]
     close = np.quantile(between, 0.01) + 1e-9
-    for h in TRIED:
-        drawn = decoded(replace(flow, h=h).draws_at(some, seed.child("draws")))
+    often, far = np.mean(between <= close) + _CLOSE, _MEDIAN * np.median(between)
+    at = np.tile(some, -(-_FEWEST // len(some)))
+
+    def keeps_away(flow: LocalFlow) -> bool:
+        drawn = decoded(flow.draws_at(at, seed.child("draws")))
         distance = search.kneighbors(drawn, 1)[0][:, 0]
-        if np.mean(distance <= close) <= _CLOSE and np.median(distance) >= _MEDIAN * np.median(between):
-            return h
-    return TRIED[-1]
+        return bool(np.mean(distance <= close) <= often and np.median(distance) >= far)
+
+    flow = replace(flow, h=TRIED[-1])
+    for _ in range(_DOUBLINGS):
+        if k == n or keeps_away(flow):
+            break
+        k = min(2 * k, n)
+        flow = replace(flow, near=neighbours(flow.z * weights, k))
+    less = (replace(flow, h=h) for h in TRIED[:-1])
+    return next((other for other in less if keeps_away(other)), flow)

@@ -135,23 +135,25 @@ def unpacked(
     near = check_tensor(tensors, "near", torch.int32, (n, None)).numpy().astype(np.int64)
     if near.size and not (near.min() >= 0 and near.max() < n):
         raise ValueError(f"near names rows beyond {n}")
+    scale = array("scale", None)
+    m = len(scale)
     model: list[Step] = []
     stages = []
     for i, row in enumerate(header.inners("schedule")):
         stages += flat(Orthogonal(), n_steps=row.whole("n_steps", 1), n_axis_steps=0)
-        model += unpack_tables(row, i, i, tensors, stages[-1].n_steps, lambda _: d, device)
+        model += unpack_tables(row, i, i, tensors, stages[-1].n_steps, lambda _: m, device)
     steps: list[tuple[float, list[Step]]] = [(stage.step_size, []) for stage in stages]
     for step in model:
         steps[step.stage][1].append(step)
-    check_reach(steps, d, floats)
+    check_reach(steps, m, floats)
     engine = Flow(stages, restore_seed(header.inner("flow_seed")), budget=projection_budget(device))
     flow = LocalFlow(
         array("z", n, d),
         near,
         header.number("smoothing", 0, 1),
         array("mean", d),
-        array("turn", d, d),
-        array("scale", d),
+        array("turn", d, m),
+        scale,
         engine,
         tuple(model),
     )

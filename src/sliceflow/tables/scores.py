@@ -28,6 +28,8 @@ _SWEEPS = 4  # over the coordinates, to place cells in their intervals
 _RIDGE = 0.01  # of the correlations
 _FAR = 5.0  # scores stay within
 _LEAST = 0.5  # that a coordinate counts for distances
+_ORDERING = 100  # coordinates that order the levels of a category, at most
+_BLOCK = 32  # coordinates whose predictions are computed together
 _QUANTILES = 1025  # of a coordinate, kept to find ranks
 
 
@@ -95,6 +97,15 @@ class Coordinate:
             out = np.where(side, z[end] + slope * (numbers - x[end]), out)
         return np.asarray(np.clip(out, -_FAR, _FAR))
 
+    def unsmoothed(self, scores: np.ndarray) -> np.ndarray:
+        """The numbers with these smooth scores, within those of the table."""
+        x, z = self.knots
+        out = np.interp(scores, z, x)
+        for end, inner, side in ((0, 1, scores < z[0]), (-1, -2, scores > z[-1])):
+            slope = (x[end] - x[inner]) / (z[end] - z[inner])
+            out = np.where(side, x[end] + slope * (scores - z[end]), out)
+        return np.asarray(np.clip(out, self.levels[0], self.levels[-1]))
+
     def numbers(self, u: np.ndarray, column: Column) -> np.ndarray:
         """The numbers at ranks u; between levels that occur once each, new ones."""
         last = len(self.levels) - 1
@@ -153,7 +164,7 @@ class Scores:
                 column = columns[coordinate.column]
                 if column.kind == "category" and not coordinate.flag and len(coordinate.levels) > 2:
                     values = numbers[:, coordinate.column]
-                    found[j] = _ordered(coordinate, values, np.delete(start, j, axis=1))
+                    found[j] = _ordered(coordinate, values, start, j)
                     start[:, j] = _placed(found[j], values, columns, draw)
         fixed = np.array([_first(column) for column in numbers.T])
         d = len(found)
@@ -176,8 +187,12 @@ class Scores:
 
     def _drawn(self, z: np.ndarray, numbers: np.ndarray, draw: Stream, *, ranked: bool) -> np.ndarray:
         """One sweep: every cell that is an interval is drawn given the other coordinates."""
-        z = z.copy()
+        z, first, block = z.copy(), 0, slice(0)
+        predicted = np.empty((len(z), 0))  # z times the precision of a block; its changes are added
         for j, coordinate in enumerate(self.coordinates):
+            if j % _BLOCK == 0:
+                first, block = j, slice(j, j + _BLOCK)
+                predicted = z @ self.precision[:, block]
             values = numbers[:, coordinate.column]
             lo, hi = coordinate.bounds(values)
             if coordinate.smooth:
@@ -187,20 +202,22 @@ class Scores:
             else:
                 free = hi > lo
             own = self.precision[j, j]
-            mean = (z[:, j] - z @ self.precision[:, j] / own)[free]
+            mean = (z[:, j] - predicted[:, j - first] / own)[free]
+            before = z[:, j].copy()
             spread = 1 / np.sqrt(own)
             u = draw.uniform(int(free.sum()))
             if coordinate.smooth:
                 z[free, j] = np.clip(mean + spread * ndtri(np.clip(u, 1e-9, 1 - 1e-9)), -_FAR, _FAR)
-                continue
-            low, high = (
-                np.clip(ndtri(np.clip(e[free], 1e-9, 1 - 1e-9)), -_FAR, _FAR) for e in (lo, hi)
-            )
-            a, b = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
-            drawn = mean + spread * ndtri(np.clip(a + (b - a) * u, 1e-12, 1 - 1e-12))
-            z[free, j] = np.clip(drawn, low, high)
-            if ranked:
-                z[:, j] = _ranked(z[:, j])
+            else:
+                low, high = (
+                    np.clip(ndtri(np.clip(e[free], 1e-9, 1 - 1e-9)), -_FAR, _FAR) for e in (lo, hi)
+                )
+                a, b = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
+                drawn = mean + spread * ndtri(np.clip(a + (b - a) * u, 1e-12, 1 - 1e-12))
+                z[free, j] = np.clip(drawn, low, high)
+                if ranked:
+                    z[:, j] = _ranked(z[:, j])
+            predicted += np.outer(z[:, j] - before, self.precision[j, block])
         return z
 
     def decode(
@@ -289,19 +306,26 @@ def _precision(z: np.ndarray) -> np.ndarray:
     return np.linalg.inv((covariance + ridge * np.eye(d)) / (1 + ridge))
 
 
-def _ordered(coordinate: Coordinate, codes: np.ndarray, others: np.ndarray) -> Coordinate:
-    """The levels in the order of their means, along the axis of the whitened others on which these
-    differ most."""
-    ok = ~np.isnan(codes)
-    if others.shape[1] == 0:
+def _ordered(coordinate: Coordinate, codes: np.ndarray, z: np.ndarray, j: int) -> Coordinate:
+    """The levels in the order of their means, along the axis of the whitened other coordinates on which
+    these differ most; of many coordinates, of the `_ORDERING` on which they differ most each."""
+    if z.shape[1] == 1:
         return coordinate
-    x = others[ok] - others[ok].mean(0)
-    value, vector = np.linalg.eigh(x.T @ x / len(x))
-    x = x @ vector / np.sqrt(np.maximum(value, 1e-3))
+    ok = ~np.isnan(codes)
     levels = np.sort(coordinate.levels)
     at = np.searchsorted(levels, codes[ok])
     count = np.bincount(at, minlength=len(levels))
-    means = np.stack([np.bincount(at, c, len(levels)) for c in x.T], 1) / (count[:, None] + 1)
+    member = (np.eye(len(levels)) / (count + 1)).take(at, 0).T  # times columns: shrunk means of levels
+    others = np.delete(np.arange(z.shape[1]), j)
+    if len(others) > _ORDERING:
+        centred = z[ok] - z[ok].mean(0)
+        apart = (count[:, None] * (member @ centred) ** 2).sum(0)[others]
+        others = others[np.sort(np.argsort(-apart, kind="stable")[:_ORDERING])]
+    x = z[np.ix_(ok, others)]
+    x = x - x.mean(0)
+    value, vector = np.linalg.eigh(x.T @ x / len(x))
+    x = x @ vector / np.sqrt(np.maximum(value, 1e-3))
+    means = member @ x
     axis = np.linalg.svd(means * np.sqrt(count)[:, None], full_matrices=False)[2][0]
     axis = axis * np.sign(axis[np.argmax(np.abs(axis))])
     order = np.argsort(means @ axis, kind="stable")
