@@ -715,6 +715,7 @@ class TestCommand:
         process = subprocess.Popen(
             command("play", "--no-browser"), cwd=tmp_path, env=environment() | more, text=True,
             stdout=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup would ignore it
         )  # fmt: skip
         port, token = re.search(r":(\d+)/(.*)/", process.stdout.readline()).groups()
         line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
