@@ -29,6 +29,7 @@ __all__ = [
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _STEPS = kernels.MOST_LEVEL // 4  # steps of rounding in the reach of a map: far below its noise
+_ARRAYS = ("lo", "hi", "at", "levels")
 _SHARED = 8  # times as many knots of a map that classes share
 
 
@@ -47,7 +48,8 @@ class CompactTable:
 
     Knot k of a map is at edge `at[:, k]` and moves by ``levels[:, k] · 2**exponent``, both (h, K). D is
     linear between knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of the
-    grid's values.
+    grid's values. If `numbers` (h,) is not None, these are only some of `n_all` maps, by their numbers,
+    and the others move nothing.
     """
 
     lo: Tensor
@@ -57,25 +59,49 @@ class CompactTable:
     n_bins: int
     exponent: int
     dtype: torch.dtype = torch.float32
+    numbers: Tensor | None = None
+    n_all: int = 0
+
+    @property
+    def n_maps(self) -> int:
+        """The number of maps, also of those that move nothing."""
+        return len(self.lo) if self.numbers is None else self.n_all
 
     def grid(self) -> GridTable:
         """The same maps on their whole grid, made to ascend: the same bits on every device."""
-        values = kernels.for_tensor(self.lo).through_knots(
-            self.lo, self.hi, self.at, self.levels, self.n_bins, self.exponent, self.dtype
+        all_maps = self.whole()
+        lo, hi, at, levels = all_maps.lo, all_maps.hi, all_maps.at, all_maps.levels
+        values = kernels.for_tensor(lo).through_knots(
+            lo, hi, at, levels, self.n_bins, self.exponent, self.dtype
         )
-        return GridTable(self.lo, self.hi, values)
+        return GridTable(lo, hi, values)
 
-    @property
-    def moving(self) -> Tensor:
-        """The maps that move anything, (h,)."""
-        return self.levels.any(1)
+    def whole(self) -> CompactTable:
+        """The same with all maps. This does not wait for a GPU."""
+        if self.numbers is None:
+            return self
+        parts = {name: getattr(self, name) for name in _ARRAYS}
+        parts = {
+            name: part.new_zeros(self.n_all, *part.shape[1:]).index_copy_(0, self.numbers, part)
+            for name, part in parts.items()
+        }
+        return replace(self, **parts, numbers=None, n_all=0).plain()
+
+    def moving(self) -> CompactTable:
+        """The same without the maps that move nothing, on the CPU."""
+        table = self.to(torch.device("cpu"))
+        if table.numbers is not None:
+            return table
+        numbers = table.levels.any(1).nonzero()[:, 0]
+        parts = {name: getattr(table, name)[numbers] for name in _ARRAYS}
+        return replace(table, **parts, numbers=numbers, n_all=len(table.lo))
 
     def plain(self) -> CompactTable:
         """The same, where maps that move nothing have the range [−1, 1] and even knots.
 
         So files need not keep them.
         """
-        moving, k = self.moving, self.at.shape[1]
+        moving, k = self.levels.any(1), self.at.shape[1]
         even = torch.arange(k, device=self.at.device) * self.n_bins // (k - 1)
         return replace(
             self,
@@ -84,24 +110,10 @@ class CompactTable:
             at=torch.where(moving[:, None], self.at, even.to(self.at.dtype)),
         )
 
-    def of(self, rows: Tensor) -> CompactTable:
-        """Some of the maps."""
-        names = ("lo", "hi", "at", "levels")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
-
-    def among(self, moving: Tensor) -> CompactTable:
-        """As many maps as `moving` (h,) has: these where it is True, and others that move nothing."""
-        h, k = len(moving), self.at.shape[1]
-        at, levels = self.at.new_zeros(h, k), self.levels.new_zeros(h, k)
-        out = replace(self, lo=self.lo.new_zeros(h), hi=self.hi.new_zeros(h), at=at, levels=levels)
-        for name in ("lo", "hi", "at", "levels"):
-            getattr(out, name)[moving] = getattr(self, name)
-        return out.plain()
-
     def to(self, device: torch.device) -> CompactTable:
         """The same on another device."""
-        names = ("lo", "hi", "at", "levels")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        numbers = None if self.numbers is None else self.numbers.to(device)
+        return replace(self, **{n: getattr(self, n).to(device) for n in _ARRAYS}, numbers=numbers)
 
     def displace(self, z: Tensor) -> Tensor:
         return self.grid().displace(z)

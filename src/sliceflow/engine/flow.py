@@ -248,7 +248,7 @@ def simulate(
     """Move the particles onto the data, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage. So does
-    a step in which hardly any map moves, with `shrinkage`; every tenth step is looked at.
+    a step in which hardly any map moves, with `shrinkage`; every fourth step is looked at.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def simulate(
                     table = thinned(table, n_knots, stage.reach, shared, exact)
                 run.model[i].append(Step(i, k, table))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
-            done = moving is not None and k % 10 == 9 and float(moving) <= STILL
+            done = moving is not None and k % 4 == 3 and float(moving) <= STILL
             distance, left = fit.cost.mean().sqrt(), total - run.spared
             left -= stage.n_steps - run.step if done else 0
             event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x, moving)

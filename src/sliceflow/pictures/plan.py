@@ -45,7 +45,7 @@ __all__ = [
     "stages_of",
 ]
 
-QUALITY = {"draft": 8, "standard": 25, "best": 100}
+QUALITY = {"draft": 3, "standard": 8, "best": 25}
 _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on average
 _MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
 _CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
@@ -57,7 +57,7 @@ _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": t
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _SHRINKAGE, _MAX_SHRINKAGE = 2.5, 2.0  # κ over √(steps per stage/pictures per map), and at most
 _SUMMED = 4  # pictures that a particle starts as the sum of
-_SHRINKAGE_OF_SUMS = 4.0  # κ if particles start as sums of pictures
+_SHRINKAGE_OF_SUMS = 8.0  # κ if particles start as sums of pictures
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 
 
@@ -271,7 +271,7 @@ def make_plan(
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
-    kept = raw * d * n if n_summed and ranks is not None else 0  # all pictures, on every rank
+    kept = raw * d * n if n_summed else 0  # all pictures, on every rank
     nbytes = clouds + work + n_maps * bytes_per_map + kept
     if counted:
         what = f"n_particles={m_here} of {d} values and {bins // (apart or 1)} bins need"

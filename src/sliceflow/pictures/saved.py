@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from sliceflow.storage.limits import (
     offset_of,
     rotation_bytes,
 )
+from sliceflow.storage.picture_bytes import from_bytes, to_bytes
 from sliceflow.storage.schema import check_tensor, restore_seed, unpack_condition
 from sliceflow.storage.tables import pack_tables, unpack_tables
 
@@ -67,24 +70,40 @@ def _pack_sums(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, 
     sums = fitted.sums
     if sums is None:
         return None
-    n, total = fitted.n_rows, sums.raw.shape[1]
-    tensors["summed.pictures"] = sums.raw[:, :n].T.contiguous().cpu()
+    n, total, layout = fitted.n_rows, sums.raw.shape[1], sums.layout
+    pictures = sums.raw[:, :n].T.contiguous().cpu()
+    row: dict[str, Any] = {"size": sums.size, "locality": sums.locality, "mirror": total != n}
+    if pictures.dtype == torch.uint8:
+        blocks = to_bytes(pictures.view(-1, *layout.shape).numpy())
+        tensors["summed.packed"] = torch.frombuffer(bytearray(b"".join(blocks)), dtype=torch.uint8)
+        row |= {"blocks": [len(block) for block in blocks], "values": layout.n_pixel_values}
+    else:
+        tensors["summed.pictures"] = pictures
     if sums.codes is not None:
         tensors["summed.codes"] = sums.codes.to(torch.int32).cpu()
-    return {"size": sums.size, "locality": sums.locality, "mirror": total != n}
+    return row
 
 
 def _unpack_sums(
-    header: Fields, tensors: dict[str, Tensor], layout: Layout, n_classes: int, device: torch.device
+    header: Fields,
+    tensors: dict[str, Tensor],
+    layout: Layout,
+    n_classes: int,
+    device: torch.device,
+    allowed: Allowance,
 ) -> Sums | None:
     if header.value.get("summed") is None:  # also of format 8 and less
         return None
     row, n = header.inner("summed"), header.whole("rows", 1)
-    shape = (n, layout.dimension)
-    raw = check_tensor(tensors, "summed.pictures", layout.raw_dtype, shape).T.contiguous()
+    if "blocks" in row.value:
+        layout = replace(layout, n_pixel_values=row.whole("values", 2, 256))
+        raw = _unpack_pictures(row.wholes("blocks", 1), tensors, n, layout, allowed)
+    else:  # not 8 bits a value; also all of format 10 and less
+        raw = check_tensor(tensors, "summed.pictures", layout.raw_dtype, (n, layout.dimension))
+    raw = raw.T.contiguous()
     low, high = float(raw.min()), float(raw.max())
     if low < 0 or high > (layout.n_pixel_values or 2) - 1:
-        raise ValueError(f"summed.pictures has pixels from {low:g} to {high:g}")
+        raise ValueError(f"the summed pictures have pixels from {low:g} to {high:g}")
     raw = layout.mirrored(raw) if row.flag("mirror") else raw
     codes = None
     if n_classes:
@@ -97,6 +116,17 @@ def _unpack_sums(
     if "locality" in row.value:  # not in format 9
         beta = row.number("locality", 0.0)
     return Sums(size, beta, layout, raw.to(device), codes, max(1, n_classes))
+
+
+def _unpack_pictures(
+    sizes: list[int], tensors: dict[str, Tensor], n: int, layout: Layout, allowed: Allowance
+) -> Tensor:
+    """The pictures of summed.packed, (n, d)."""
+    packed = check_tensor(tensors, "summed.packed", torch.uint8, (sum(sizes),)).numpy()
+    allowed.check(n * layout.dimension)
+    ends = np.cumsum([0, *sizes])
+    blocks = [packed[a:b].tobytes() for a, b in pairwise(ends.tolist())]
+    return torch.from_numpy(from_bytes(blocks, (n, *layout.shape))).reshape(n, -1)
 
 
 def with_mask(parameters: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -175,7 +205,7 @@ def unpacked(
     if not model or not model[0]:
         raise ValueError("there are no tables; the model is empty")
     n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
-    sums = _unpack_sums(header, tensors, layout, levels.apart, device)
+    sums = _unpack_sums(header, tensors, layout, levels.apart, device, allowed)
     fitted = FittedPictures(levels, model, condition, codes, n_rows, device, mask, sums)
     _check(fitted)
     return fitted

@@ -73,9 +73,16 @@ def model_bytes(header: Fields, allowed: Allowance) -> int:
         for group in row.inners("tables"):
             total += _STEP * len(group.rows("steps"))
             if group.text("kind") == "compact":
-                total += 18 * sum(group.wholes("directions", 1)) + 6 * group.whole("knots", 0)
+                total += _compact_bytes(group)
             allowed.check(total)
     return total
+
+
+def _compact_bytes(group: Fields) -> int:
+    """Bytes of compact maps: those that move nothing take one each."""
+    n_maps, knots = sum(group.wholes("directions", 1)), group.whole("knots", 0)
+    moving = group.whole("moving", 0, n_maps) if "moving" in group.value else n_maps
+    return n_maps + (26 + 6 * (knots // max(1, n_maps))) * moving
 
 
 def check_reach(

@@ -32,7 +32,7 @@ from sliceflow.storage.schema import (
 __all__ = ["FORMAT", "OLDEST", "RUN_FILE", "Saved", "read_model", "restore_rest"]
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
-FORMAT = 10  # a new number only where an old library would misread the file
+FORMAT = 11  # a new number only where an old library would misread the file
 OLDEST = 4  # the oldest format that is read
 _RENAMED = {"levels": "n_pixel_values", "directions": "patch_basis", "clusters": "n_clusters"}  # in 6
 _RARE = (  # parameters before format 6, options since

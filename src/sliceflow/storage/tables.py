@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
@@ -88,17 +89,17 @@ def _pack_compact(
     name: str, kind: str, tables: list[Any], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
     """A stream of bytes for the maps that move anything, and a bit for every map: does it?"""
-    tables = [table.to(torch.device("cpu")) for table in tables]
-    moving = [table.moving for table in tables]
-    some = [table.of(rows) for table, rows in zip(tables, moving, strict=True)]
-    packed = np.frombuffer(bytearray(to_bytes(some)), np.uint8)
+    moving = [table.moving() for table in tables]
+    bits = [np.isin(np.arange(t.n_maps), t.numbers.numpy()) for t in moving]
+    packed = np.frombuffer(bytearray(to_bytes(moving)), np.uint8)
     tensors[f"{name}.packed"] = torch.from_numpy(packed)
-    tensors[f"{name}.moving"] = torch.from_numpy(np.packbits(torch.cat(moving).numpy()))
+    tensors[f"{name}.moving"] = torch.from_numpy(np.packbits(np.concatenate(bits)))
     return {
-        "directions": [len(t.lo) for t in tables],
+        "directions": [t.n_maps for t in tables],
+        "moving": sum(len(t.lo) for t in moving),
         "exponents": [t.exponent for t in tables],
         "bins": tables[0].n_bins,
-        "knots": sum(t.at.numel() for t in tables),
+        "knots": sum(t.n_maps * t.at.shape[1] for t in tables),
         "packing": PACKING,
         "type": str(tables[0].dtype).removeprefix("torch."),
     }
@@ -179,15 +180,14 @@ def _unpack_compact(
     packing = group.whole("packing", PACKING - 1, PACKING)
     if group.text("type") not in ("float32", "float64"):
         raise ValueError(f"{name} has numbers of type {group.text('type')!r}")
-    knots, moving = (
-        group.whole("knots", 0),
-        torch.split(torch.ones(sum(sizes), dtype=torch.bool), sizes),
-    )
+    knots, numbers = group.whole("knots", 0), [torch.arange(h) for h in sizes]
     if packing == PACKING:
-        moving = _moving(name, sizes, tensors)
-    n_moving = [int(rows.sum()) for rows in moving]
+        numbers = _moving(name, sizes, tensors)
+    n_moving = [len(some) for some in numbers]
     if knots % sum(sizes):
         raise ValueError(f"{sum(sizes)} compact maps have {knots} knots")
+    if "moving" in group.value and group.whole("moving", 0) != sum(n_moving):  # not in format 10
+        raise ValueError(f"{name}.moving has {sum(n_moving)} maps, not {group.whole('moving', 0)}")
     tables = from_bytes(
         check_tensor(tensors, f"{name}.packed", torch.uint8, (None,)).numpy().tobytes(),
         n_moving,
@@ -198,17 +198,17 @@ def _unpack_compact(
         device,
     )
     return [
-        table if bool(rows.all()) else table.among(rows.to(device))
-        for table, rows in zip(tables, moving, strict=True)
+        table if len(some) == h else replace(table, numbers=some.to(device), n_all=h)
+        for table, some, h in zip(tables, numbers, sizes, strict=True)
     ]
 
 
-def _moving(name: str, sizes: list[int], tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Which maps of each table move anything."""
+def _moving(name: str, sizes: list[int], tensors: dict[str, Tensor]) -> list[Tensor]:
+    """The numbers of the maps of each table that move anything."""
     total = sum(sizes)
     packed = check_tensor(tensors, f"{name}.moving", torch.uint8, (-(-total // 8),))
     bits = torch.from_numpy(np.unpackbits(packed.numpy(), count=total).astype(bool))
-    return torch.split(bits, sizes)
+    return [some.nonzero()[:, 0] for some in torch.split(bits, sizes)]
 
 
 def farthest(steps: Sequence[Step]) -> float:
@@ -221,7 +221,7 @@ def farthest(steps: Sequence[Step]) -> float:
         parts = [getattr(table, name) for name in names]
         if isinstance(table, GridTable):
             parts.append(table.values)
-        most = max(most, *(float(part.abs().amax()) for part in parts if part.numel()))
+        most = max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
     return most
 
 
