@@ -162,7 +162,7 @@ def test_copying_is_five_times_the_floor_or_a_low_ratio(copies, floor, ratio, wa
 
 @pytest.mark.parametrize(
     ("quality", "table", "pictures"),
-    [("best", "draft", "draft"), ("draft", "25", "4"), ("51", "draft", "draft"), ("8", "4", "4")],
+    [("best", "draft", "draft"), ("draft", "25", "1"), ("51", "25", "25"), ("8", "4", "4")],
 )
 def test_the_flag_against_copying_makes_fewer_steps(quality, table, pictures):
     kinds = (Data("t", np.zeros((9, 2)), columns=["a", "b"]), Data("p", np.zeros((9, 4, 4), np.uint8)))

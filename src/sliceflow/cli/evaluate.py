@@ -224,10 +224,10 @@ def _copying(measures: list[Measure]) -> str | None:
 
 def _against_copying(settings: Settings, train: Data) -> str:
     """What helps against copying: a flag for fewer steps."""
-    steps, draft = settings.n_steps(train), replace(settings, quality="draft").n_steps(train)
-    if steps == 1:
-        return "fit more rows"
-    return f"fewer steps help: --quality {'draft' if steps > draft else steps // 2}"
+    if settings.quality in ("standard", "best"):
+        return "fewer steps help: --quality draft"
+    steps = settings.n_steps(train)
+    return "fit more rows" if steps == 1 else f"fewer steps help: --quality {steps // 2}"
 
 
 def _classifier(train: Data, test: Data, device: str) -> tuple[Any, str]:

@@ -191,7 +191,7 @@ class ProgressPanel:
         self._live.stop()
 
 
-def listeners(flow: Any, data: Data) -> list[Any]:
+def listeners(flow: Any, data: Data, labels: Any = None) -> list[Any]:
     """The listeners that show the progress of fitting `flow` to the data, as the terminal allows."""
     from rich.console import Console
 
@@ -201,7 +201,7 @@ def listeners(flow: Any, data: Data) -> list[Any]:
     if data.pictures:
         stages = [
             (f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}", s.n_steps)
-            for s in flow.stages(*data.x.shape[1:])
+            for s in flow.plan(data.x, labels).stages
         ]
     else:
         stages = [(f"{s.name} steps", s.n_steps) for s in flow.stages()]

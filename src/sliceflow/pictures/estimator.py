@@ -54,7 +54,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         there are mirror images as well), or the smallest multiple of this that is at least 10,000. The
         fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
         have separate maps
-    quality : "draft", "standard" or "best" (8, 25 or 100 steps per stage), or the number of steps
+    quality : "draft", "standard" or "best", or the number of steps per stage. The names are 3, 8 and
+        25 steps if classes or clusters have separate maps, else 18, 48 and 150
     amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
         for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
         transport uses histograms, else 10
@@ -365,10 +366,16 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 X = X.filled(0)
         return fitted.completions(X, int(n_samples), Seed.of(random_state), n_frames)
 
-    def stages(self, height: int, width: int, channels: int = 1) -> list[schedules.PictureStage]:
-        """The stages for pictures of this size; can be called before `fit`."""
+    def stages(
+        self, height: int, width: int, channels: int = 1, *, joint: bool = False
+    ) -> list[schedules.PictureStage]:
+        """The stages for pictures of this size; can be called before `fit`.
+
+        `joint` if neither classes nor clusters have maps of their own, as with `observed`: then the
+        names of `quality` are more steps. `plan` decides it by the pictures.
+        """
         layout = Layout(height, width, channels, "uint8", 256)
-        return stages_of(self._resolved(), layout)
+        return stages_of(self._resolved(), layout, joint or self.observed is not None)
 
     @property
     def layout_(self) -> Layout:

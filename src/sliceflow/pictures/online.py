@@ -156,7 +156,7 @@ class PicturesOnline(Online):
         options: PictureOptions = parameters["options"]
         levels = LevelFlow(
             layout,
-            stages_of(parameters, layout),
+            stages_of(parameters, layout, joint=True),
             seed.child("flow"),
             n_conditions=0,
             amplifier=0.0,

@@ -38,7 +38,7 @@ class PictureOptions:
         which is slower. With 16 bits, tables of displacements have half precision; sums and particles
         are always float32. A CPU always uses float32
     shrinkage : κ: maps are shrunk within κ times their noise, and maps with less than that move nothing
-        (`engine.shrinkage`). A stage ends when hardly any map moves. "auto" is 4 if particles start as
+        (`engine.shrinkage`). A stage ends when hardly any map moves. "auto" is 8 if particles start as
         sums of pictures, else 2.5·√(steps per stage/pictures per map), at most 2. 0 turns it off
 
     Examples
