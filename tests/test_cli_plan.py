@@ -42,7 +42,7 @@ def test_a_dry_run_of_large_pictures_fits_only_a_few_small_steps(large, work):
     planned = json.loads(inside("fit", large, "--dry-run", "--json").stdout)
     assert len(work) == 1
     assert work[0] <= (cost._TIMED + 1) * cost._BUDGET
-    assert planned["steps"] == 2313
+    assert planned["steps"] == 4441
     assert planned["seconds"] > 60
     assert planned["shorter"]["--quality draft"] < planned["seconds"] / 2
     said = inside("fit", large, "--dry-run").stdout
@@ -88,7 +88,7 @@ def test_the_time_is_that_of_the_timed_steps_for_all_the_work(kind, monkeypatch)
 
 def test_a_long_fit_says_so_at_once_and_how_to_make_it_short(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "_LONG", 0.0)
-    words = ("fit", "digits", "--quality", 25, "--particles", 50, "--schedule", "1[1] 8[3]")
+    words = ("fit", "digits", "--quality", "best", "--particles", 50, "--schedule", "1[1] 8[3]")
     result = inside(*words, "--out", tmp_path / "run")
     assert re.search(r"note: this takes about .* s on this CPU; --quality draft: .* s\n", result.stdout)
     assert inside("fit", "digits", *FEW, "--out", tmp_path / "other", "--quiet").stdout == ""

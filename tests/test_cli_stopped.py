@@ -241,4 +241,4 @@ def test_ctrl_c_while_the_fit_is_written_waits_until_it_is(tmp_path, monkeypatch
     refused(result, 1, "done and saved", "--resume")
     assert signal.getsignal(signal.SIGINT) == handler
     assert (tmp_path / "run" / "samples.npz").exists()
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 46
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 44

@@ -156,12 +156,12 @@ def test_there_are_as_many_as_pictures_allow():
     digit, photograph, tiny = (1, 28, 28), (3, 32, 32), (1, 8, 8)
     choices = {
         ("auto", "draft", 10_000, 60_000, digit): 30,
-        ("auto", "standard", 10_000, 60_000, digit): 20,
-        ("auto", "best", 10_000, 60_000, digit): 10,
+        ("auto", "standard", 10_000, 60_000, digit): 30,
+        ("auto", "best", 10_000, 60_000, digit): 20,
         ("auto", "draft", 10_000, 100_000, photograph): 25,
         ("auto", "best", 10_000, 50_000, photograph): 25,
         ("auto", "best", 10_000, 10_000, photograph): 5,
-        ("auto", "draft", 10_000, 60_000, tiny): 2,
+        ("auto", "draft", 10_000, 60_000, tiny): 4,
         ("auto", 1, 10_000, 2000, digit): 2,
         ("auto", 1, 10_000, 1999, digit): 1,
         ("auto", 1, 10_000, 7, digit): 1,

@@ -249,7 +249,21 @@ def test_presets_and_text_are_schedules():
         ImageFlow("cifar10", 20, 1).fit(images)
 
 
-@pytest.mark.parametrize(("quality", "steps"), [("draft", 8), ("standard", 25), ("best", 100), (7, 7)])
+@pytest.mark.parametrize(("quality", "steps"), [("draft", 3), ("standard", 8), ("best", 25), (7, 7)])
+def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
+    images, joint = np.zeros((400, 2, 2), np.uint8), steps if quality == 7 else 6 * steps
+    flow = ImageFlow("1[1]", 500, quality, transport="histogram")
+    assert flow.plan(images, np.arange(400) % 2).n_steps == steps
+    assert flow.plan(images).n_steps == joint
+    assert flow.set_params(amplifier=10.0).plan(images, np.arange(400) % 2).n_steps == joint
+    assert flow.set_params(observed="top").plan(images).n_steps == joint
+    assert [s.n_steps for s in flow.stages(2, 2)] == [joint]
+    flow.set_params(observed=None)
+    assert [s.n_steps for s in flow.stages(2, 2)] == [steps]
+    assert [s.n_steps for s in flow.stages(2, 2, joint=True)] == [joint]
+
+
+@pytest.mark.parametrize(("quality", "steps"), [("draft", 18), ("standard", 48), ("best", 150), (7, 7)])
 def test_quality_is_the_number_of_steps(quality, steps):
     images = np.zeros((5, 2, 2), np.uint8)
     flow = ImageFlow("1[1]", 5, quality, random_state=0, options=PictureOptions(shrinkage=0)).fit(

@@ -275,7 +275,7 @@ SPELLINGS = {
             options=PictureOptions(n_knots=plan.n_knots, precision="float32"),
         ),
     ),
-    "what draft is": (pictures, (PICTURES,), dict(quality="draft"), dict(quality=8)),
+    "what draft is": (pictures, (PICTURES,), dict(quality="draft"), dict(quality=18)),
     "a mask by name": (
         pictures,
         (PICTURES,),

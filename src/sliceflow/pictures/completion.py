@@ -35,9 +35,9 @@ from sliceflow.pictures.layout import Layout, as_array, mask_of
 __all__ = ["Completion", "complete"]
 
 N_NEIGHBORS = 100
-_HIDDEN, _KNOWN = 40, 60  # principal components of hidden and of known pixels
+_HIDDEN, _KNOWN = 100, 60  # principal components of hidden and of known pixels
 _SUGGESTED = 20  # principal components of the predictions: more would need more neighbours
-_SPREAD = 0.6  # of draws around their neighbours
+_SPREAD = 0.4  # of draws around their neighbours
 _FEATURES, _RIDGE = 1500, 1e-2  # random features, and the ridge over their number of rows
 _TONES, _TONE_ROWS = 2001, 200  # quantiles of the last map, and pictures that it is fitted to
 _NUMBERS = 1 << 26  # features computed at a time

@@ -81,7 +81,7 @@ def model_bytes(header: Fields, allowed: Allowance) -> int:
 def _compact_bytes(group: Fields) -> int:
     """Bytes of compact maps: those that move nothing take one each."""
     n_maps, knots = sum(group.wholes("directions", 1)), group.whole("knots", 0)
-    moving = group.whole("moving", 0, n_maps) if "moving" in group.value else n_maps
+    moving = min(n_maps, group.whole("moving", 0)) if "moving" in group.value else n_maps
     return n_maps + (26 + 6 * (knots // max(1, n_maps))) * moving
 
 
