@@ -102,10 +102,11 @@ def test_given_holds_in_every_row_and_changes_the_others(table):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"plan": "platinum"}, "no category 'platinum'"),
+        ({"plan": "platinum"}, "no category 'platinum'; it has basic"),
         ({"age": 40.5}, "steps of 1"),
         ({"colour": 1}, "not a column"),
-        ({"age": "old"}, "holds numbers"),
+        ({"age": "old"}, "holds numbers; 'old' is none"),
+        ({"age": np.inf}, "holds numbers; inf is none"),
         ({"age": None}, "never missing"),
     ],
 )
@@ -139,6 +140,21 @@ def test_several_imputations_differ_and_cover_the_truth():
     truth = frame.loc[gone, "b"].to_numpy()
     assert 0.84 < np.mean((low <= truth) & (truth <= high)) < 0.95
     assert np.abs(cells.mean(0) - truth).mean() < 0.55  # 0.4 is the noise
+
+
+def test_imputations_of_small_tables_spread_as_far_as_the_truth():
+    inside = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        hidden = rng.normal(size=(500, 2))
+        x = hidden @ rng.normal(size=(2, 5)) + 0.7 * rng.normal(size=(500, 5))
+        frame = pd.DataFrame(x, columns=list("abcde"))
+        gaps = frame[100:].reset_index(drop=True).assign(a=np.nan)
+        draws = fit(frame[:100], n_steps=0).impute(gaps, n_samples=100, random_state=0)
+        cells = [draw["a"] for draw in draws]
+        low, high = np.quantile(cells, [0.05, 0.95], axis=0, method="weibull")
+        inside.append(np.mean((low <= x[100:, 0]) & (x[100:, 0] <= high)))
+    assert 0.87 < np.mean(inside) < 0.94  # .84 with draws as far as the rows of a leaf
 
 
 def test_guesses_of_categories_without_an_order_are_as_good_as_can_be():
@@ -301,6 +317,8 @@ def test_dates_keep_their_grid_and_time_zone(library):
     assert (pd.to_datetime(new["month"]).dt.day == 1).all()
     one = as_pandas(flow.sample(3, given={"day": "2016-05-04"}, random_state=0))
     assert set(pd.to_datetime(one["day"])) == {pd.Timestamp("2016-05-04")}
+    with pytest.raises(ValueError, match="'day' holds dates, not 'May'; pass '2024-01-31'"):
+        flow.sample(3, given={"day": "May"})
 
 
 def test_local_midnights_stay_midnights_across_summer_time():
