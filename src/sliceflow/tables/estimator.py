@@ -59,11 +59,11 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         samples without any.
     n_neighbors : int
         k, the nearest rows along which a draw goes, the row itself among them. With `smoothing`
-        "auto", the least k.
+        "auto", the least k of three.
     smoothing : float or "auto"
-        h, how far it goes: 0 copies rows, 1 forgets which of the neighbours it was. "auto" takes the
-        least at which draws keep as far from rows as rows keep from each other. Where 1 is not enough,
-        as in small tables, k is doubled, up to twice.
+        h, how far it goes: 0 copies rows, 1 forgets which of the neighbours it was. "auto" tries k, 2k
+        and 4k neighbours, and takes the k and h that blur least of those with which draws keep as far
+        from rows as rows keep from each other.
     shrinkage : float
         κ of the flow: maps are shrunk within κ times their noise.
     n_steps : int

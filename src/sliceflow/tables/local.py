@@ -91,6 +91,7 @@ class LocalFlow:
         near = neighbours(z * weights, min(n, k if h is not None else max(_TIMES) * k))
         flow = cls(z, near, 1.0 if h is None else h, mean, turn, scale, Flow([], seed), ())
         flow = smoothed(flow, k, decoded, seed.child("h")) if h is None else flow
+        flow = replace(flow, near=np.ascontiguousarray(flow.near))
         m = min(max(n, 1_000), _MOST_PARTICLES)
         stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
         engine, model = Flow(stages, seed.child("flow")), []
@@ -203,7 +204,7 @@ def smoothed(
     is one or two rows. The blur is h² times the variance of a neighbourhood. More neighbours have more
     variance, but draws along them leave the row in more directions, so that a lower h is enough.
     """
-    n, last = len(flow.z), flow
+    n = len(flow.z)
     if n < 10:
         return replace(flow, near=flow.near[:, :k])
     some = seed.child("seen").permutation(n)[:_SEEN].numpy()
@@ -211,23 +212,23 @@ def smoothed(
     rows = decoded(flow.z[known])
     search = NearestNeighbors(n_neighbors=2).fit(rows)
     between = search.kneighbors(rows[: len(some)])[0][:, 1]
-    far = _MEDIAN * np.median(between)
     at = np.tile(some, -(-_FEWEST // len(some)))
-    tried = []  # blur, flow, and distances of its draws
+    tried = []
     for more in sorted({min(n, times * k) for times in _TIMES}):
-        near = np.ascontiguousarray(flow.near[:, :more])
-        wide = flow.z[near[some]].var(1).sum(1).mean()
-        for h in TRIED:
-            last = replace(flow, near=near, h=h)
-            drawn = decoded(last.draws_at(at, seed.child("draws")))
-            distance = search.kneighbors(drawn, 1)[0][:, 0]
-            if np.median(distance) >= far:
-                tried.append((h**2 * wide, last, distance))
-    tried.sort(key=lambda one: one[0])
+        near = flow.near[:, :more]
+        few = some[: max(1, _NUMBERS // max(1, more * flow.z.shape[1]))]
+        wide = flow.z[near[few]].var(1).sum(1).mean()
+        tried += [(h**2 * wide, replace(flow, near=near, h=h)) for h in TRIED]
+    limits = []
     for share, more_often in _CLOSE:
         close = np.quantile(between, share) + 1e-9
-        often = np.mean(between <= close) + more_often
-        for _, found, distance in tried:
-            if np.mean(distance <= close) <= often:
+        limits.append((close, np.mean(between <= close) + more_often))
+    second = []
+    for _, found in sorted(tried, key=lambda one: one[0]):
+        distance = search.kneighbors(decoded(found.draws_at(at, seed.child("draws"))), 1)[0][:, 0]
+        if np.median(distance) >= _MEDIAN * np.median(between):
+            keeps = [np.mean(distance <= close) <= often for close, often in limits]
+            if keeps[0]:
                 return found
-    return last
+            second += [found] if keeps[1] else []
+    return second[0] if second else tried[-1][1]
