@@ -1,6 +1,7 @@
 """`TableFlow`: what goes in comes out again, and what is asked for holds exactly."""
 
 import datetime
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -228,6 +229,21 @@ def test_small_tables_are_not_copied():
     assert flow.n_neighbors_ > flow.n_neighbors
     assert np.mean(found <= np.quantile(fresh, 0.01)) < 0.12
     assert 0.9 < np.median(found) / np.median(fresh) < 1.15
+
+
+def test_more_neighbours_are_taken_where_they_blur_less():
+    # ten neighbours keep away from rows too, but only with smoothing 1
+    frame = pd.read_csv(Path(__file__).parents[2] / "docs" / "penguins.csv")
+    train = frame.iloc[np.random.default_rng(0).permutation(len(frame))[: len(frame) // 2]]
+    flow = fit(train, n_steps=0, random_state=1)
+    assert flow.n_neighbors_ > 10
+    assert flow.smoothing_ < 0.9
+
+    def blur(flow):
+        own = flow._fitted.flow
+        return own.h**2 * own.z[own.near].var(1).sum(1).mean()
+
+    assert blur(flow) < 0.8 * blur(fit(train, n_steps=0, random_state=1, smoothing=1.0))
 
 
 def test_tables_of_equal_rows_are_not_blurred():

@@ -28,7 +28,7 @@ from sliceflow.engine.schedule import flat
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Auto
 
-__all__ = ["LocalFlow", "cells_of", "neighbours"]
+__all__ = ["LocalFlow"]
 
 CELL = 4_096  # rows among which neighbours are searched
 TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
