@@ -319,7 +319,7 @@ def shown(name: str, cells: list[dict]) -> str:
 
 
 def summary(cells: list[dict]) -> str:
-    """Detection of every method on every set, over the seeds that all have; how often it is lowest."""
+    """Detection of every method that has all seeds, on every set; how often it is lowest."""
     names = list(dict.fromkeys(cell["set"] for cell in cells))
     methods = [m for m in METHODS if any(cell["method"] == m for cell in cells)]
     rows, wins = [], dict.fromkeys(methods, 0)
@@ -328,12 +328,10 @@ def summary(cells: list[dict]) -> str:
         for cell in cells:
             if cell["set"] == name and "scores" in cell:
                 found[cell["method"]][cell["seed"]] = cell["scores"][0]
-        common = set.intersection(*(set(seeds) for seeds in found.values() if seeds))
-        means = {m: np.mean([seeds[s] for s in common]) for m, seeds in found.items() if seeds}
+        most = max(len(seeds) for seeds in found.values())
+        means = {m: np.mean([*seeds.values()]) for m, seeds in found.items() if len(seeds) == most > 0}
         wins[min(means, key=lambda m: means[m])] += 1
-        rows.append(
-            [name, str(len(common)), *(f"{means[m]:.3f}" if m in means else "–" for m in methods)]
-        )
+        rows.append([name, str(most), *(f"{means[m]:.3f}" if m in means else "–" for m in methods)])
     rows.append(["lowest on", "", *(str(n) for n in wins.values())])
     return f"### Detection\n\n{table(('set', 'seeds', *methods), rows)}\n"
 

@@ -31,7 +31,7 @@ class Written:
 
     Examples
     --------
-    >>> way = written_as(np.array(["1.234,50 €", "7,25 €"], dtype=object), "price")
+    >>> way = written_as(np.array(["1.234,50 €", "7,25 €"], dtype=object))
     >>> way.parse(np.array(["1.234,50 €"], dtype=object))
     array([1234.5])
     >>> way.texts(np.array([1000.0, 0.5])).tolist()
@@ -74,7 +74,7 @@ class Written:
         return self.prefix + "".join(swap.get(c, c) for c in text) + self.suffix
 
 
-def written_as(texts: np.ndarray, name: str, forced: bool = False) -> Written | None:
+def written_as(texts: np.ndarray) -> Written | None:
     """How the texts write numbers; None if fewer than four in five are numbers.
 
     The others are mistakes: `Written.parse` makes NaN of them. Of ways that are as frequent, the first

@@ -55,6 +55,9 @@ def test_sample_with_given_values(run, tmp_path):
     assert set(new["age"]) == {40}
     bad = inside("sample", run[0], "--given", "colour=red", "--out", tmp_path / "b.csv")
     refused(bad, 2, "does not name a column", "plan")
+    bad = inside("sample", run[0], "--given", "plan=platinum", "--out", tmp_path / "b.csv")
+    refused(bad, 2, "--given plan=platinum: column 'plan' has no category", "it has basic")
+    assert "row" not in bad.stderr
     refused(inside("sample", run[0], "--out", tmp_path / "b.png"), 2, "not a table")
     refused(inside("sample", run[0], "--label", "x", "--out", tmp_path / "b.csv"), 2, "--given")
 

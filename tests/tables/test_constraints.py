@@ -170,3 +170,16 @@ def test_partial_fit_with_rows_that_break_a_rule_gives_it_up():
     flow = TableFlow(random_state=0, n_steps=5).fit(old)
     flow.partial_fit(old.head(40).assign(ads=3.0))
     assert not any("ads" in rule.text for rule, _ in flow._fitted.rules)
+
+
+def test_check_names_what_a_fit_would_refuse():
+    old = frame()
+    flow = TableFlow(constraints=RULES).check(old)
+    assert not hasattr(flow, "n_rows_")
+    bad = old.assign(end=old["end"].where(np.arange(len(old)) != 7, -1))
+    with pytest.raises(ValueError, match="'start <= end' does not hold in 1 rows, first in row 7"):
+        flow.check(bad)
+    with pytest.raises(ValueError, match="no column 'stop'"):
+        TableFlow(constraints=["start <= stop"]).check(old)
+    with pytest.raises(ValueError, match="no column can be modelled"):
+        TableFlow().check(pd.DataFrame({"a": [1, 1, 1]}))

@@ -1,6 +1,7 @@
 """`TableFlow`: what goes in comes out again, and what is asked for holds exactly."""
 
 import datetime
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -102,10 +103,11 @@ def test_given_holds_in_every_row_and_changes_the_others(table):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"plan": "platinum"}, "no category 'platinum'"),
+        ({"plan": "platinum"}, "no category 'platinum'; it has basic"),
         ({"age": 40.5}, "steps of 1"),
         ({"colour": 1}, "not a column"),
-        ({"age": "old"}, "holds numbers"),
+        ({"age": "old"}, "holds numbers; 'old' is none"),
+        ({"age": np.inf}, "holds numbers; inf is none"),
         ({"age": None}, "never missing"),
     ],
 )
@@ -139,6 +141,21 @@ def test_several_imputations_differ_and_cover_the_truth():
     truth = frame.loc[gone, "b"].to_numpy()
     assert 0.84 < np.mean((low <= truth) & (truth <= high)) < 0.95
     assert np.abs(cells.mean(0) - truth).mean() < 0.55  # 0.4 is the noise
+
+
+def test_imputations_of_small_tables_spread_as_far_as_the_truth():
+    inside = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        hidden = rng.normal(size=(500, 2))
+        x = hidden @ rng.normal(size=(2, 5)) + 0.7 * rng.normal(size=(500, 5))
+        frame = pd.DataFrame(x, columns=list("abcde"))
+        gaps = frame[100:].reset_index(drop=True).assign(a=np.nan)
+        draws = fit(frame[:100], n_steps=0).impute(gaps, n_samples=100, random_state=0)
+        cells = [draw["a"] for draw in draws]
+        low, high = np.quantile(cells, [0.05, 0.95], axis=0, method="weibull")
+        inside.append(np.mean((low <= x[100:, 0]) & (x[100:, 0] <= high)))
+    assert 0.87 < np.mean(inside) < 0.94  # .84 with draws as far as the rows of a leaf
 
 
 def test_guesses_of_categories_without_an_order_are_as_good_as_can_be():
@@ -212,6 +229,21 @@ def test_small_tables_are_not_copied():
     assert flow.n_neighbors_ > flow.n_neighbors
     assert np.mean(found <= np.quantile(fresh, 0.01)) < 0.12
     assert 0.9 < np.median(found) / np.median(fresh) < 1.15
+
+
+def test_more_neighbours_are_taken_where_they_blur_less():
+    # ten neighbours keep away from rows too, but only with smoothing 1
+    frame = pd.read_csv(Path(__file__).parents[2] / "docs" / "penguins.csv")
+    train = frame.iloc[np.random.default_rng(0).permutation(len(frame))[: len(frame) // 2]]
+    flow = fit(train, n_steps=0, random_state=1)
+    assert flow.n_neighbors_ > 10
+    assert flow.smoothing_ < 0.9
+
+    def blur(flow):
+        own = flow._fitted.flow
+        return own.h**2 * own.z[own.near].var(1).sum(1).mean()
+
+    assert blur(flow) < 0.8 * blur(fit(train, n_steps=0, random_state=1, smoothing=1.0))
 
 
 def test_tables_of_equal_rows_are_not_blurred():
@@ -301,6 +333,8 @@ def test_dates_keep_their_grid_and_time_zone(library):
     assert (pd.to_datetime(new["month"]).dt.day == 1).all()
     one = as_pandas(flow.sample(3, given={"day": "2016-05-04"}, random_state=0))
     assert set(pd.to_datetime(one["day"])) == {pd.Timestamp("2016-05-04")}
+    with pytest.raises(ValueError, match="'day' holds dates, not 'May'; pass '2024-01-31'"):
+        flow.sample(3, given={"day": "May"})
 
 
 def test_local_midnights_stay_midnights_across_summer_time():

@@ -270,7 +270,11 @@ def _given(flow: Any, text: str) -> tuple[str, Any]:
         raise WrongUsage(
             f"--given {text} does not name a column", f"pass column=value; there are {', '.join(names)}"
         )
-    return name, flow.value_of(name, value)
+    try:
+        return name, flow.value_of(name, value)
+    except ValueError as error:
+        fact, _, hint = str(error).partition("; ")
+        raise WrongUsage(f"--given {text}: {fact}", hint or "pass another value") from error
 
 
 def impute(

@@ -55,7 +55,7 @@ def _bars(name: str, real: Any, made: Any, measures: dict[str, Any]) -> dict[str
     from sliceflow.written import written_as
 
     if pd.api.types.is_string_dtype(real) and real.notna().any():
-        way = written_as(real.dropna().to_numpy(dtype=object), name)
+        way = written_as(real.dropna().to_numpy(dtype=object))
         if way is not None:
             real, made = (pd.Series(way.parse(x.dropna().to_numpy(dtype=object))).reindex(range(len(x)))
                           for x in (real, made))  # fmt: skip

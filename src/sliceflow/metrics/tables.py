@@ -200,7 +200,7 @@ def _read_numbers(own: list[Cells]) -> list[Cells]:
     if any(of.kept.form != "text" or of.kept.categories is not None for of in own):
         return own
     known = own[0].values[~own[0].missing]
-    way = written_as(known, own[0].kept.name) if len(known) else None
+    way = written_as(known) if len(known) else None
     if way is None:
         return own
     out = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,7 +93,7 @@ class Column:
             if bad is not None:
                 raise ValueError(
                     f"column {self.name!r} has no category {plain[bad]!r} "
-                    f"(row {np.flatnonzero(ok)[bad]}); it has {_some(self.labels)}"
+                    f"(row {np.flatnonzero(ok)[bad]}); it has {some(self.labels)}"
                 )
             out[ok] = [codes[v] for v in plain]
             return out
@@ -171,7 +171,7 @@ class Column:
         if not len(present):
             return "all missing"
         if self.labels:
-            return _some(self.labels)
+            return some(self.labels)
         notes = []
         if self.kind == "datetime":
             notes.append(f"every {_clock(self)}" + (f", {self.kept.zone}" if self.kept.zone else ""))
@@ -217,9 +217,7 @@ def understood(cells: Cells, override: str | None = None) -> Column:
         return Column(kept, "boolean", _sorted_labels(values))
     written = None
     if kept.form == "text":
-        written = written_as(
-            values, kept.name, forced=override in ("continuous", "integer", "datetime")
-        )
+        written = written_as(values)
         if written is None:
             if override is None:
                 _refuse_dates(kept, cells)
@@ -287,7 +285,8 @@ def _sorted_labels(values: np.ndarray) -> tuple[Any, ...]:
     return tuple(sorted(found, key=lambda v: (isinstance(v, str), v)))
 
 
-def _some(labels: tuple[Any, ...]) -> str:
+def some(labels: Sequence[Any]) -> str:
+    """The first labels as text, and how many there are."""
     shown = ", ".join(str(label) for label in labels[:6])
     return shown if len(labels) <= 6 else f"{shown}, … ({len(labels)})"
 

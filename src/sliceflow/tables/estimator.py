@@ -21,10 +21,10 @@ from sliceflow.storage.file import Fields
 from sliceflow.storage.limits import Allowance
 from sliceflow.tables import saved
 from sliceflow.tables.chained import redrawn
-from sliceflow.tables.columns import Column, grid_of, new_identifiers, understood
+from sliceflow.tables.columns import Column, grid_of, new_identifiers, some, understood
 from sliceflow.tables.conditional import completed
 from sliceflow.tables.files import check_width, read_table
-from sliceflow.tables.fitted import FittedTable, fitted_to
+from sliceflow.tables.fitted import FittedTable, checked, fitted_to
 from sliceflow.tables.scores import Stream, quantiles
 
 __all__ = ["TableFlow"]
@@ -59,11 +59,11 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         samples without any.
     n_neighbors : int
         k, the nearest rows along which a draw goes, the row itself among them. With `smoothing`
-        "auto", the least k.
+        "auto", the least k of three.
     smoothing : float or "auto"
-        h, how far it goes: 0 copies rows, 1 forgets which of the neighbours it was. "auto" takes the
-        least at which draws keep as far from rows as rows keep from each other. Where 1 is not enough,
-        as in small tables, k is doubled, up to twice.
+        h, how far it goes: 0 copies rows, 1 forgets which of the neighbours it was. "auto" tries k, 2k
+        and 4k neighbours, and takes the k and h that blur least of those with which draws keep as far
+        from rows as rows keep from each other.
     shrinkage : float
         κ of the flow: maps are shrunk within κ times their noise.
     n_steps : int
@@ -141,8 +141,9 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         return self._keep(columns, numbers, library, Seed.of(self.random_state))
 
     def check(self, X: Any) -> Self:
-        """Raise the error that a fit to this table would raise because of a cell or a column."""
-        self._understood(X)
+        """Raise the error that a fit to this table would raise because of its cells or constraints."""
+        columns, numbers, _ = self._understood(X)
+        checked(columns, numbers, self.constraints)
         return self
 
     def _understood(self, X: Any) -> tuple[list[Column], np.ndarray, str]:
@@ -154,7 +155,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         for name in known:
             if name not in names:
                 raise ValueError(
-                    f"columns names {name!r}, which is not a column; there are {_some(names)}"
+                    f"columns names {name!r}, which is not a column; there are {some(names)}"
                 )
         columns = [understood(of, known.get(of.kept.name)) for of in cells]
         return columns, _numbers(columns, cells), library
@@ -216,13 +217,17 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         return {column.name: column.kind for column in self._fitted.columns}
 
     def value_of(self, name: str, text: str) -> Any:
-        """The value of a column that a text stands for, for `given`; an empty text is missing."""
-        column = self._fitted.columns[list(self.feature_names_in_).index(name)]
-        if text == "":
-            return None
+        """The value of a column that a text stands for, for `given`; an empty text is missing.
+
+        A ValueError says why it cannot be given.
+        """
+        c = list(self.feature_names_in_).index(name)
+        column = self._fitted.columns[c]
+        value: Any = next((label for label in column.labels if str(label) == text), text or None)
         if column.kind == "boolean" and text.lower() in ("true", "false", "yes", "no"):
-            return text.lower() in ("true", "yes")
-        return next((label for label in column.labels if str(label) == text), text)
+            value = text.lower() in ("true", "yes")
+        self._fitted.number_of(c, value)
+        return value
 
     def sample(
         self, n_samples: int = 1, given: Mapping[str, Any] | None = None, random_state: Any = None
@@ -257,7 +262,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         for name, value in given.items():
             if name not in names:
                 raise ValueError(
-                    f"given names {name!r}, which is not a column; there are {_some(names)}"
+                    f"given names {name!r}, which is not a column; there are {some(names)}"
                 )
             wanted[names.index(name)] = fitted.number_of(names.index(name), value)
         told = wanted != -np.inf
@@ -385,7 +390,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         """The columns in the order of the fit."""
         names, found = list(self.feature_names_in_), {of.kept.name: of for of in cells}
         if missing := [name for name in names if name not in found]:
-            raise ValueError(f"the table lacks the column {missing[0]!r}; the model has {_some(names)}")
+            raise ValueError(f"the table lacks the column {missing[0]!r}; the model has {some(names)}")
         if more := [name for name in found if name not in names]:
             raise ValueError(
                 f"the table has a column {more[0]!r} that the model does not know; leave it out"
@@ -465,8 +470,3 @@ def _regridded(column: Column, numbers: np.ndarray) -> Column:
 def _keys(numbers: np.ndarray) -> list[bytes]:
     clean = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # one NaN, no −0
     return [row.tobytes() for row in np.ascontiguousarray(clean)]
-
-
-def _some(names: Sequence[Any]) -> str:
-    shown = ", ".join(map(str, names[:8]))
-    return shown if len(names) <= 8 else f"{shown}, … ({len(names)})"

@@ -154,7 +154,7 @@ def _typed(pd: Any, column: Any) -> Any:
             pass
     if set(present) <= {"True", "False"}:
         return (texts == "True").astype("boolean").mask(gone) if gone.any() else texts == "True"
-    way = written_as(present, str(column.name))
+    way = written_as(present)
     if way is not None and (way.decimal, way.thousands, way.prefix, way.suffix) == (".", "", "", ""):
         numbers = np.full(len(texts), np.nan)
         numbers[~gone] = Written().parse(present)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
@@ -13,13 +14,13 @@ import torch
 from sliceflow.cells import Cells, Kept
 from sliceflow.engine.random import Seed
 from sliceflow.metrics.tables import embedded
-from sliceflow.tables.columns import Column, hashes
+from sliceflow.tables.columns import Column, hashes, some
 from sliceflow.tables.conditional import conditions_for
 from sliceflow.tables.constraints import Rule, implied, parsed
 from sliceflow.tables.local import LocalFlow
 from sliceflow.tables.scores import Scores, Stream, quantiles
 
-__all__ = ["FittedTable", "fitted_to"]
+__all__ = ["FittedTable", "checked", "fitted_to"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,14 @@ class FittedTable:
             if not np.isnan(self.numbers[:, c]).any():
                 raise ValueError(f"column {column.name!r} is never missing in the table")
             return float("nan")
-        number = float(column.numbers(_cell(column.kept, value))[0])
+        cell = _cell(column.kept, value)
+        if column.labels and cell.values.tolist()[0] not in column.labels:
+            raise ValueError(
+                f"column {column.name!r} has no category {value!r}; it has {some(column.labels)}"
+            )
+        if column.written is not None and np.isnan(column.written.parse(cell.values)).any():
+            raise ValueError(f"column {column.name!r} holds numbers; {value!r} is none")
+        number = float(column.numbers(cell)[0])
         near = float(column.on_grid(np.array([number]))[0])
         free = column.labels or column.kind == "constant"
         if not free and abs(near - number) > 1e-9 * max(1.0, abs(number)):
@@ -149,13 +157,15 @@ def _cell(kept: Kept, value: Any) -> Cells:
     """One cell of a user's value."""
     unit = kept.unit
     if kept.form in ("datetime", "date"):
+        when = value
         if isinstance(value, str):
-            value = datetime.fromisoformat(value)
-        if isinstance(value, datetime):
-            value = value.replace(tzinfo=None)  # on the clock of the column's time zone
-        elif not isinstance(value, date | np.datetime64):
-            raise ValueError(f"column {kept.name!r} holds dates; {value!r} is none: pass '2024-01-31'")
-        values: Any = np.array([value], dtype=f"datetime64[{unit}]").astype(np.int64)
+            with suppress(ValueError):
+                when = datetime.fromisoformat(value)
+        if isinstance(when, datetime):
+            when = when.replace(tzinfo=None)  # on the clock of the column's time zone
+        elif not isinstance(when, date | np.datetime64):
+            raise ValueError(f"column {kept.name!r} holds dates, not {value!r}; pass '2024-01-31'")
+        values: Any = np.array([when], dtype=f"datetime64[{unit}]").astype(np.int64)
     elif kept.form == "duration":
         values = np.array([value], dtype=f"timedelta64[{unit}]").astype(np.int64)
     elif kept.form == "text" or kept.categories is not None:
@@ -164,10 +174,26 @@ def _cell(kept: Kept, value: Any) -> Cells:
         try:
             values = np.array([float(value)])
         except (TypeError, ValueError):
-            raise ValueError(f"column {kept.name!r} holds numbers; {value!r} is none") from None
+            values = np.array([np.nan])
+        if not np.isfinite(values).all():
+            raise ValueError(f"column {kept.name!r} holds numbers; {value!r} is none")
         if kept.form == "boolean":
             values = values.astype(np.int64)
     return Cells(kept, values, np.zeros(1, dtype=bool))
+
+
+def checked(columns: Sequence[Column], numbers: np.ndarray, constraints: Sequence[str]) -> list[Rule]:
+    """The constraints as rules; a ValueError says why there is no model of these rows."""
+    if len(numbers) < 2:
+        raise ValueError(f"the table has {len(numbers)} row; a model needs at least 2")
+    if not any(column.modelled for column in columns):
+        raise ValueError(
+            "no column can be modelled: " + ", ".join(f"{c.name!r} is {c.kind}" for c in columns[:5])
+        )
+    rules = parsed(constraints, columns)
+    for rule in rules:
+        rule.check(numbers, [column.name for column in columns])
+    return rules
 
 
 def fitted_to(
@@ -179,20 +205,12 @@ def fitted_to(
     parameters: Mapping[str, Any],
 ) -> FittedTable:
     """The model of these rows."""
-    if len(numbers) < 2:
-        raise ValueError(f"the table has {len(numbers)} row; a model needs at least 2")
+    asked = checked(columns, numbers, parameters["constraints"])
     columns, given = list(columns), tuple(columns)
-    names = [column.name for column in columns]
     modelled, rules = numbers, []
-    asked = parsed(parameters["constraints"], columns)
     for rule in [*asked, *implied(columns, numbers, asked)]:
-        rule.check(numbers, names)
         columns, modelled, kinds = rule.modelled(columns, modelled)
         rules.append((rule, kinds))
-    if not any(column.modelled for column in columns):
-        raise ValueError(
-            "no column can be modelled: " + ", ".join(f"{c.name!r} is {c.kind}" for c in columns[:5])
-        )
     scores, z = Scores.of(columns, modelled, Stream(seed.child("scores")))
     levels = [len(column.labels) if column.is_category else 0 for column in columns]
 

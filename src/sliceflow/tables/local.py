@@ -4,8 +4,8 @@ A draw at row i with the mean m and the differences of its k nearest rows is
 
     m + √(1 − h²)·(zᵢ − m) + h·Σⱼ wⱼ·(zⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),
 
-which has the mean and the covariance of the neighbourhood for every h from 0 to 1. The least h is taken
-at which draws are no nearer to rows than rows are to each other, and if there is none, more neighbours
+which has the mean and the covariance of the neighbourhood for every h from 0 to 1. Of the k and h with
+which draws are no nearer to rows than rows are to each other, those that blur least are taken
 (`smoothed`). Draws blur what is finer than a neighbourhood. A sliced-Wasserstein flow in the whitened
 coordinates, with maps shrunk within their noise (`sliceflow.engine.shrinkage`), moves them back on to
 the data where they differ significantly.
@@ -28,13 +28,14 @@ from sliceflow.engine.schedule import flat
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Auto
 
-__all__ = ["LocalFlow", "cells_of", "neighbours"]
+__all__ = ["LocalFlow"]
 
 CELL = 4_096  # rows among which neighbours are searched
 TRIED = (0.6, 0.7, 0.8, 0.9, 1.0)  # h
 _SEEN = 2_000  # rows whose draws choose h:
-_CLOSE, _MEDIAN = 0.005, 0.8  # see `smoothed`
-_DOUBLINGS = 2  # of the neighbours, at most
+_CLOSE = ((0.01, 0.005), (0.05, 0.01))  # the nearest share of rows, and how much more often draws are
+_MEDIAN = 0.8  # of the median distance of rows
+_TIMES = (1, 2, 4)  # as many neighbours
 _FEWEST = 1_000  # draws, several at a row if there are fewer
 _KNOWN = 20_000  # rows that these draws are compared with
 _MOST_PARTICLES = 1 << 15  # that the flow is fitted with, and rows that it looks at
@@ -87,8 +88,10 @@ class LocalFlow:
         values, turn = np.linalg.eigh((z - mean).T @ (z - mean) / n) if d else (np.empty(0), np.eye(0))
         values, turn = values[-_MOST_COORDINATES:], turn[:, -_MOST_COORDINATES:]
         scale = np.sqrt(np.maximum(values, _FLOOR**2))
-        flow = cls(z, neighbours(z * weights, min(k, n)), 1.0, mean, turn, scale, Flow([], seed), ())
-        flow = smoothed(flow, weights, decoded, seed.child("h")) if h is None else replace(flow, h=h)
+        near = neighbours(z * weights, min(n, k if h is not None else max(_TIMES) * k))
+        flow = cls(z, near, 1.0 if h is None else h, mean, turn, scale, Flow([], seed), ())
+        flow = smoothed(flow, k, decoded, seed.child("h")) if h is None else flow
+        flow = replace(flow, near=np.ascontiguousarray(flow.near))
         m = min(max(n, 1_000), _MOST_PARTICLES)
         stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
         engine, model = Flow(stages, seed.child("flow")), []
@@ -190,37 +193,42 @@ def neighbours(z: np.ndarray, k: int) -> np.ndarray:
 
 
 def smoothed(
-    flow: LocalFlow, weights: np.ndarray, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed
+    flow: LocalFlow, k: int, decoded: Callable[[np.ndarray], np.ndarray], seed: Seed
 ) -> LocalFlow:
-    """The flow with the least k and h at which draws keep as far from rows as rows from each other.
+    """The flow with the h, and k neighbours or more, that blur least and keep draws away from rows.
 
     `decoded` turns scores into points whose distances are those of the table (`metrics.tables`). Draws
-    may be nearer than the nearest hundredth of the rows are to each other more often than these, by
-    `_CLOSE`, and their median distance may be `_MEDIAN` of that of the rows. If h = 1 is not enough, as
-    in small tables, draws lie between too few rows, and k is doubled.
+    keep away if they are nearer to rows than the nearest hundredth of the rows are to each other hardly
+    more often than these (`_CLOSE`), and their median distance is `_MEDIAN` of that of the rows. If no
+    draws do, those count that do so for the nearest twentieth: the nearest hundredth of a small table
+    is one or two rows. The blur is h² times the variance of a neighbourhood. More neighbours have more
+    variance, but draws along them leave the row in more directions, so that a lower h is enough.
     """
-    n, k = flow.near.shape
+    n = len(flow.z)
     if n < 10:
-        return replace(flow, h=TRIED[-1])
+        return replace(flow, near=flow.near[:, :k])
     some = seed.child("seen").permutation(n)[:_SEEN].numpy()
     known = seed.child("seen").permutation(n)[:_KNOWN].numpy()  # the same rows first
     rows = decoded(flow.z[known])
     search = NearestNeighbors(n_neighbors=2).fit(rows)
     between = search.kneighbors(rows[: len(some)])[0][:, 1]
-    close = np.quantile(between, 0.01) + 1e-9
-    often, far = np.mean(between <= close) + _CLOSE, _MEDIAN * np.median(between)
     at = np.tile(some, -(-_FEWEST // len(some)))
-
-    def keeps_away(flow: LocalFlow) -> bool:
-        drawn = decoded(flow.draws_at(at, seed.child("draws")))
-        distance = search.kneighbors(drawn, 1)[0][:, 0]
-        return bool(np.mean(distance <= close) <= often and np.median(distance) >= far)
-
-    flow = replace(flow, h=TRIED[-1])
-    for _ in range(_DOUBLINGS):
-        if k == n or keeps_away(flow):
-            break
-        k = min(2 * k, n)
-        flow = replace(flow, near=neighbours(flow.z * weights, k))
-    less = (replace(flow, h=h) for h in TRIED[:-1])
-    return next((other for other in less if keeps_away(other)), flow)
+    tried = []
+    for more in sorted({min(n, times * k) for times in _TIMES}):
+        near = flow.near[:, :more]
+        few = some[: max(1, _NUMBERS // max(1, more * flow.z.shape[1]))]
+        wide = flow.z[near[few]].var(1).sum(1).mean()
+        tried += [(h**2 * wide, replace(flow, near=near, h=h)) for h in TRIED]
+    limits = []
+    for share, more_often in _CLOSE:
+        close = np.quantile(between, share) + 1e-9
+        limits.append((close, np.mean(between <= close) + more_often))
+    second = []
+    for _, found in sorted(tried, key=lambda one: one[0]):
+        distance = search.kneighbors(decoded(found.draws_at(at, seed.child("draws"))), 1)[0][:, 0]
+        if np.median(distance) >= _MEDIAN * np.median(between):
+            keeps = [np.mean(distance <= close) <= often for close, often in limits]
+            if keeps[0]:
+                return found
+            second += [found] if keeps[1] else []
+    return second[0] if second else tried[-1][1]

@@ -248,11 +248,6 @@ class Scores:
         explained = 1 - 1 / np.diagonal(self.precision)
         return np.sqrt(np.clip(explained, _LEAST**2, 1.0))
 
-    def of_column(self, c: int, *, flag: bool = False) -> int | None:
-        """The coordinate of a column's value, or of its flag; None if it has none."""
-        found = (j for j, k in enumerate(self.coordinates) if k.column == c and k.flag == flag)
-        return next(found, None)
-
 
 def _first(column: np.ndarray) -> float:
     present = column[~np.isnan(column)]
