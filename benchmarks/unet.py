@@ -10,7 +10,7 @@ method from an exponential average of its weights. It has about 18 million param
 Training goes on from one time to the next; the seconds are those of training, without compiling and
 sampling, which have columns of their own. The flow's seconds are those of `fit`, with samples.
 
-Writes unet.md, unet.json, and a grid of each as .png.
+Writes unet.md and unet.json after every row, and a grid of each as .png.
 """
 
 import argparse
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         "--seconds", type=float, nargs="+", default=[15, 30, 60, 120, 180], help="of training"
     )
     parser.add_argument(
-        "--quality", type=int, nargs="+", default=[50, 130, 250], help="steps per stage of the flow"
+        "--quality", type=int, nargs="+", default=[3, 8, 25, 50], help="steps per stage of the flow"
     )
     parser.add_argument("--width", type=int, default=128, help="channels of the network's first level")
     parser.add_argument("--batch", type=int, default=256)
@@ -323,9 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         Scale(None, None, None, {} if args.epochs is None else {"epochs": args.epochs}),
     )
     rows: list[dict[str, Any]] = []
+    command = " ".join(["python benchmarks/unet.py", *arguments])
     for kind, made in (
-        ("unet", networks(args, train, mirror, device)),
         ("flow", flows(args, train, mirror, device)),
+        ("unet", networks(args, train, mirror, device)),
     ):
         for i, (about, images) in enumerate(made):
             near = (images[:NEAREST], train.images, test.images[:NEAREST])
@@ -336,9 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             }
             rows.append({**about, **scorer.score(images), **found})
             grid(images).save(args.out / f"{kind}-{i}.png")
-            print(shown(rows[-1:]), flush=True)
-    command = " ".join(["python benchmarks/unet.py", *arguments])
-    keep(args.out / "unet", f"{shown(rows)}\n\n{scorer}\n\n", rows, device, command)
+            keep(args.out / "unet", f"{shown(rows)}\n\n{scorer}\n\n", rows, device, command)
     return rows
 
 

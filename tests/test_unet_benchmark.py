@@ -37,7 +37,7 @@ def test_the_comparison_runs(tmp_path):
         "digits --device cpu --width 8 --batch 8 --seconds 0.1 0.2 --quality 1 --samples 60 --heun 1 "
         f"--rows 200 --epochs 1 --out {tmp_path}".split()
     )
-    assert [row["model"].split(",")[0] for row in rows] == ["U-Net", "U-Net", "sliceflow"]
+    assert [row["model"].split(",")[0] for row in rows] == ["sliceflow", "U-Net", "U-Net"]
     assert all(np.isfinite(row["FD"]) and 0 <= row["copies"] <= 1 for row in rows)
     assert len(json.loads((tmp_path / "unet.json").read_text())["rows"]) == 3
     assert {path.name for path in tmp_path.glob("*.png")} == {"unet-0.png", "unet-1.png", "flow-0.png"}

@@ -423,7 +423,7 @@ def demo(
     from sliceflow.cli.settings import Settings
 
     settings = Settings(
-        "digits", str(out), conditional=True, quality="draft", particles=5000, device=device
+        "digits", str(out), conditional=True, quality="standard", particles=5000, device=device
     )
     run(settings, force=force, as_json=json, quiet=quiet, show_progress=not no_progress)
     _print({}, f"open {out / 'report.html'} in a browser", False, quiet or json)

@@ -174,9 +174,7 @@ class _Tree:
         leaf = nodes.apply(x)
         order = np.argsort(leaf, kind="stable")
         low = _climbed(nodes, size)
-        high = (
-            low.copy()
-        )  # the last node below: scikit-learn counts nodes depth first, left before right
+        high = low.copy()  # the last node below: nodes are counted depth first, left before right
         while (inner := nodes.children_right[high] >= 0).any():
             high[inner] = nodes.children_right[high[inner]]
         first, last = np.searchsorted(leaf[order], low), np.searchsorted(leaf[order], high, "right")
