@@ -469,7 +469,7 @@ def test_made_up_tables_have_the_size_asked_for():
 
 def test_imputation_is_measured(tmp_path):
     tables.write_csv(["wine"], tmp_path)
-    error, accuracy, covered, _ = imputation.measured("wine", "nearest rows", 0, str(tmp_path))
+    error, accuracy, covered, *_ = imputation.measured("wine", "nearest rows", 0, str(tmp_path))
     mean = imputation.measured("wine", "mean, most frequent", 0, str(tmp_path))
     assert error < 0.8 * mean[0]
     assert accuracy > mean[1]
