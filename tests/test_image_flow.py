@@ -261,6 +261,8 @@ def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
     flow.set_params(observed=None)
     assert [s.n_steps for s in flow.stages(2, 2)] == [steps]
     assert [s.n_steps for s in flow.stages(2, 2, joint=True)] == [joint]
+    colours = np.zeros((400, 2, 2, 3), np.uint8)
+    assert flow.set_params(amplifier="auto").plan(colours).n_steps == steps  # mosaics
 
 
 @pytest.mark.parametrize(("quality", "steps"), [("draft", 18), ("standard", 48), ("best", 150), (7, 7)])

@@ -55,7 +55,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
         have separate maps
     quality : "draft", "standard" or "best", or the number of steps per stage. The names are 3, 8 and
-        25 steps if classes or clusters have separate maps, else 18, 48 and 150
+        25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise
     amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
         for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
         transport uses histograms, else 10
@@ -371,8 +371,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     ) -> list[schedules.PictureStage]:
         """The stages for pictures of this size; can be called before `fit`.
 
-        `joint` if neither classes nor clusters have maps of their own, as with `observed`: then the
-        names of `quality` are more steps. `plan` decides it by the pictures.
+        `joint` if neither classes nor clusters have maps of their own and particles start as noise, as
+        with `observed`: then the names of `quality` are more steps. `plan` decides it by the pictures.
         """
         layout = Layout(height, width, channels, "uint8", 256)
         return stages_of(self._resolved(), layout, joint or self.observed is not None)

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 QUALITY = {"draft": 3, "standard": 8, "best": 25}  # steps per stage,
-_JOINT = 6  # and times as many if all pictures share maps, because each map then moves less
+_JOINT = 6  # and times as many if all pictures share maps and particles start as noise
 _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on average
 _MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
 _CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
@@ -245,7 +245,8 @@ def make_plan(
     n_summed = choose_start(
         options.start, layout, 0 < amplifier < math.inf, counted, parameters["observed"] is not None
     )
-    stages = stages_of(parameters, layout, joint=not apart)
+    joint = not apart and not n_summed
+    stages = stages_of(parameters, layout, joint)
     moved = m if n_moved is None else n_moved
     n_random = options.n_directions if patch_basis == "random" else None
     directions = [_most_directions(layout, stage, n_random) for stage in stages]
@@ -311,7 +312,7 @@ def make_plan(
             options.shrinkage,
             amplifier,
             n / ((2 if parameters["mirror"] else 1) * (apart or 1)),
-            _steps_per_stage(parameters["quality"], joint=not apart),
+            _steps_per_stage(parameters["quality"], joint),
             counted,
             n_summed > 0,
         ),
@@ -397,7 +398,7 @@ def _kind(condition: Labels | None, observed: Any) -> str:
 
 
 def stages_of(parameters: Mapping[str, Any], layout: Layout, joint: bool) -> list[PictureStage]:
-    """The stages for pictures of this layout; `joint` if all pictures share maps."""
+    """The stages for pictures of this layout; `joint` if all share maps and start as noise."""
     text, (channels, height, width) = parameters["schedule"], layout.shape
     if text == "auto":
         text = schedules.auto(height, width, channels)
