@@ -80,11 +80,10 @@ class CompactTable:
         """The same with all maps. This does not wait for a GPU."""
         if self.numbers is None:
             return self
-        parts = {name: getattr(self, name) for name in _ARRAYS}
-        parts = {
-            name: part.new_zeros(self.n_all, *part.shape[1:]).index_copy_(0, self.numbers, part)
-            for name, part in parts.items()
-        }
+        parts = {}
+        for name in _ARRAYS:
+            part = getattr(self, name)
+            parts[name] = part.new_zeros(self.n_all, *part.shape[1:]).index_copy_(0, self.numbers, part)
         return replace(self, **parts, numbers=None, n_all=0).plain()
 
     def moving(self) -> CompactTable:

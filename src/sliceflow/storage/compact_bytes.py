@@ -6,13 +6,13 @@ Numbers are made small, similar ones are put side by side, and zlib does the res
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable
+from sliceflow.storage.deflate import deflated, inflated
 
 __all__ = ["PACKING", "from_bytes", "to_bytes"]
 
@@ -28,9 +28,6 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
     on; of numbers the lowest bytes first. A level is stored as its difference from that of the knot
     before. A range is stored as its beginning and its width, in the eighths of a step to which it was
     rounded. The first and the last knot need no place: they are at 0 and `n_bins`.
-
-    zlib looks for runs only (Z_RLE): Z_FILTERED is 1 % smaller and fourteen times as slow to write; the
-    default strategy, Huffman codes alone and lzma give larger files.
     """
     lo, hi, at, levels = (
         torch.cat([getattr(table, name).cpu() for table in tables]).numpy()
@@ -48,8 +45,7 @@ def to_bytes(tables: Sequence[CompactTable]) -> bytes:
         np.diff(at[:, :-1], axis=1).T.astype("<u2"),
         ((rises << 1) ^ (rises >> 15)).T.astype("<u2"),  # 0, −1, 1, −2, … as 0, 1, 2, 3, …
     )
-    stream = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
-    return stream.compress(b"".join(map(_planes, kinds))) + stream.flush()
+    return deflated(b"".join(map(_planes, kinds)))
 
 
 def from_bytes(
@@ -108,13 +104,8 @@ def _unpacked(packed: bytes, counts: list[int], n_knots: int) -> list[np.ndarray
     """The arrays of `counts` bytes each that zlib makes of `packed`."""
     if sum(counts) > _MOST_RATIO * len(packed):
         raise ValueError(f"{len(packed)} bytes cannot hold {n_knots} knots")
-    stream = zlib.decompressobj()
-    try:
-        whole = stream.decompress(packed, sum(counts) + 1)
-    except zlib.error as error:
-        raise ValueError(f"compact maps cannot be unpacked: {error}") from error
-    if len(whole) != sum(counts) or not stream.eof or stream.unused_data:
-        raise ValueError(f"compact maps do not have the {sum(counts)} bytes of {n_knots} knots")
+    wrong = f"compact maps do not have the {sum(counts)} bytes of {n_knots} knots"
+    whole = inflated(packed, sum(counts), "compact maps", wrong)
     return np.split(np.frombuffer(whole, np.uint8), np.cumsum(counts)[:-1])
 
 

@@ -8,11 +8,12 @@ rest.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+
+from sliceflow.storage.deflate import deflated, inflated
 
 __all__ = ["from_bytes", "to_bytes"]
 
@@ -36,8 +37,7 @@ def to_bytes(pictures: np.ndarray) -> list[bytes]:
             stored[::2] -= stored[1]
         for axis in (2, 3):
             stored = np.diff(stored, axis=axis, prepend=np.uint8(0))  # modulo 256
-        stream = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
-        return stream.compress(stored.tobytes()) + stream.flush()
+        return deflated(stored.tobytes())
 
     size = _size(pictures.shape)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -53,13 +53,9 @@ def from_bytes(blocks: Sequence[bytes], shape: tuple[int, int, int, int]) -> np.
         raise ValueError(f"{n} pictures have {len(blocks)} blocks instead of {len(counts)}")
 
     def unpack(packed: bytes, count: int) -> np.ndarray:
-        stream, wanted = zlib.decompressobj(), count * c * h * w
-        try:
-            whole = stream.decompress(packed, wanted + 1)
-        except zlib.error as error:
-            raise ValueError(f"pictures cannot be unpacked: {error}") from error
-        if len(whole) != wanted or not stream.eof or stream.unused_data:
-            raise ValueError(f"a block of pictures does not have the {wanted} bytes of {count}")
+        wanted = count * c * h * w
+        wrong = f"a block of pictures does not have the {wanted} bytes of {count}"
+        whole = inflated(packed, wanted, "pictures", wrong)
         stored = np.frombuffer(whole, np.uint8).reshape(c, count, h, w)
         for axis in (3, 2):
             stored = np.cumsum(stored, axis=axis, dtype=np.uint8)

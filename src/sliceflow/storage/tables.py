@@ -90,10 +90,10 @@ def _pack_compact(
 ) -> dict[str, Any]:
     """A stream of bytes for the maps that move anything, and a bit for every map: does it?"""
     moving = [table.moving() for table in tables]
-    bits = [np.isin(np.arange(t.n_maps), t.numbers.numpy()) for t in moving]
+    bits = [torch.zeros(t.n_maps, dtype=torch.bool).index_fill_(0, t.numbers, True) for t in moving]
     packed = np.frombuffer(bytearray(to_bytes(moving)), np.uint8)
     tensors[f"{name}.packed"] = torch.from_numpy(packed)
-    tensors[f"{name}.moving"] = torch.from_numpy(np.packbits(np.concatenate(bits)))
+    tensors[f"{name}.moving"] = torch.from_numpy(np.packbits(torch.cat(bits).numpy()))
     return {
         "directions": [t.n_maps for t in tables],
         "moving": sum(len(t.lo) for t in moving),
