@@ -513,8 +513,8 @@ def test_the_panel_fits_a_narrow_terminal_and_keeps_its_words():
     from sliceflow.engine.events import Event
 
     console = Console(file=io.StringIO(), force_terminal=True, width=34, color_system=None)
-    panel = ProgressPanel(console, [("8×8 pixels, patches of 5×5", 60)])
-    event = Event("8×8[5]", 0, 4, 5, 60, torch.tensor(0.25), 1.0, torch.empty(2, 100))
+    panel = ProgressPanel(console, ["8×8 pixels, patches of 5×5"])
+    event = Event("8×8[5]", 0, 4, 5, 70, torch.tensor(0.25), 1.0, torch.empty(2, 100), None, 60)
     panel(event)
     panel.close()
     with console.capture() as drawn:

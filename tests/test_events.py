@@ -258,3 +258,11 @@ def test_early_stopping_that_ignores_conditions_judges_x_alone():
         for labels in (None, y)
     ]
     assert flows[0].history_["distance"] == flows[1].history_["distance"]
+
+
+def test_an_event_says_how_many_steps_its_stage_may_have():
+    heard = []
+    X = np.random.default_rng(0).integers(0, 256, (40, 4, 4), dtype=np.uint8)
+    flow = ImageFlow("2[2]=3 4[3]=2", 40, random_state=0, device="cpu")
+    flow.fit(X, listeners=lambda event: heard.append((event.stage, event.stage_steps)))
+    assert heard == [("2×2[2]", 3)] * 3 + [("4×4[3]", 2)] * 2

@@ -160,7 +160,7 @@ def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bo
     if job.first:
         listeners.append(_FolderListener(folder, config, replace=replace, keep=ranks is None))
         if show_progress:
-            listeners += progress.listeners(flow, train, labels)
+            listeners += progress.listeners(flow, train)
     flow.fit(
         train.x[mine],
         None if labels is None else labels[mine],

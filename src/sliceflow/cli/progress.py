@@ -136,10 +136,10 @@ class ProgressPanel:
     Parameters
     ----------
     console : of rich
-    stages : a description and the number of steps of every stage
+    stages : a description of every stage
     """
 
-    def __init__(self, console: Any, stages: list[tuple[str, int]]) -> None:
+    def __init__(self, console: Any, stages: list[str]) -> None:
         from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -170,13 +170,13 @@ class ProgressPanel:
         least = 1e-4 * max(self._distances)
         heights = [math.log10(max(d, least)) for d in self._distances if d > 0]
         line = sparkline(heights, max(4, min(48, self._console.width - 23)))
-        description, n_steps = self._stages[event.stage_index]
+        description = self._stages[event.stage_index]
         memory = _memory_used(event)
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, min_width=len("distance"))
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {description}")
-        table.add_row("step", f"{event.step + 1} of {n_steps}")
+        table.add_row("step", f"{event.step + 1} of {event.stage_steps}")
         table.add_row("distance", f"{self._distances[-1]:<9.3g}  {line}")
         if event.moving is not None:
             table.add_row("moving", f"{float(event.moving):.0%} of the maps")
@@ -191,7 +191,7 @@ class ProgressPanel:
         self._live.stop()
 
 
-def listeners(flow: Any, data: Data, labels: Any = None) -> list[Any]:
+def listeners(flow: Any, data: Data) -> list[Any]:
     """The listeners that show the progress of fitting `flow` to the data, as the terminal allows."""
     from rich.console import Console
 
@@ -200,9 +200,9 @@ def listeners(flow: Any, data: Data, labels: Any = None) -> list[Any]:
         return [ProgressLines()]
     if data.pictures:
         stages = [
-            (f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}", s.n_steps)
-            for s in flow.plan(data.x, labels).stages
+            f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}"
+            for s in flow.stages(*data.x.shape[1:])
         ]
     else:
-        stages = [(f"{s.name} steps", s.n_steps) for s in flow.stages()]
+        stages = [f"{s.name} steps" for s in flow.stages()]
     return [ProgressPanel(console, stages)]

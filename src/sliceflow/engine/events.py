@@ -43,6 +43,7 @@ class Event:
     the flow (standardised data). It is a 0-dimensional tensor, so that a GPU need not wait;
     ``float(event.distance)`` reads it. `particles` (d, M) belong to the flow: do not write to them.
     `moving` is the share of maps that move anything, another such tensor; None without shrinkage.
+    `stage_steps` is the largest number of steps of the stage.
     """
 
     stage: str
@@ -54,6 +55,7 @@ class Event:
     seconds: float
     particles: Tensor
     moving: Tensor | None = None
+    stage_steps: int = 0
 
 
 Listener = Callable[[Event], bool | None]

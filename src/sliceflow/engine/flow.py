@@ -319,7 +319,18 @@ def simulate(
             done = moving is not None and k % 4 == 3 and float(moving) <= STILL
             distance, left = fit.cost.mean().sqrt(), total - run.spared
             left -= stage.n_steps - run.step if done else 0
-            event = Event(stage.name, i, k, run.done, left, distance, run.seconds, particles.x, moving)
+            event = Event(
+                stage.name,
+                i,
+                k,
+                run.done,
+                left,
+                distance,
+                run.seconds,
+                particles.x,
+                moving,
+                stage.n_steps,
+            )
             if tell(listeners, event) or done:
                 run.spared += stage.n_steps - run.step
                 run.step = stage.n_steps
