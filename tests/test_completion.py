@@ -1,5 +1,7 @@
 """Completions of pictures by the pictures most like them: `sliceflow.complete`."""
 
+from dataclasses import replace
+
 import completions
 import numpy as np
 import pytest
@@ -60,6 +62,21 @@ def test_completions_continue_the_known_pixels(drawn):
     assert 0.2 < ratio < 1.25
     if drawn:  # no fog
         assert np.isin(done, (0, 255)).mean() > 0.99
+
+
+def test_photographs_have_the_detail_that_components_leave_out():
+    rng = np.random.default_rng(0)
+    shade = rng.normal(size=(600, 16, 16, 3)).cumsum(1).cumsum(2)
+    images = (128 + 3 * shade + 12 * rng.normal(size=shade.shape)).clip(1, 254).astype(np.uint8)
+    hidden, test = np.arange(16) >= np.full((16, 1), 8), images[:100]
+    made = Completion.of(images[100:], "left", random_state=0)
+    ratios = [
+        completions.speckle(way.sample(test, random_state=0)[:, 0], hidden)
+        / completions.speckle(test, hidden)
+        for way in (made, replace(made, detail=None))
+    ]
+    assert 0.9 < ratios[0] < 1.1
+    assert ratios[1] < 0.8
 
 
 def test_labels_decide_what_a_part_does_not_say(judge):

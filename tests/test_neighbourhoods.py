@@ -178,6 +178,17 @@ def test_columns_of_any_kind_work(kind):
     assert np.abs(made[..., 0].mean(1).numpy() - y[:3, 0]).max() < 0.1
 
 
+def test_draws_say_around_which_row_they_are():
+    rng = np.random.default_rng(0)
+    x, y = bimodal(2000, rng)
+    near = Neighbourhoods.of(x, y)
+    made, rows = near.draws(y[:5], 70, Seed(0))
+    assert torch.equal(made, near.sample(y[:5], 70, Seed(0)))
+    assert rows.shape == (5, 70)
+    # Neighbours are adjusted to the condition, but stay in their mode.
+    assert ((made[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)).double().mean() > 0.99
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 51])
 def test_few_rows_work(n):
     near = Neighbourhoods.of(Seed(0).normal(n, 2), Seed(1).normal(n, 1))

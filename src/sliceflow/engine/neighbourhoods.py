@@ -234,20 +234,29 @@ class Neighbourhoods:
 
         The numbers of a condition depend on its index and the seed, not on the other conditions.
         """
+        return self.draws(y0, n, seed)[0]
+
+    def draws(self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS) -> tuple[Tensor, Tensor]:
+        """Samples as `sample` gives them, and the row (q, n) that each was drawn around.
+
+        `most` is the largest K. In many columns BIC takes 1, and trying more only takes time.
+        """
         y0, d = _rows(y0), self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
+        around = torch.empty(len(y0), n, dtype=torch.int64)
         block = min(n, max(1, _NUMBERS // (NEAR * d)))  # samples at a time
         fitted = COMPONENTS * (self.projection.shape[1] + d + 1)
         size = max(self.k * max(fitted, min(self.k, max(block, _MEASURED))), block * NEAR * d)
         chunk = max(1, _NUMBERS // size)
         for first in range(0, len(y0), chunk):
             some = slice(first, min(first + chunk, len(y0)))
-            near = self.adjusted(y0[some])
+            near = self.adjusted(y0[some], most=most)
             for at in range(0, n, block):
                 m, own = min(block, n - at), seed.child("from", at) if at else seed
                 out[some, at : at + m] = drawn(near, m, self.spread, own, first)
+                around[some, at : at + m] = near.rows.gather(1, drawn_from(near, m, own, first))
         # A column of one value stays as it is, to the last bit.
-        return torch.where((self.x != self.x[0]).any(0), out, self.x[0])
+        return torch.where((self.x != self.x[0]).any(0), out, self.x[0]), around
 
 
 def _rows(y0: Any) -> Tensor:
@@ -400,29 +409,35 @@ def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
     return torch.nn.functional.one_hot(own, n).to(x.dtype).transpose(1, 2).contiguous()
 
 
+def drawn_from(near: Adjusted, n: int, seed: Seed, first: int = 0) -> Tensor:
+    """Which of its adjusted rows (q, n) each point of `drawn` is around."""
+    q, k, _ = near.x.shape
+    ends = near.weight.cumsum(1)
+    u = seed.child("row").uniform(q, max(n, _MEASURED), start=first) * ends[:, -1:]
+    return torch.searchsorted(ends, u).clamp(max=k - 1)[:, :n]
+
+
 def drawn(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> Tensor:
     """n new points (q, n, d) along the adjusted rows; `first` is the index of the first condition."""
     q, k, d = near.x.shape
     m = max(n, _MEASURED)
-    ends = near.weight.cumsum(1)
-    u = seed.child("row").uniform(q, m, start=first) * ends[:, -1:]
-    picked = torch.searchsorted(ends, u).clamp(max=k - 1)
+    own = drawn_from(near, m, seed, first)
     w = seed.child("noise").normal(q, n * NEAR, start=first).view(q, n, NEAR)
     if k == 1:
         return near.x.expand(q, n, d).clone()
     centre, mean = _centred(near)
     # With more draws than rows, find the neighbours of the rows once.
-    at = picked if m < k else torch.arange(k).expand(q, k)
+    at = own if m < k else torch.arange(k).expand(q, k)
     around = _nearest(near, centre, at, min(NEAR, k))
     if m >= k:
-        around = around.gather(1, picked[..., None].expand(-1, -1, around.shape[2]))
+        around = around.gather(1, own[..., None].expand(-1, -1, around.shape[2]))
     shape = around.shape
     points = centre.gather(1, around.flatten(1)[..., None].expand(-1, -1, d)).view(*shape, d)
     points = points - points.mean(2, keepdim=True)
     flat = points.flatten(1, 2)
     noise_covariance = flat.transpose(1, 2) @ flat / (m * (shape[2] - 1))
     noise = (w[..., None, : shape[2]] @ points[:, :n])[:, :, 0] / math.sqrt(shape[2] - 1)
-    chosen = picked[:, :n, None].expand(-1, -1, d)
+    chosen = own[:, :n, None].expand(-1, -1, d)
     made = centre.gather(1, chosen) + h * noise
     covariance = (near.weight[..., None] * centre).transpose(1, 2) @ centre
     least = _least_map(covariance + h**2 * noise_covariance, covariance)

@@ -3,15 +3,17 @@
 The hidden pixels of all pictures are described by their leading principal components, x. A ridge
 regression on random features of the known pixels predicts x: its prediction is the condition, y. So
 pictures are neighbours if their known parts suggest the same hidden parts. Local conditions
-(`engine.neighbourhoods`) then draw x given y. One monotone map gives hidden pixels the distribution
-that they have in the pictures: sums of components are never black.
+(`engine.neighbourhoods`) then draw x given y, each around one of the neighbours. In photographs, the
+draw gets what components leave out of the hidden pixels of this neighbour: fine detail. One monotone
+map gives hidden pixels the distribution that they have in the pictures: sums of components are never
+black.
 
 Of several draws, that is taken which continues the known pixels: with probability proportional to
 exp(−Σe²/(2tσ²)), for the differences e of neighbouring pixels of which one is hidden, their mean square
 σ² in the pictures, and t = 3, because differences side by side say the same. In photographs, what is
 left of the differences is then spread over the hidden pixels by Laplace's equation, as in Pérez,
 Gangnet and Blake (2003), "Poisson image editing". In drawings, where a fifth of the pixels or more are
-black or white, that would be fog.
+black or white, that would be fog, and the detail of a neighbour would be specks.
 
 This is not in the paper. It needs no fit, only the pictures, and serves any mask within seconds.
 """
@@ -27,7 +29,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.linalg import splu
 from sklearn.decomposition import PCA
 
-from sliceflow.engine.neighbourhoods import Neighbourhoods, drawn
+from sliceflow.engine.neighbourhoods import Neighbourhoods, drawn, drawn_from
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, is_int, need
 from sliceflow.pictures.layout import Layout, as_array, mask_of
@@ -57,7 +59,8 @@ class Completion:
     features : of known pixels
     slopes, centre : of the regression on them
     hidden : the principal components of hidden pixels
-    near : neighbourhoods, by class; None is the key of all pictures
+    near : the numbers of the pictures of a class, and their neighbourhoods; None is the class of all
+    detail : (n, hidden), what the components leave out of the pictures; None for drawings
     tones : values of hidden pixels before and after the monotone map
     seam : where known and hidden pixels meet
     """
@@ -68,7 +71,8 @@ class Completion:
     slopes: np.ndarray
     centre: np.ndarray
     hidden: PCA
-    near: dict[Any, Neighbourhoods]
+    near: dict[Any, tuple[np.ndarray, Neighbourhoods]]
+    detail: np.ndarray | None
     tones: tuple[np.ndarray, np.ndarray]
     seam: _Seam
 
@@ -101,13 +105,17 @@ class Completion:
         predicted = features.predicted(rows[:, known], slopes, centre)
         slopes = slopes @ _components(predicted, _SUGGESTED).components_.T
         conditions = features.predicted(rows[:, known], slopes, centre)
+        numbers = np.arange(len(rows))
         near = {
-            label: _neighbourhoods(x[some], conditions[some], n_neighbors)
+            label: (numbers[some], _neighbourhoods(x[some], conditions[some], n_neighbors))
             for label, some in [*_by_label(None, len(rows)), *labelled]
         }
-        as_they_are = (np.empty(0), np.empty(0))
-        seam = _Seam.of(layout, known, rows, smooth=_is_photograph(rows))
-        made = cls(layout, known, features, slopes, centre, hidden, near, as_they_are, seam)
+        as_they_are, photographs = (np.empty(0), np.empty(0)), _is_photograph(rows)
+        seam = _Seam.of(layout, known, rows, smooth=photographs)
+        detail = None
+        if photographs:
+            detail = rows[:, ~known] - hidden.inverse_transform(x).astype(np.float32)
+        made = cls(layout, known, features, slopes, centre, hidden, near, detail, as_they_are, seam)
         return replace(made, tones=made._tones(rows, seed.child("tones")))
 
     def sample(
@@ -118,15 +126,18 @@ class Completion:
         seed, given = Seed.of(random_state), as_array(X)
         rows = _rows(self.layout, X)
         conditions = self.features.predicted(rows[:, self.known], self.slopes, self.centre)
-        made = np.empty((len(rows), n_samples, self.hidden.n_components_))
+        pixels = np.empty((len(rows), n_samples, int((~self.known).sum())))
         for label, some in _by_label(y, len(rows)):
             if label not in self.near:
                 classes = [c for c in self.near if c is not None]
                 raise ParameterError("y", label, f"is not one of the classes {classes}")
             own = seed.child(repr(label))
-            drawn = self.near[label].sample(conditions[some], n_samples * _DRAWS, own).numpy()
-            made[some] = self._continuing(rows[some], drawn, own.child("continuing"))
-        pixels = self._pixels(made)
+            numbers, near = self.near[label]
+            draws = near.draws(conditions[some], n_samples * _DRAWS, own, most=1)
+            made, around = draws[0].numpy(), numbers[draws[1].numpy()]
+            best = self._continuing(rows[some], made, around, own.child("continuing"))
+            made = np.take_along_axis(made, best[..., None], 1)
+            pixels[some] = self._pixels(made, np.take_along_axis(around, best, 1))
         if self.seam.smooth:
             pixels += self.seam.correction(rows, pixels)
         out = np.repeat(self.layout.read(X).T.numpy()[:, None], n_samples, 1)
@@ -135,28 +146,32 @@ class Completion:
         pictures = out.reshape(-1, c, h, w).transpose(0, 2, 3, 1).astype(given.dtype)
         return pictures.reshape(len(rows), n_samples, *given.shape[1:])
 
-    def _pixels(self, made: np.ndarray, some: Any = slice(None)) -> np.ndarray:
-        """Hidden pixels (or `some` of them) of components (…, components)."""
+    def _pixels(self, made: np.ndarray, around: np.ndarray, some: Any = slice(None)) -> np.ndarray:
+        """Hidden pixels (or `some` of them) of components (…, components) drawn around pictures (…)."""
         pixels = made @ self.hidden.components_[:, some] + self.hidden.mean_[some]
-        return np.asarray(np.interp(pixels, *self.tones))
+        if self.detail is not None:
+            pixels += self.detail[:, some][around]
+        return np.asarray(np.interp(pixels, *self.tones)) if len(self.tones[0]) else pixels
 
-    def _continuing(self, rows: np.ndarray, made: np.ndarray, seed: Seed) -> np.ndarray:
-        """Of draws (q, n·_DRAWS, components), those (q, n, components) that continue the rows."""
+    def _continuing(
+        self, rows: np.ndarray, made: np.ndarray, around: np.ndarray, seed: Seed
+    ) -> np.ndarray:
+        """Which (q, n) of draws (q, n·_DRAWS, components) continue the rows."""
         q, m = made.shape[:2]
-        e = self._pixels(made, self.seam.inner) - rows[:, None, self.seam.outer]
+        e = self._pixels(made, around, self.seam.inner) - rows[:, None, self.seam.outer]
         score = -np.square(e).sum(2) / (2 * _ALIKE * self.seam.square)
         score -= np.log(-np.log(seed.uniform(q, m).numpy()))  # Gumbel: the largest is a draw
         best = score.reshape(q, -1, _DRAWS).argmax(2)
-        chosen = np.arange(0, m, _DRAWS) + best
-        return np.take_along_axis(made, chosen[..., None], 1)
+        return np.asarray(np.arange(0, m, _DRAWS) + best)
 
     def _tones(self, rows: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
         """Quantiles of hidden pixels, as completions of known pictures have them and as they are."""
         some = seed.child("rows").permutation(len(rows))[:_TONE_ROWS]
-        near = self.near[None]
-        draws = drawn(near.adjusted(near.y[some], without=some), 1, near.spread, seed)[:, 0].numpy()
+        near = self.near[None][1]
+        at = near.adjusted(near.y[some], without=some, most=1)
+        around = at.rows.gather(1, drawn_from(at, 1, seed)).numpy()
         levels = np.linspace(0, 1, _TONES)
-        before = np.quantile(self.hidden.inverse_transform(draws), levels)
+        before = np.quantile(self._pixels(drawn(at, 1, near.spread, seed).numpy(), around), levels)
         after = np.quantile(rows[some.numpy()][:, ~self.known], levels)
         return before + 1e-9 * np.arange(_TONES), after
 
