@@ -190,8 +190,8 @@ def complete(
 ) -> np.ndarray:
     """Complete pictures from any known part, without a fit: by the pictures `like`.
 
-    For many calls with the same mask, make a `Completion` once. For photographs, a flow that was fitted
-    with ``ImageFlow(observed=mask)`` has sharper detail.
+    For many calls with the same mask, make a `Completion` once. Hidden parts of photographs have the fine
+    detail of a training picture, those of drawings do not.
 
     Parameters
     ----------
