@@ -61,7 +61,7 @@ class Completion:
     hidden : the principal components of hidden pixels
     near : the numbers of the pictures of a class, and their neighbourhoods; None is the class of all
     detail : (n, hidden), what the components leave out of the pictures; None for drawings
-    tones : values of hidden pixels before and after the monotone map
+    tones : values of hidden pixels before and after the monotone map; None while it is fitted
     seam : where known and hidden pixels meet
     """
 
@@ -73,7 +73,7 @@ class Completion:
     hidden: PCA
     near: dict[Any, tuple[np.ndarray, Neighbourhoods]]
     detail: np.ndarray | None
-    tones: tuple[np.ndarray, np.ndarray]
+    tones: tuple[np.ndarray, np.ndarray] | None
     seam: _Seam
 
     @classmethod
@@ -110,12 +110,11 @@ class Completion:
             label: (numbers[some], _neighbourhoods(x[some], conditions[some], n_neighbors))
             for label, some in [*_by_label(None, len(rows)), *labelled]
         }
-        as_they_are, photographs = (np.empty(0), np.empty(0)), _is_photograph(rows)
-        seam = _Seam.of(layout, known, rows, smooth=photographs)
-        detail = None
+        photographs, detail = _is_photograph(rows), None
         if photographs:
             detail = rows[:, ~known] - hidden.inverse_transform(x).astype(np.float32)
-        made = cls(layout, known, features, slopes, centre, hidden, near, detail, as_they_are, seam)
+        seam = _Seam.of(layout, known, rows, smooth=photographs)
+        made = cls(layout, known, features, slopes, centre, hidden, near, detail, None, seam)
         return replace(made, tones=made._tones(rows, seed.child("tones")))
 
     def sample(
@@ -151,7 +150,7 @@ class Completion:
         pixels = made @ self.hidden.components_[:, some] + self.hidden.mean_[some]
         if self.detail is not None:
             pixels += self.detail[:, some][around]
-        return np.asarray(np.interp(pixels, *self.tones)) if len(self.tones[0]) else pixels
+        return np.asarray(pixels if self.tones is None else np.interp(pixels, *self.tones))
 
     def _continuing(
         self, rows: np.ndarray, made: np.ndarray, around: np.ndarray, seed: Seed
@@ -190,8 +189,8 @@ def complete(
 ) -> np.ndarray:
     """Complete pictures from any known part, without a fit: by the pictures `like`.
 
-    For many calls with the same mask, make a `Completion` once. Hidden parts of photographs have the fine
-    detail of a training picture, those of drawings do not.
+    For many calls with the same mask, make a `Completion` once. Hidden parts of photographs have the
+    fine detail of a training picture, those of drawings do not.
 
     Parameters
     ----------
