@@ -79,6 +79,7 @@ FITTED: dict[str, Callable[[], SlicedWassersteinFlow | ImageFlow]] = {
     "floats": lambda: vectors(entropy=0.01).fit(X.astype(np.float32)),
     "columns": lambda: vectors(condition="joint").fit(X, X[:, :2]),
     "counted": lambda: vectors(transport=Histogram(16)).fit(X),
+    "max-sliced": lambda: vectors(frame="max-sliced").fit(X),
     "pictures": lambda: pictures().fit(PICTURES, EVEN_AND_ODD),
     "bends": lambda: pictures(4, transport=Histogram(16)).fit(PICTURES),
     "classes": lambda: pictures(4, transport=Histogram(16), amplifier=math.inf).fit(

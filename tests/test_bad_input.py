@@ -64,7 +64,7 @@ PARAMETERS = {
     "n_particles=0 must be None or an int of at least 1": dict(n_particles=0),
     "n_particles=2.5 must be None or an int of at least 1": dict(n_particles=2.5),
     "n_steps=-1 must be an int of at least 0": dict(n_steps=-1),
-    "frame='circle' must be one of ['axis', 'orthogonal', 'random'] or a frame kind": dict(
+    "frame='circle' must be one of ['axis', 'max-sliced', 'orthogonal', 'random'] or a frame": dict(
         frame="circle"
     ),
     "frame=3 must be one of": dict(frame=3),

@@ -57,6 +57,7 @@ FITS = {
         (X, X[:, :2]),
         {},
     ),
+    "max-sliced": (lambda: SlicedWassersteinFlow(**quick, frame="max-sliced"), (X,), {}),
     "batches": (lambda: SlicedWassersteinFlow(**quick, transport=Histogram(16, most=40)), (X, Y), {}),
     "shares": (
         lambda: SlicedWassersteinFlow(**quick),

@@ -1,5 +1,6 @@
 """The front door: scikit-learn's conventions, closed forms through the pipeline, kinds, units."""
 
+import math
 import subprocess
 import sys
 from functools import partial
@@ -11,13 +12,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
-from sklearn.datasets import make_moons
+from sklearn.datasets import load_digits, make_moons
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from problems import clouds, gaussian, mixture
-from sliceflow import SlicedWassersteinFlow, VectorOptions
+from sliceflow import SlicedWassersteinFlow, VectorOptions, load
 from sliceflow.engine import frames, transports
-from sliceflow.metrics import sliced_wasserstein
+from sliceflow.metrics import frechet_distance_pca, sliced_wasserstein
 
 quick = dict(n_particles=64, n_steps=5, random_state=0)
 ROWS = VectorOptions(smoothing=0)
@@ -279,3 +280,31 @@ def test_samples_come_with_their_columns():
     assert given == pytest.approx(np.array([[0.5, 2.0]] * 4))
     _, drawn = flow.sample(80, random_state=1, return_y=True)
     assert np.sort(drawn[:, 0]) == pytest.approx(np.sort(y[:, 0]))
+
+
+def test_max_sliced_directions_need_fewer_steps_and_keep_a_smaller_model(tmp_path):
+    X = load_digits().data
+    size, distance = {}, {}
+    for frame, n_steps in (("orthogonal", 20), ("max-sliced", 8)):
+        flow = SlicedWassersteinFlow(n_steps=n_steps, frame=frame, random_state=0, device="cpu")
+        samples = flow.fit(X[:1200]).sample(600, random_state=1)
+        flow.save(tmp_path / frame)
+        assert np.array_equal(load(tmp_path / frame).sample(600, random_state=1), samples)
+        size[frame] = (tmp_path / frame).stat().st_size
+        distance[frame] = frechet_distance_pca(samples, X[1200:], X[:1200])
+    assert distance["max-sliced"] < distance["orthogonal"]
+    assert size["max-sliced"] < size["orthogonal"] / 2
+
+
+def test_max_sliced_directions_of_classes_apart_and_what_they_cannot_do():
+    X = np.random.default_rng(0).normal(size=(200, 4))
+    y = (X[:, 0] > 0).astype(int)
+    options = dict(n_steps=5, frame="max-sliced", n_particles=200, random_state=0, device="cpu")
+    made = SlicedWassersteinFlow(**options, amplifier=math.inf).fit(X, y).sample(200, y=1)
+    assert (made[:, 0] > -0.3).mean() > 0.95
+    with pytest.raises(
+        ValueError, match=r"^frame='max-sliced' does not work with conditions that share"
+    ):
+        SlicedWassersteinFlow(**options).fit(X, y)
+    with pytest.raises(ValueError, match=r"^frame='max-sliced' must be .* for partial_fit"):
+        SlicedWassersteinFlow(**options).partial_fit(X)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.frames import Axis, Orthogonal, Random, rotation
+from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random, rotation
 from sliceflow.engine.random import Seed
 
 KINDS = [Orthogonal(), Random(n_directions=40), Random(n_directions=40, fixed=True), Axis()]
@@ -81,3 +81,38 @@ def test_a_gpu_draws_the_cpus_rotations(d):
     for step in (0, 1, 33, 100):
         cpu, gpu = (rotation(Seed(5).child("level", 3), step, d, device) for device in ("cpu", "cuda"))
         assert torch.allclose(cpu, gpu.cpu(), rtol=0, atol=1e-9)
+
+
+def total_distance(theta, x, y):
+    """Σ W₂² along the directions, for as many particles as data."""
+    a, b = ((theta @ of).sort(dim=1).values for of in (x, y))
+    return float((a - b).square().mean(1).sum())
+
+
+@given(st.integers(1, 40), st.integers(2, 60), st.integers(2, 60), st.integers(0, 5))
+def test_max_sliced_directions_are_orthonormal(d, m, n, step):
+    x, y = Seed(1).normal(d, m), Seed(2).normal(d, n)
+    frame = MaxSliced().fitted(Seed(0), step, x, y)
+    h = min(32, -(-d // 2))
+    assert frame.theta.shape == (h, d)
+    assert torch.allclose(frame.theta @ frame.theta.T, torch.eye(h).double(), atol=1e-12)
+    again = MaxSliced().fitted(Seed(0), step, x, y)
+    assert torch.equal(frame.theta, again.theta)
+
+
+def test_max_sliced_directions_find_the_difference():
+    d = 30
+    x, y = Seed(1).normal(d, 3000), Seed(2).normal(d, 3000)
+    y[7] += 2
+    y[9] *= 3
+    theta = MaxSliced(n_directions=2, n_iterations=60).fitted(Seed(0), 0, x, y).theta
+    assert float(theta[:, [7, 9]].square().sum()) > 1.7  # of 2: they nearly span both columns
+    most = total_distance(torch.eye(d).double()[[7, 9]], x, y)
+    assert total_distance(theta, x, y) > 0.7 * most
+    assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * most
+
+
+def test_max_sliced_directions_of_equal_clouds_are_a_rotation():
+    x = Seed(1).normal(6, 50)
+    theta = MaxSliced().fitted(Seed(0), 0, x[:, :1].expand(-1, 50), x[:, :1].expand(-1, 50)).theta
+    assert torch.allclose(theta @ theta.T, torch.eye(3).double(), atol=1e-12)

@@ -18,7 +18,7 @@ from sliceflow.cli.run_folder import RunFolder
 from sliceflow.storage import file as container
 from sliceflow.storage.models import RUN_FILE
 
-KINDS = ("vectors", "floats", "columns", "counted", "pictures", "bends", "inpainting")
+KINDS = ("vectors", "floats", "columns", "counted", "max-sliced", "pictures", "bends", "inpainting")
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +298,24 @@ def test_what_would_make_samples_infinite_is_refused(saved, tmp_path, kind, chan
             tensors[name] = torch.full_like(tensors[name], value)
     container.write(tmp_path / "m", text, tensors)
     refused(tmp_path / "m", "may not stay finite|must be a finite number, at least 0")
+
+
+@pytest.mark.parametrize("factor", [1.1, 1e30])
+def test_fitted_directions_must_be_orthonormal(saved, tmp_path, factor):
+    text, tensors = saved("max-sliced")
+    name = next(name for name in tensors if name.endswith(".theta"))
+    tensors[name] = factor * tensors[name]
+    container.write(tmp_path / "m", text, tensors)
+    with pytest.raises(ModelFileError, match="directions that are not orthonormal"):
+        load(tmp_path / "m")
+
+
+def test_fitted_directions_must_be_there(saved, tmp_path):
+    text, tensors = saved("max-sliced")
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".theta")}
+    container.write(tmp_path / "m", text, tensors)
+    with pytest.raises(ModelFileError, match="does not have directions in 3 columns"):
+        load(tmp_path / "m")
 
 
 def test_large_units_are_no_harm(tmp_path):

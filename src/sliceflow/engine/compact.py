@@ -35,11 +35,15 @@ _SHARED = 8  # times as many knots of a map that classes share
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a model: its maps. The frame is drawn again from its place in the schedule."""
+    """One step of a model: its maps, and the directions `theta` (h, d) if they were fitted.
+
+    If it is None, the frame is drawn again from its place in the schedule.
+    """
 
     stage: int
     step: int
     table: Table
+    theta: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from sliceflow.engine.classes import Runs
 from sliceflow.engine.compact import CompactTable, Step, thinned
 from sliceflow.engine.conditions import Offset
 from sliceflow.engine.events import Event, Listener, now, tell
-from sliceflow.engine.frames import AnyFrame, Axis, releasing
+from sliceflow.engine.frames import AnyFrame, Axis, Frame, MaxSliced, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrinkage, variance_within
@@ -137,11 +137,14 @@ class Flow:
         """Number of maps per direction."""
         return self.n_conditions if self.apart else 1
 
-    def frame(self, i: int, k: int, x: Tensor) -> AnyFrame:
-        """The frame of step k of stage i, on x's device."""
+    def frame(self, i: int, k: int, x: Tensor, data: Tensor | None = None) -> AnyFrame:
+        """The frame of step k of stage i, on x's device, for particles x; `data` to fit frames to."""
         width = self.n_conditions if self.conditional and not self.apart else 0
         seed, dtype = self.seed.child("frame", i), self.precision or x.dtype
-        return self.schedule[i].frame.draw(seed, k, x.shape[0], width, x.device, dtype)
+        kind = self.schedule[i].frame
+        if isinstance(kind, MaxSliced) and data is not None and not width:
+            return kind.fitted(seed, k, x, data)
+        return kind.draw(seed, k, x.shape[0], width, x.device, dtype)
 
     def offset(self, frame: AnyFrame, y: Tensor | None) -> Offset | None:
         """ξ·θ_yᵀy, which the condition adds to the projections."""
@@ -275,10 +278,10 @@ def simulate(
         if i < run.stage:
             continue
         for k in range(run.step, stage.n_steps):
-            frame = flow.frame(i, k, particles.x)
+            target = data.at(k) if isinstance(data, Redrawn) else data
+            frame = flow.frame(i, k, particles.x, target.x if isinstance(target, Cloud) else None)
             columns_p, columns_q = stage_batches.at(k)
             z_p = flow.project(frame, particles, columns_p)
-            target = data.at(k) if isinstance(data, Redrawn) else data
             z_q = None
             if not isinstance(target, Cloud):
                 fit = target.fit(z_p, flow, frame, i, k)
@@ -314,7 +317,10 @@ def simulate(
                 if n_knots is not None:
                     shared, exact = flow.conditional and not flow.apart, isinstance(stage.frame, Axis)
                     table = thinned(table, n_knots, stage.reach, shared, exact)
-                run.model[i].append(Step(i, k, table))
+                theta = None
+                if isinstance(stage.frame, MaxSliced) and isinstance(frame, Frame):
+                    theta = frame.theta
+                run.model[i].append(Step(i, k, table, theta))
             run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
             done = moving is not None and k % 4 == 3 and float(moving) <= STILL
             distance, left = fit.cost.mean().sqrt(), total - run.spared
@@ -362,7 +368,10 @@ def _variance_within(
 def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:
     """Move fresh particles, in place, with the steps of a model."""
     for step in model:
-        frame = flow.frame(step.stage, step.step, particles.x)
+        if step.theta is None:
+            frame = flow.frame(step.stage, step.step, particles.x)
+        else:
+            frame = Frame(step.theta.to(particles.x), None)
         table = step.table.grid() if isinstance(step.table, CompactTable) else step.table
         flow.move(particles, frame, table, None, step.stage, step.step, noise)
 

@@ -36,7 +36,7 @@ __all__ = [
     "unpack_particle_conditions",
 ]
 
-FRAMES = (frames.Random, frames.Orthogonal, frames.Axis)
+FRAMES = (frames.Random, frames.Orthogonal, frames.Axis, frames.MaxSliced)
 TRANSPORTS = (transports.Sorted, transports.Interpolated, transports.Histogram, transports.Auto)
 _MOST = 1 << 28  # bytes of class labels
 _PATH = 100  # the most names in the path of a seed, and letters of a name

@@ -27,6 +27,7 @@ from sliceflow.storage.schema import check_tensor
 __all__ = ["farthest", "pack_tables", "unpack_tables"]
 
 _KINDS: dict[str, type[Any]] = {"grid": GridTable, "knots": KnotTable, "compact": CompactTable}
+_ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 _FIELDS = {"grid": ("lo", "hi", "values"), "knots": ("knots", "values")}
 
 
@@ -44,6 +45,9 @@ def pack_tables(
         name, kind, steps = group
         tables, own = [cast(Any, step.table) for step in steps], dict[str, Tensor]()
         about = (_pack_compact if kind == "compact" else _pack_whole)(name, kind, tables, own)
+        thetas = [step.theta.cpu() for step in steps if step.theta is not None]
+        if thetas:
+            own[f"{name}.theta"] = torch.cat(thetas)
         return {"kind": kind, "steps": [step.step for step in steps], **about}, own
 
     groups: list[list[tuple[str, str, list[Step]]]] = []
@@ -147,9 +151,26 @@ def unpack_tables(
                 raise ValueError(f"step {k} of stage {i} has {h} maps but its frame needs {maps(k)}")
         unpack = _unpack_compact if kind == "compact" else _unpack_whole
         tables = unpack(group, f"tables.{i}.{j}", kind, sizes, tensors, device)
-        for k, table in zip(steps, tables, strict=True):
-            out[k] = Step(stage, k, table)
+        thetas = _thetas(f"tables.{i}.{j}.theta", sizes, tensors, device)
+        for k, table, theta in zip(steps, tables, thetas, strict=True):
+            out[k] = Step(stage, k, table, theta)
     return cast(list[Step], out)
+
+
+def _thetas(
+    name: str, sizes: list[int], tensors: dict[str, Tensor], device: torch.device
+) -> Sequence[Tensor | None]:
+    """The fitted directions of some steps: orthonormal rows. None for each if they are drawn."""
+    if name not in tensors:
+        return [None] * len(sizes)
+    thetas = torch.split(check_tensor(tensors, name, None, (sum(sizes), None)), sizes)
+    for theta in thetas:
+        if theta.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{name} has numbers of type {theta.dtype}")
+        off = theta @ theta.T - torch.eye(len(theta), dtype=theta.dtype)
+        if not bool((off.abs() < _ORTHONORMAL).all()):
+            raise ValueError(f"{name} has directions that are not orthonormal")
+    return [theta.to(device) for theta in thetas]
 
 
 def _unpack_whole(

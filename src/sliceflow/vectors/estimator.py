@@ -73,7 +73,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         Steps of the flow, before the axis steps. More steps fit the data more closely. Smoothing along
         the nearest rows (`VectorOptions`) prevents copies of small data; `fit` warns of them.
     frame : str or frame kind
-        Directions of a step: "orthogonal", "random" or "axis", or an object from `sliceflow.frames`
+        Directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles and data: fewer
+        steps and a smaller model for many columns) or "axis", or an object from `sliceflow.frames`
         such as ``frames.Random(n_directions=10_000)``.
     transport : str or transport
         How to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`.

@@ -15,6 +15,7 @@ from sliceflow.dataframes import Form
 from sliceflow.devices import projection_budget, resolve_device
 from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.flow import Flow, Run, replay, simulate
+from sliceflow.engine.frames import MaxSliced
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.errors import need
@@ -76,6 +77,12 @@ class VectorsOnline(Online):
                 "early_stopping=True holds out rows, but partial_fit keeps only counts; set it to False"
             )
         Strength.of_counts(parameters["options"])
+        need(
+            not any(isinstance(stage.frame, MaxSliced) for stage in stages_of(parameters)),
+            "frame",
+            parameters["frame"],
+            "'orthogonal', 'random' or 'axis' for partial_fit: directions are fitted to rows",
+        )
         now = settings(parameters)
         need(
             now["n_steps"] + now["n_axis_steps"] > 0,

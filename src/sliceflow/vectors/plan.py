@@ -36,6 +36,7 @@ __all__ = [
 FRAMES: dict[str, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
+    "max-sliced": frames.MaxSliced,
     "axis": frames.Axis,
 }
 TRANSPORTS: dict[str, Callable[[], Transport]] = {
@@ -282,7 +283,7 @@ def make_plan(
         condition=kind,
         n_conditions=0 if condition is None else condition.width,
         amplifier=amplifier,
-        frame=_frame_of(parameters["frame"]),
+        frame=_checked_frame(parameters["frame"], amplifier, n_ranks),
         transport=transport,
         n_steps=int(parameters["n_steps"]),
         n_axis_steps=int(options.n_axis_steps),
@@ -322,6 +323,18 @@ def make_plan(
         advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
     need_memory(plan.nbytes, device, what, advice)
     return plan
+
+
+def _checked_frame(frame: Any, amplifier: float, n_ranks: int) -> FrameKind:
+    """The kind of frame; a ParameterError if it must be fitted and cannot be."""
+    what = "several processes" if n_ranks > 1 else None
+    advice = "use frame='orthogonal'"
+    if 0 < amplifier < math.inf:
+        what = f"conditions that share maps, as with amplifier={amplifier:g}"
+        advice += ", or amplifier=math.inf, which gives every class its own maps"
+    if what and isinstance(_frame_of(frame), frames.MaxSliced):
+        raise errors.ParameterError("frame", frame, f"does not work with {what}", advice)
+    return _frame_of(frame)
 
 
 def _shrinkage(options: VectorOptions, kind: str, amplifier: float, counted: bool) -> float:

@@ -113,8 +113,15 @@ def unpacked(
             at = k * each + i
             frame, n_steps = stages[at].frame, stages[at].n_steps
             h = frame.n_directions if isinstance(frame, frames.Random) else d
+            h = frame.count(d) if isinstance(frame, frames.MaxSliced) else h
             h *= width if apart and width else 1
             model += unpack_tables(rows[at], at, i, tensors, n_steps, lambda _, h=h: h, device)  # type: ignore[misc]
+        for step in model:
+            fitted_here = isinstance(stages[k * each + step.stage].frame, frames.MaxSliced)
+            if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted_here else 0):
+                raise ValueError(
+                    f"step {step.step} of part {k} does not have directions in {d} columns"
+                )
         flow = Flow(
             stages[k * each : (k + 1) * each],
             restore_seed(seed),
