@@ -308,6 +308,30 @@ def test_halves_are_completed_and_the_given_half_is_kept(tmp_path):
     refused(inside("sample", run, "--out", tmp_path / "y.png"), 2, "completes", "inpaint")
 
 
+def test_a_model_of_colour_pictures_completes_any_part(tmp_path):
+    shades = np.random.default_rng(0).integers(0, 256, (200, 1, 1, 3))
+    images = np.broadcast_to(shades, (200, 6, 6, 3)).astype(np.uint8)  # one colour each
+    np.savez(tmp_path / "colours.npz", images=images)
+    np.save(tmp_path / "given.npy", images[:2])
+    run, out = tmp_path / "run", tmp_path / "done.npz"
+    fitted = inside("fit", tmp_path / "colours.npz", *FEW, "--out", run)
+    assert fitted.returncode == 0, fitted.stderr
+    words = ("inpaint", run, tmp_path / "given.npy", "--n", 3, "--out", out, "--force")
+    refused(inside(*words), 2, "does not complete pictures", "pass it here")
+    refused(inside(*words, "--observed", "left", "--mask", "m.png"), 2, "given twice")
+    refused(inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without labels")
+    known = Image.new("L", (6, 6), 255)
+    known.paste(0, (2, 2, 4, 4))
+    known.save(tmp_path / "hole.png")
+    for part in (("--mask", tmp_path / "hole.png"), ("--observed", "border")):
+        result = inside(*words, *part)
+        assert result.returncode == 0, result.stderr
+        with np.load(out) as done:
+            made = done["images"].reshape(2, 3, 6, 6, 3).astype(int)
+        assert (made[:, :, 0] == images[:2, None, 0]).all()
+        assert np.abs(made[:, :, 2:4, 2:4] - shades[:2, None]).mean() < 25
+
+
 def test_a_folder_of_pictures_is_fitted_by_class(pictures, tmp_path):
     words = ("fit", pictures, "--size", 6, "--conditional", *FEW, "--out", tmp_path / "run", "--json")
     result = inside(*words)

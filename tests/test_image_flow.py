@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from sliceflow import ImageFlow, PictureOptions, devices
+from sliceflow import ImageFlow, PictureOptions, devices, load
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.errors import ParameterError
@@ -524,7 +524,8 @@ def test_only_a_model_with_observed_pixels_completes_pictures(digits):
         flow.inpaint(images[:2])
     with pytest.raises(NotFittedError):
         flow.sample(2)
-    with refused("the model was fitted without observed=, so it has no mask; fit with observed="):
+    without = "the model was fitted without observed=, so it has no mask; fit with observed=, or pass "
+    with refused(without + "mask= to a model that keeps its pictures"):
         flow.fit(images).inpaint(images[:2])
     flow = ImageFlow(**quick, schedule="1[1]", observed="top")
     with refused("a flow can use labels or observed pixels, not both; choose one"):
@@ -803,3 +804,60 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 4096
     for name in ("auto", "histogram"):
         assert choose_transport(name, 0.0).most > 700_000
+
+
+@pytest.fixture(scope="module")
+def shades():
+    """Colour pictures of two classes, rising and falling to the right, and their model."""
+    rng = np.random.default_rng(0)
+    labels = np.array(["falling", "rising"] * 200)
+    slope = np.linspace(-1, 1, 8) * np.where(labels == "rising", 1, -1)[:, None]
+    grey = 128 + 60 * slope[:, None, :, None] + 20 * rng.normal(size=(400, 1, 1, 3))
+    images = (grey + 3 * rng.normal(size=(400, 8, 8, 3))).clip(0, 255).astype(np.uint8)
+    flow = ImageFlow(n_particles=400, quality=1, random_state=0, device="cpu", transport="histogram")
+    return images, labels, flow.set_params(amplifier=math.inf).fit(images[:300], labels[:300])
+
+
+def test_a_model_that_keeps_its_pictures_completes_from_any_mask(shades, tmp_path):
+    images, labels, flow = shades
+    test, own = images[300:], labels[300:]
+    rows = np.zeros((8, 8), bool)
+    rows[:, 3] = True  # near the middle: it says little about the class
+    for known, mask in ((np.arange(8) < np.full((8, 1), 4), "left"), (rows, rows)):
+        done = flow.inpaint(test, 2, random_state=0, mask=mask)
+        assert done.shape == (100, 2, 8, 8, 3)
+        assert done.dtype == np.uint8
+        assert (done[:, :, known] == test[:, None, known]).all()
+    rises = (done[..., -1, :].astype(float) - done[..., 0, :]).mean((2, 3)) > 0
+    assert (rises[:, 0] == (own == "rising")).mean() < 0.85
+    done = flow.inpaint(test, 2, random_state=0, mask=rows, y=own)
+    rises = (done[..., -1, :].astype(float) - done[..., 0, :]).mean((2, 3)) > 0
+    assert (rises == (own == "rising")[:, None]).mean() > 0.95
+    flow.save(tmp_path / "m")
+    loaded = load(tmp_path / "m", device="cpu")
+    assert np.array_equal(loaded.inpaint(test, 2, random_state=0, mask=rows, y=own), done)
+    one = flow.inpaint(test[:4], random_state=0, mask=rows, y="rising")
+    assert (one[:, 0, :, -1].mean((1, 2)) > one[:, 0, :, 0].mean((1, 2))).all()
+    hidden = np.ma.masked_array(test[:4], np.broadcast_to(~rows[None, :, :, None], (4, 8, 8, 3)))
+    assert np.array_equal(flow.inpaint(hidden, random_state=0, mask=rows, y="rising"), one)
+
+
+def test_masks_that_a_model_cannot_complete_from(shades, digits):
+    images, _, flow = shades
+    with refused("y was given without mask; pass the known part as mask, too"):
+        flow.inpaint(images[:2], y="rising")
+    with refused("unknown label 'flat'; the model knows 'falling', 'rising'"):
+        flow.inpaint(images[:2], mask="left", y="flat")
+    with refused(f"mask='middle' is not one of {sorted(MASKS)}, nor a mask"):
+        flow.inpaint(images[:2], mask="middle")
+    grey = ImageFlow(n_particles=100, quality=1, n_pixel_values=17, device="cpu").fit(digits[0][:100])
+    elsewhere = "call sliceflow.complete(X, mask, like=pictures)"
+    with refused(f"mask needs a model that keeps its pictures, and this one keeps none; {elsewhere}"):
+        grey.inpaint(digits[0][:2], mask="top")
+    top = ImageFlow(n_particles=100, quality=1, n_pixel_values=17, observed="top", device="cpu")
+    own = "mask was given, but a model with observed= has its own mask and no labels; omit mask, or "
+    with refused(own + elsewhere):
+        top.fit(digits[0][:100]).inpaint(digits[0][:2], mask="left")
+    none = ImageFlow(n_particles=200, quality=1, device="cpu", random_state=0).fit(images[:200])
+    with refused("y was given but the model was fitted without labels; omit y"):
+        none.inpaint(images[:2], mask="left", y="rising")

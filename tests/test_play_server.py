@@ -426,7 +426,7 @@ class TestPictures:
         assert len(np.unique(done.reshape(len(done), -1), axis=0)) > 1
         assert "fit a model of one known part" in with_runs.error("complete", asked | {"run": 1})
         assert "every pixel is known" in with_runs.error("complete", asked | {"mask": [[True] * 8] * 8})
-        assert "observed has shape" in with_runs.error("complete", asked | {"mask": [[True]]})
+        assert "mask has shape" in with_runs.error("complete", asked | {"mask": [[True]]})
 
     def test_a_model_with_a_mask_completes_by_itself(self, with_runs):
         about = with_runs.said("about", {"run": 2})

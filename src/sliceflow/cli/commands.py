@@ -269,6 +269,11 @@ def inpaint(
     run: Path = _RUN,
     picture: Path = typer.Argument(help="A picture, a folder, .npy or .npz.", show_default=False),
     out: Path = _OUT,
+    observed: Part | None = _option(None, _PARTS, metavar="<part>"),
+    mask: Path | None = _option(
+        None, "A picture of the known part instead: white is known, black is completed."
+    ),
+    label: str | None = _option(None, "The class that completions should have."),
     n: int = _integer(8, "Completions of each picture.", "--n", "-n"),
     resize: bool = _switch("Resize pictures to the model's size.", "--resize"),
     device: str = _DEVICE,
@@ -278,10 +283,25 @@ def inpaint(
     quiet: bool = _QUIET,
     debug: bool = _DEBUG,
 ) -> None:
-    """Complete pictures with a model that was fitted with --observed."""
+    """Complete pictures with a model that was fitted with --observed, or that keeps its pictures.
+
+    A model with --observed knows its part. Models of colour pictures complete any part: pass it here.
+    """
     from sliceflow.cli.sample import inpaint as complete
 
-    made = complete(run, picture, out, n=n, resize=resize, device=device, seed=seed, force=force)
+    made = complete(
+        run,
+        picture,
+        out,
+        observed=observed,
+        mask=mask,
+        label=label,
+        n=n,
+        resize=resize,
+        device=device,
+        seed=seed,
+        force=force,
+    )
     _print(made, f"wrote {n} completions of each of {made['pictures']} pictures to {out}", json, quiet)
 
 

@@ -55,24 +55,56 @@ def sample(
 
 
 def inpaint(
-    run: Path, given: Path, out: Path, *, n: int, resize: bool, device: str, seed: int, force: bool
+    run: Path,
+    given: Path,
+    out: Path,
+    *,
+    observed: str | None,
+    mask: Path | None,
+    label: str | None,
+    n: int,
+    resize: bool,
+    device: str,
+    seed: int,
+    force: bool,
 ) -> dict[str, Any]:
     """Write completions of a picture, a folder of pictures or an array; what was written."""
     _check_ending(out, pictures=True)
     check_new(out, force=force)
+    if observed is not None and mask is not None:
+        raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
     from sliceflow.errors import from_tensor
 
     flow: Any = RunFolder.model(run, device)
-    if getattr(flow, "observed", None) is None:
+    part = _part(observed, mask, getattr(flow, "layout_", None))
+    if part is None and getattr(flow, "observed", None) is None:
         raise WrongUsage(
             f"{run} does not complete pictures",
-            "fit with --observed top (or left, border, …), or with --mask mask.png",
+            "fit with --observed top (or left, border, …), or with --mask mask.png; a model of colour "
+            "pictures completes any part: pass it here",
         )
     pictures = read_pictures(given, flow.layout_, resize)
     _check_memory(flow, n * len(pictures))
-    done = from_tensor(flow.inpaint(pictures, n, random_state=seed))
-    _write_completions(out, pictures, done, flow.observed_, flow.layout_)
-    return {"out": str(out), "pictures": len(pictures), "n": n, "seed": seed}
+    y = _class(flow, label, run)
+    try:
+        done = from_tensor(flow.inpaint(pictures, n, random_state=seed, mask=part, y=y))
+    except ValueError as error:
+        raise Failed(str(error), "or see sliceflow complete --help") from error
+    known = flow.observed_ if part is None else part
+    _write_completions(out, pictures, done, known, flow.layout_)
+    return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+
+
+def _part(observed: str | None, mask: Path | None, layout: Any) -> np.ndarray | None:
+    """The known part (h, w) by its name or by a picture; None if neither is given."""
+    if layout is None or (observed is None and mask is None):
+        return None
+    from sliceflow.pictures.layout import mask_of
+
+    size = (layout.height, layout.width)
+    if mask is not None:
+        return read_mask(str(mask), size)
+    return np.asarray(mask_of(observed, layout).view(-1, *size)[0])
 
 
 def complete(
@@ -100,13 +132,10 @@ def complete(
     if not data.pictures:
         raise WrongUsage(f"--like {like} is a table", "pass pictures; sliceflow impute fills tables")
     from sliceflow.pictures.completion import complete as completed
-    from sliceflow.pictures.layout import Layout, mask_of
+    from sliceflow.pictures.layout import Layout
 
     layout = Layout.of(data.x, data.n_pixel_values)
-    size = (layout.height, layout.width)
-    known = read_mask(str(mask), size) if observed is None else None
-    if known is None:
-        known = mask_of(observed, layout).view(-1, *size)[0].numpy()
+    known = _part(observed, mask, layout)
     pictures = read_pictures(given, layout, resize)
     options: dict[str, Any] = {"n_pixel_values": data.n_pixel_values, "random_state": seed}
     if label is not None:

@@ -90,7 +90,7 @@ class Completion:
         """From pictures X and the part that is known in others; parameters as in `complete`."""
         need(is_int(n_neighbors, 3), "n_neighbors", n_neighbors, "an int of at least 3")
         layout, seed = Layout.of(X, n_pixel_values), Seed.of(random_state)
-        known = mask_of(mask, layout)[:, 0].numpy()
+        known = mask_of(mask, layout, "mask")[:, 0].numpy()
         if known.all() or not known.any():
             every = "every pixel is" if known.all() else "no pixel is"
             raise ValueError(f"{every} known in mask; pass some of them, not all")

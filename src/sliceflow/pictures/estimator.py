@@ -25,7 +25,7 @@ from sliceflow.pictures import saved, schedules
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.fit import prepare, run
 from sliceflow.pictures.fitted import FittedPictures
-from sliceflow.pictures.layout import Layout
+from sliceflow.pictures.layout import Layout, mask_of
 from sliceflow.pictures.online import PicturesOnline
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
@@ -337,19 +337,50 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         rule = events.HeldOut(rows, Seed(0), codes, None if codes is None else codes_of)
         return -rule.distance(fresh)
 
-    def inpaint(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Any:
-        """Complete pictures from their `observed` pixels.
+    def inpaint(
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: Any = None,
+        *,
+        mask: Any = None,
+        y: Any = None,
+    ) -> Any:
+        """Complete pictures from their `observed` pixels, or from any other part of them.
+
+        A flow that was fitted with `observed` moves the hidden pixels. A model that keeps its pictures,
+        as those of colour pictures do, completes from any `mask` by `sliceflow.complete` instead.
 
         Parameters
         ----------
         X : pictures as in `fit`; unobserved pixels are ignored and may be masked (`numpy.ma`)
         n_samples : completions per picture
+        mask : None for models with `observed`; else what is known, as in `sliceflow.complete`
+        y : with `mask` and a model of classes: the class of every picture, or one class
 
         Returns
         -------
         (n, n_samples, h, w[, c]); observed pixels equal those of X, bit for bit
         """
-        return self._completions(X, n_samples, random_state)[0]
+        if mask is None and y is None:
+            return self._completions(X, n_samples, random_state)[0]
+        fitted = self._with_maps()
+        if fitted.observed is not None:
+            given = "mask" if mask is not None else "y"
+            raise ValueError(
+                f"{given} was given, but a model with observed= has its own mask and no labels; omit "
+                f"{given}, or call sliceflow.complete(X, mask, like=pictures)"
+            )
+        if mask is None:
+            raise ValueError("y was given without mask; pass the known part as mask, too")
+        if fitted.sums is None:
+            raise ValueError(
+                "mask needs a model that keeps its pictures, and this one keeps none; call "
+                "sliceflow.complete(X, mask, like=pictures)"
+            )
+        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
+        known = mask_of(mask, fitted.layout, "mask")[:, 0].view(fitted.layout.shape)[0].numpy()
+        return fitted.completed(_unmasked(X, known), known, int(n_samples), y, Seed.of(random_state))
 
     def _completions(self, X: Any, n_samples: int, random_state: Any, n_frames: int = 1) -> Any:
         """Completions on their way: (frames, n, n_samples, h, w[, c])."""
@@ -357,14 +388,11 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         where = fitted.observed
         if where is None:
             raise ValueError(
-                "the model was fitted without observed=, so it has no mask; fit with observed="
+                "the model was fitted without observed=, so it has no mask; fit with observed=, or "
+                "pass mask= to a model that keeps its pictures"
             )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        if isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == where.shape:
-            hidden = np.ma.getmaskarray(X)
-            if not hidden[:, where].any():
-                X = X.filled(0)
-        return fitted.completions(X, int(n_samples), Seed.of(random_state), n_frames)
+        return fitted.completions(_unmasked(X, where), int(n_samples), Seed.of(random_state), n_frames)
 
     def stages(
         self, height: int, width: int, channels: int = 1, *, joint: bool = False
@@ -440,3 +468,9 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
 def _digest_of(mask: Tensor | None) -> str:
     return digest(None if mask is None else mask.numpy())
+
+
+def _unmasked(X: Any, known: np.ndarray) -> Any:
+    """Pictures whose masked pixels (`numpy.ma`) are filled, if none of them is `known`."""
+    fits = isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == known.shape
+    return X.filled(0) if fits and not np.ma.getmaskarray(X)[:, known].any() else X

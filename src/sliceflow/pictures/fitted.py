@@ -119,6 +119,29 @@ class FittedPictures:
         completed = completed.reshape(len(frames), raw.shape[1], n_samples, *completed.shape[2:])
         return torch.from_numpy(completed) if self.layout.tensor else completed
 
+    def completed(self, pictures: Any, mask: Any, n_samples: int, y: Any, seed: Seed) -> Any:
+        """Completions (n, n_samples, h, w[, c]) from any part, by the pictures that the model keeps."""
+        from sliceflow.pictures.completion import complete
+
+        sums, labels = self.sums, dict[str, Any]()
+        assert sums is not None
+        if y is not None:
+            if self.condition is None or sums.codes is None:
+                raise ValueError("y was given but the model was fitted without labels; omit y")
+            n = len(as_array(pictures))
+            codes = self.condition.encode(conditions.repeated(self.condition, y, n))
+            labels = {"y": codes.numpy(), "like_y": sums.codes[: self.n_rows].cpu().numpy()}
+        done = complete(
+            pictures,
+            mask,
+            sums.pictures(self.n_rows, self.layout),
+            n_samples,
+            n_pixel_values=self.layout.n_pixel_values or 256,
+            random_state=seed,
+            **labels,
+        )
+        return torch.from_numpy(done) if self.layout.tensor else done
+
     @releasing()
     def _drawn(
         self,

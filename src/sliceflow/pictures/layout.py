@@ -219,18 +219,21 @@ MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
 }
 
 
-def mask_of(observed: Any, layout: Layout) -> Tensor:
-    """(C·H·W, 1) booleans, True where a pixel is observed, from a name or an (h, w) mask."""
+def mask_of(observed: Any, layout: Layout, name: str = "observed") -> Tensor:
+    """(C·H·W, 1) booleans, True where a pixel is observed, from a name or an (h, w) mask.
+
+    `name` is that of the parameter, for errors.
+    """
     h, w = layout.height, layout.width
     if isinstance(observed, str):
         if observed not in MASKS:
-            raise ParameterError("observed", observed, f"is not one of {sorted(MASKS)}, nor a mask")
+            raise ParameterError(name, observed, f"is not one of {sorted(MASKS)}, nor a mask")
         mask = MASKS[observed](h, w)
     else:
-        mask = np.asarray(unmasked(observed, "observed"))
+        mask = np.asarray(unmasked(observed, name))
         if mask.shape != (h, w) or mask.dtype != bool:
             raise ValueError(
-                f"observed has shape {mask.shape} and dtype {mask.dtype}; "
+                f"{name} has shape {mask.shape} and dtype {mask.dtype}; "
                 f"pass an ({h}, {w}) mask of booleans, True where a pixel is known"
             )
     return torch.from_numpy(mask.copy()).view(1, h * w).repeat(layout.shape[0], 1).view(-1, 1)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,6 +117,15 @@ class Sums:
     def _chunk(self) -> int:
         """Pictures at a time."""
         return max(1, _VALUES // len(self.raw))
+
+    def pictures(self, n: int | None, layout: Layout) -> np.ndarray:
+        """The first n pictures, or all, in the layout of the model."""
+        n = n or self.raw.shape[1]
+        parts = [
+            torch.arange(first, min(first + self._chunk, n), device=self.raw.device)
+            for first in range(0, n, self._chunk)
+        ]
+        return np.concatenate([np.asarray(layout.write(self._values(part))) for part in parts])
 
     def _values(self, numbers: Tensor) -> Tensor:
         """The pixels, in [−1, 1], of the pictures with these numbers."""
