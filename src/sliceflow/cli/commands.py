@@ -125,7 +125,13 @@ _CONFIG = _option(
     None, "TOML file with these flags; flags override it.", callback=_use_config, is_eager=True
 )
 _BY_SIZE: Any = {"show_default": "by size"}
-_PARTS = "The known part of pictures to complete: top, bottom, left, right, border, center."
+_OBSERVED = _option(
+    None,
+    "The known part of pictures to complete: top, bottom, left, right, border, center.",
+    metavar="<part>",
+)
+_MASK = _option(None, "A picture of the known part instead: white is known, black is completed.")
+_COMPLETED_LABEL = _option(None, "The class that completions should have.")
 Part = Literal["top", "bottom", "left", "right", "border", "center"]
 
 
@@ -160,10 +166,8 @@ def fit(
     ),
     vectors: bool = _switch("Fit only the numbers of a table, as vectors.", "--vectors"),
     size: int | None = _integer(None, "Crop the middle square and resize it to this side."),
-    observed: Part | None = _option(None, _PARTS, metavar="<part>"),
-    mask: Path | None = _option(
-        None, "A picture of the known part instead: white is known, black is completed."
-    ),
+    observed: Part | None = _OBSERVED,
+    mask: Path | None = _MASK,
     schedule: str = _option(
         "auto", 'auto, mnist, cifar10, celeba, or text such as "1[1] 4[4,3] 8[5]".'
     ),
@@ -269,11 +273,9 @@ def inpaint(
     run: Path = _RUN,
     picture: Path = typer.Argument(help="A picture, a folder, .npy or .npz.", show_default=False),
     out: Path = _OUT,
-    observed: Part | None = _option(None, _PARTS, metavar="<part>"),
-    mask: Path | None = _option(
-        None, "A picture of the known part instead: white is known, black is completed."
-    ),
-    label: str | None = _option(None, "The class that completions should have."),
+    observed: Part | None = _OBSERVED,
+    mask: Path | None = _MASK,
+    label: str | None = _COMPLETED_LABEL,
     n: int = _integer(8, "Completions of each picture.", "--n", "-n"),
     resize: bool = _switch("Resize pictures to the model's size.", "--resize"),
     device: str = _DEVICE,
@@ -310,11 +312,9 @@ def complete(
     picture: Path = typer.Argument(help="A picture, a folder, .npy or .npz.", show_default=False),
     out: Path = _OUT,
     like: str = _option(..., "Pictures to learn from: a set, a folder or a file.", show_default=False),
-    observed: Part | None = _option(None, _PARTS, metavar="<part>"),
-    mask: Path | None = _option(
-        None, "A picture of the known part instead: white is known, black is completed."
-    ),
-    label: str | None = _option(None, "The class that completions should have."),
+    observed: Part | None = _OBSERVED,
+    mask: Path | None = _MASK,
+    label: str | None = _COMPLETED_LABEL,
     n: int = _integer(8, "Completions of each picture.", "--n", "-n"),
     resize: bool = _switch("Resize pictures to the size of --like.", "--resize"),
     data_root: Path | None = _DATA_ROOT,

@@ -99,12 +99,11 @@ def _part(observed: str | None, mask: Path | None, layout: Any) -> np.ndarray | 
     """The known part (h, w) by its name or by a picture; None if neither is given."""
     if layout is None or (observed is None and mask is None):
         return None
-    from sliceflow.pictures.layout import mask_of
+    from sliceflow.pictures.layout import part_of
 
-    size = (layout.height, layout.width)
     if mask is not None:
-        return read_mask(str(mask), size)
-    return np.asarray(mask_of(observed, layout).view(-1, *size)[0])
+        return read_mask(str(mask), (layout.height, layout.width))
+    return part_of(observed, layout)
 
 
 def complete(

@@ -253,8 +253,9 @@ class Neighbourhoods:
             near = self.adjusted(y0[some], most=most)
             for at in range(0, n, block):
                 m, own = min(block, n - at), seed.child("from", at) if at else seed
-                out[some, at : at + m] = drawn(near, m, self.spread, own, first)
-                around[some, at : at + m] = near.rows.gather(1, drawn_from(near, m, own, first))
+                picks = drawn_from(near, m, own, first)
+                out[some, at : at + m] = drawn(near, m, self.spread, own, first, picks)
+                around[some, at : at + m] = near.rows.gather(1, picks[:, :m])
         # A column of one value stays as it is, to the last bit.
         return torch.where((self.x != self.x[0]).any(0), out, self.x[0]), around
 
@@ -410,18 +411,23 @@ def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
 
 
 def drawn_from(near: Adjusted, n: int, seed: Seed, first: int = 0) -> Tensor:
-    """Which of its adjusted rows (q, n) each point of `drawn` is around."""
+    """Which of its adjusted rows each point of `drawn` is around: (q, n), or 48 if n is less."""
     q, k, _ = near.x.shape
     ends = near.weight.cumsum(1)
     u = seed.child("row").uniform(q, max(n, _MEASURED), start=first) * ends[:, -1:]
-    return torch.searchsorted(ends, u).clamp(max=k - 1)[:, :n]
+    return torch.searchsorted(ends, u).clamp(max=k - 1)
 
 
-def drawn(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> Tensor:
-    """n new points (q, n, d) along the adjusted rows; `first` is the index of the first condition."""
+def drawn(
+    near: Adjusted, n: int, h: float, seed: Seed, first: int = 0, picks: Tensor | None = None
+) -> Tensor:
+    """n new points (q, n, d) along the adjusted rows.
+
+    `first` is the index of the first condition, `picks` the result of `drawn_from` if it is known.
+    """
     q, k, d = near.x.shape
     m = max(n, _MEASURED)
-    own = drawn_from(near, m, seed, first)
+    own = drawn_from(near, n, seed, first) if picks is None else picks
     w = seed.child("noise").normal(q, n * NEAR, start=first).view(q, n, NEAR)
     if k == 1:
         return near.x.expand(q, n, d).clone()

@@ -168,9 +168,10 @@ class Completion:
         some = seed.child("rows").permutation(len(rows))[:_TONE_ROWS]
         near = self.near[None][1]
         at = near.adjusted(near.y[some], without=some, most=1)
-        around = at.rows.gather(1, drawn_from(at, 1, seed)).numpy()
-        levels = np.linspace(0, 1, _TONES)
-        before = np.quantile(self._pixels(drawn(at, 1, near.spread, seed).numpy(), around), levels)
+        picks = drawn_from(at, 1, seed)
+        made = drawn(at, 1, near.spread, seed, picks=picks).numpy()
+        around, levels = at.rows.gather(1, picks[:, :1]).numpy(), np.linspace(0, 1, _TONES)
+        before = np.quantile(self._pixels(made, around), levels)
         after = np.quantile(rows[some.numpy()][:, ~self.known], levels)
         return before + 1e-9 * np.arange(_TONES), after
 

@@ -25,7 +25,7 @@ from sliceflow.pictures import saved, schedules
 from sliceflow.pictures.data import PictureData
 from sliceflow.pictures.fit import prepare, run
 from sliceflow.pictures.fitted import FittedPictures
-from sliceflow.pictures.layout import Layout, mask_of
+from sliceflow.pictures.layout import Layout, part_of
 from sliceflow.pictures.online import PicturesOnline
 from sliceflow.pictures.options import PictureOptions
 from sliceflow.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
@@ -379,7 +379,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 "sliceflow.complete(X, mask, like=pictures)"
             )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        known = mask_of(mask, fitted.layout, "mask")[:, 0].view(fitted.layout.shape)[0].numpy()
+        known = part_of(mask, fitted.layout, "mask")
         return fitted.completed(_unmasked(X, known), known, int(n_samples), y, Seed.of(random_state))
 
     def _completions(self, X: Any, n_samples: int, random_state: Any, n_frames: int = 1) -> Any:

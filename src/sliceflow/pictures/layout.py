@@ -17,7 +17,7 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
 
-__all__ = ["MASKS", "Layout", "as_array", "mask_of"]
+__all__ = ["MASKS", "Layout", "as_array", "mask_of", "part_of"]
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
 }
 
 
-def mask_of(observed: Any, layout: Layout, name: str = "observed") -> Tensor:
-    """(C·H·W, 1) booleans, True where a pixel is observed, from a name or an (h, w) mask.
+def part_of(observed: Any, layout: Layout, name: str = "observed") -> np.ndarray:
+    """(h, w) booleans, True where a pixel is observed, from a name or such a mask.
 
     `name` is that of the parameter, for errors.
     """
@@ -236,4 +236,10 @@ def mask_of(observed: Any, layout: Layout, name: str = "observed") -> Tensor:
                 f"{name} has shape {mask.shape} and dtype {mask.dtype}; "
                 f"pass an ({h}, {w}) mask of booleans, True where a pixel is known"
             )
-    return torch.from_numpy(mask.copy()).view(1, h * w).repeat(layout.shape[0], 1).view(-1, 1)
+    return mask
+
+
+def mask_of(observed: Any, layout: Layout, name: str = "observed") -> Tensor:
+    """The same as `part_of`, for every value of a picture: (C·H·W, 1)."""
+    part = torch.from_numpy(part_of(observed, layout, name).copy())
+    return part.view(1, -1).repeat(layout.shape[0], 1).view(-1, 1)
