@@ -36,10 +36,10 @@ from sliceflow import datasets
 from sliceflow.devices import resolve_device
 from sliceflow.engine import transports
 from sliceflow.engine.random import Seed
-from sliceflow.pictures import schedules
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.pyramid import Subspace
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures import schedules
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.tiles import Tiles
 
 # One step ----------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from report import keep, table
 
 from sliceflow import ImageFlow, complete, datasets, metrics
 from sliceflow.devices import resolve_device
-from sliceflow.pictures.layout import MASKS
+from sliceflow.spaces.pictures.layout import MASKS
 
 HEADER = ("set", "method", "FD", "recognised", "NN ratio", "copies", "speckle", "seam", "seconds")
 KNOWN = {  # of each set

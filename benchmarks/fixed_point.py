@@ -48,17 +48,17 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.events import History
 from sliceflow.engine.flow import Cloud, Run
 from sliceflow.engine.random import Seed
-from sliceflow.pictures import fit as pictures
-from sliceflow.pictures.data import PictureData
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import LevelFlow
-from sliceflow.pictures.plan import choose_clusters
-from sliceflow.pictures.start import ParticleLabels
-from sliceflow.pictures.tiles import Tiles
-from sliceflow.ranks import Place, Ranks
-from sliceflow.vectors import fit as vectors
-from sliceflow.vectors.data import read_input
-from sliceflow.vectors.start import ParticleConditions
+from sliceflow.models.ranks import Place, Ranks
+from sliceflow.spaces.pictures import fit as pictures
+from sliceflow.spaces.pictures.data import PictureData
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.plan import choose_clusters
+from sliceflow.spaces.pictures.start import ParticleLabels
+from sliceflow.spaces.pictures.tiles import Tiles
+from sliceflow.spaces.vectors import fit as vectors
+from sliceflow.spaces.vectors.data import read_input
+from sliceflow.spaces.vectors.start import ParticleConditions
 
 KAPPA = 3.0  # of the noise that is expected; measured values are between 2 and 4
 KEPT = 50_000  # particles that are written
@@ -101,7 +101,7 @@ class Placed:
 
     @contextmanager
     def running(self, run: Run, particles: Cloud, *_: Any) -> Iterator[None]:
-        """What a fit calls of `sliceflow.storage.checkpoints.CheckpointWriter`."""
+        """What a fit calls of `sliceflow.models.checkpoints.CheckpointWriter`."""
         order = None if particles.runs is None else self.codes.argsort(stable=True)
         particles.x.copy_(self.x if order is None else self.x[:, order])
         run.stage = self.stage

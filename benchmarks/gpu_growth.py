@@ -18,7 +18,7 @@ from sliceflow.devices import projection_budget
 from sliceflow.engine import transports
 from sliceflow.engine.flow import Cloud, Flow, Noise, batches_for, simulate
 from sliceflow.engine.schedule import Stage
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures.tiles import Tiles
 
 __all__ = ["growth", "stage_seconds"]
 

@@ -14,7 +14,7 @@ from sliceflow import ImageFlow, PictureOptions
 from sliceflow.devices import columns_looked_at
 from sliceflow.engine import transports
 from sliceflow.engine.events import Listener
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures.tiles import Tiles
 
 __all__ = ["measured_stages", "stages_text"]
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.pyramid import Subspace
 
 __all__ = ["cloud", "pictures"]
 

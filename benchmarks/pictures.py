@@ -21,9 +21,9 @@ import torch
 from timing import timed_fit
 
 import sliceflow
-import sliceflow.pictures.layout
+import sliceflow.spaces.pictures.layout
 from sliceflow import PictureOptions, datasets
-from sliceflow.pictures.plan import QUALITY, choose_transport
+from sliceflow.spaces.pictures.plan import QUALITY, choose_transport
 
 
 def grid(images: np.ndarray, columns: int = 20) -> np.ndarray:
@@ -99,7 +99,7 @@ def main() -> None:
         test = datasets.load(args.name, split="test", root=args.data_root).images[:20]
         done = flow.inpaint(test, n_samples=8, random_state=0)
         hidden = flow.inpaint(test, n_samples=1, random_state=0)[:, 0]
-        known = sliceflow.pictures.layout.MASKS[args.observed](*test.shape[1:3])
+        known = sliceflow.spaces.pictures.layout.MASKS[args.observed](*test.shape[1:3])
         hidden[:, ~known] = 128
         picture = grid(
             np.concatenate(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sliceflow.engine.random import Seed
-from sliceflow.pictures import schedules
+from sliceflow.spaces.pictures import schedules
 
 __all__ = ["CIFAR10", "CLASSES", "MNIST", "SEED", "Preset", "Shape"]
 

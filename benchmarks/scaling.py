@@ -26,7 +26,7 @@ from report import table
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.ranks import Ranks, joined
+from sliceflow.models.ranks import Ranks, joined
 
 __all__ = ["Messages", "Stage", "main", "measured", "sent_per_link"]
 

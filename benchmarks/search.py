@@ -24,7 +24,7 @@ from sliceflow import ImageFlow, PictureOptions, metrics
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
 from sliceflow.engine.transports import Histogram
-from sliceflow.pictures.schedules import PRESETS, auto
+from sliceflow.spaces.pictures.schedules import PRESETS, auto
 
 PAPER = {  # its schedules
     "digits": "1[1] 2[2] 3[3] 4[4] 5[5] 6[6] 8[8,7,5,3]",

@@ -47,9 +47,9 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Fit, GridTable
-from sliceflow.pictures.levels import LevelFlow
-from sliceflow.pictures.pyramid import Subspace
-from sliceflow.pictures.tiles import TileFrame
+from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.tiles import TileFrame
 
 QUALITY = {"digits": 50, "cifar16": 200}
 PARTICLES = {"digits": 10_000, "cifar16": 50_000}

@@ -28,7 +28,7 @@ from sklearn.svm import SVC
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__, metrics
 from sliceflow.datasets import Pictures, load
-from sliceflow.pictures.layout import MASKS
+from sliceflow.spaces.pictures.layout import MASKS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())

@@ -30,7 +30,7 @@ from runs import class_names, fit, name, samples
 from sliceflow import ImageFlow, __version__
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
-from sliceflow.pictures.layout import MASKS
+from sliceflow.spaces.pictures.layout import MASKS
 
 STEPS = {"mnist": 50, "fashion-mnist": 50, "cifar10": 50, "celeba": 30}  # per stage
 PARTICLES = {"mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 100_000, "celeba": 40_000}

@@ -18,7 +18,7 @@ from runs import arguments, name, read, rows, samples, settings
 
 from sliceflow.datasets import Pictures
 from sliceflow.metrics import frechet_distance_pca
-from sliceflow.pictures.schedules import auto, from_string
+from sliceflow.spaces.pictures.schedules import auto, from_string
 
 
 def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:

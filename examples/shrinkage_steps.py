@@ -25,7 +25,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrinkage, noise_rates
 from sliceflow.engine.transports import Sorted
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures.tiles import Tiles
 
 N_STEPS, SHOWN, KAPPA = 200, (10, 50, 200), 2.0
 COLOURS = {"without shrinkage": "#E69F00", f"with shrinkage, κ = {KAPPA:g}": "#0072B2"}

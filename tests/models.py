@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.storage import file as container
+from sliceflow.models import file as container
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))

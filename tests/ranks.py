@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.ranks import Ranks, joined
+from sliceflow.models.ranks import Ranks, joined
 
 DIGITS = load_digits()
 PICTURES, LABELS = DIGITS.images[:900].astype(np.uint8), DIGITS.target[:900]

@@ -16,11 +16,11 @@ from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Interpolated, Sorted
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import LevelFlow
-from sliceflow.pictures.pyramid import Subspace
-from sliceflow.pictures.schedules import PictureStage
-from sliceflow.pictures.tiles import RandomPatches
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.schedules import PictureStage
+from sliceflow.spaces.pictures.tiles import RandomPatches
 
 SAME = dict(rtol=0, atol=1e-9)
 

@@ -21,12 +21,12 @@ from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Sorted
-from sliceflow.pictures.data import PictureData
-from sliceflow.pictures.fit import prepare
-from sliceflow.pictures.plan import choose_amplifier, choose_transport
-from sliceflow.pictures.start import begin
-from sliceflow.ranks import Ranks
-from sliceflow.storage import file as container
+from sliceflow.models import file as container
+from sliceflow.models.ranks import Ranks
+from sliceflow.spaces.pictures.data import PictureData
+from sliceflow.spaces.pictures.fit import prepare
+from sliceflow.spaces.pictures.plan import choose_amplifier, choose_transport
+from sliceflow.spaces.pictures.start import begin
 
 DIGITS = load_digits()
 IMAGES, LABELS = DIGITS.images.astype(np.uint8)[:900], DIGITS.target[:900]

@@ -284,7 +284,7 @@ def test_a_circle_is_found():
     ("line", "found"),
     [
         ("from sliceflow.engine.flow import _step", ["_step"]),
-        ("from sliceflow.storage.file import _step", []),
+        ("from sliceflow.models.file import _step", []),
         ("flow._model.append(1)", ["_model"]),
         ("self._model.append(1)", []),
         ("self.flow._model.append(1)", ["_model"]),

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import sliceflow.engine.frames
-import sliceflow.pictures.cosines
-import sliceflow.pictures.pyramid
+import sliceflow.spaces.pictures.cosines
+import sliceflow.spaces.pictures.pyramid
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.caches import Cached
 from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.cosines import cosine_rotation
-from sliceflow.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.cosines import cosine_rotation
+from sliceflow.spaces.pictures.pyramid import Subspace
 
 
 def counting(made):
@@ -75,11 +75,11 @@ def test_threads_may_ask_at_once():
 CACHES = [
     sliceflow.engine.frames._rotation_pool,
     sliceflow.engine.frames._rotation_block,
-    sliceflow.pictures.cosines.cosine_basis,
-    sliceflow.pictures.cosines._pool,
-    sliceflow.pictures.cosines._block,
-    sliceflow.pictures.pyramid.basis,
-    sliceflow.pictures.pyramid._basis_as,
+    sliceflow.spaces.pictures.cosines.cosine_basis,
+    sliceflow.spaces.pictures.cosines._pool,
+    sliceflow.spaces.pictures.cosines._block,
+    sliceflow.spaces.pictures.pyramid.basis,
+    sliceflow.spaces.pictures.pyramid._basis_as,
 ]
 
 

@@ -24,7 +24,7 @@ from sliceflow import (
 )
 from sliceflow.engine import frames
 from sliceflow.engine.transports import Histogram, Sorted
-from sliceflow.storage import file as container
+from sliceflow.models import file as container
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3)) ** 3

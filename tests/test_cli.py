@@ -21,7 +21,7 @@ from sliceflow.cli import commands, data
 from sliceflow.cli.progress import ProgressPanel, _Pace, sparkline
 from sliceflow.cli.table import read_csv
 from sliceflow.datasets import load
-from sliceflow.pictures.layout import MASKS
+from sliceflow.spaces.pictures.layout import MASKS
 
 VERBS = ("fit", "sample", "inpaint", "evaluate", "report", "info", "datasets", "doctor", "demo")
 

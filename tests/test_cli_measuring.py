@@ -110,7 +110,9 @@ def test_info_names_the_columns(sorted_run):
 
 
 def test_a_fit_that_copies_says_so_with_the_flag_that_helps(tmp_path, monkeypatch):
-    monkeypatch.setattr("sliceflow.vectors.smoothing._FEWEST", 1000)  # with smoothing it would not
+    monkeypatch.setattr(
+        "sliceflow.spaces.vectors.smoothing._FEWEST", 1000
+    )  # with smoothing it would not
     x = np.random.default_rng(0).normal(size=(150, 2))
     np.savetxt(tmp_path / "rows.csv", x, delimiter=",", header="a,b", comments="")
     run = tmp_path / "run"

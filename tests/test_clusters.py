@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sliceflow import ImageFlow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto, Histogram
-from sliceflow.pictures.clusters import centres, nearest
-from sliceflow.pictures.plan import choose_clusters
+from sliceflow.spaces.pictures.clusters import centres, nearest
+from sliceflow.spaces.pictures.plan import choose_clusters
 
 quick = dict(
     schedule="1[1] 6[5,2]",

@@ -15,11 +15,11 @@ from sliceflow import ImageFlow, ModelFileError, PictureOptions, load
 from sliceflow.engine.compact import CompactTable, at_bends, map_bytes, thinned
 from sliceflow.engine.transports import GridTable, Histogram, Sorted
 from sliceflow.kernels import reference
-from sliceflow.pictures.plan import choose_knots
-from sliceflow.storage import file as container
-from sliceflow.storage.compact_bytes import from_bytes, to_bytes
-from sliceflow.storage.file import Fields, read
-from sliceflow.storage.limits import Allowance, model_bytes
+from sliceflow.models import file as container
+from sliceflow.models.compact_bytes import from_bytes, to_bytes
+from sliceflow.models.file import Fields, read
+from sliceflow.models.limits import Allowance, model_bytes
+from sliceflow.spaces.pictures.plan import choose_knots
 
 FIELDS = ("lo", "hi", "at", "levels")
 RNG = np.random.default_rng(0)

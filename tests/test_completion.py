@@ -10,7 +10,7 @@ from sklearn.svm import SVC
 
 from sliceflow import complete, metrics
 from sliceflow.datasets import load
-from sliceflow.pictures.completion import Completion
+from sliceflow.spaces.pictures.completion import Completion
 
 TRAIN, TEST = load("digits", "train"), load("digits", "test")
 ON = dict(n_pixel_values=17, random_state=0)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.cosines import cosine_basis, cosine_rotation
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures.cosines import cosine_basis, cosine_rotation
+from sliceflow.spaces.pictures.tiles import Tiles
 
 
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))

@@ -14,7 +14,7 @@ import sliceflow
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.dataframes import Form
 from sliceflow.metrics import sliced_wasserstein
-from sliceflow.ranks import Ranks
+from sliceflow.models.ranks import Ranks
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 quick = dict(n_particles=40, n_steps=2, random_state=0)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, TableFlow, VectorOptions, load
 from sliceflow.cli import commands
 from sliceflow.engine.transports import Histogram
-from sliceflow.storage import file as container
-from sliceflow.storage.disclosure import holds_data, knots_and_rows
+from sliceflow.models import file as container
+from sliceflow.models.disclosure import holds_data, knots_and_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(3, 7, size=(200, 3))

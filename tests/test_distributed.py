@@ -26,7 +26,8 @@ import sliceflow
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto, Histogram, Sorted
-from sliceflow.ranks import (
+from sliceflow.models.checkpoints import digest, same_on_all
+from sliceflow.models.ranks import (
     LostRank,
     Place,
     Ranks,
@@ -36,7 +37,6 @@ from sliceflow.ranks import (
     shared_transport,
     weighted_batches,
 )
-from sliceflow.storage.checkpoints import digest, same_on_all
 
 TOLERANCE = 1e-5
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs the signals of POSIX")

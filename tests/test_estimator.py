@@ -128,7 +128,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn(monkeypatch):
     flow = SlicedWassersteinFlow(**quick).fit(x, y)
     many = flow.sample(50, y=1, random_state=0)
     assert np.allclose(many[:20], flow.sample(20, y=1, random_state=0), atol=1e-12)
-    monkeypatch.setattr("sliceflow.vectors.fitted._CHUNK", 7)
+    monkeypatch.setattr("sliceflow.spaces.vectors.fitted._CHUNK", 7)
     assert np.allclose(many, flow.sample(50, y=1, random_state=0), atol=1e-12)
 
 

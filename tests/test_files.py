@@ -10,7 +10,7 @@ import pytest
 
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.storage.atomic import write_atomically
+from sliceflow.models.atomic import write_atomically
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs the rights, links and pipes of POSIX")
 FLOW = SlicedWassersteinFlow(n_particles=20, n_steps=1, random_state=0, device="cpu").fit(np.eye(4, 2))

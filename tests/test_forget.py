@@ -351,7 +351,9 @@ def test_what_fails_changes_nothing(make, failure, labelled):
 def test_counting_can_be_interrupted_anywhere(change, monkeypatch):
     X, y = np.concatenate((rows(300), rows(5) * 1e4)), np.arange(305) % 2
     monkeypatch.setattr("sliceflow.online.counts.BUDGET", 1)
-    monkeypatch.setattr("sliceflow.vectors.online.projection_budget", lambda device: 1)  # parts of 64
+    monkeypatch.setattr(
+        "sliceflow.spaces.vectors.online.projection_budget", lambda device: 1
+    )  # parts of 64
     model = vectors(n_steps=1, options=VectorOptions(n_axis_steps=1)).partial_fit(X[:260], y[:260])
     arguments = (X[100:], y[100:] + 1) if change == "partial_fit" else (X[60:250], y[60:250])
     before = pickle.loads(pickle.dumps(model))

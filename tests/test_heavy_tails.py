@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
 from sliceflow.engine.transports import KnotTable
-from sliceflow.vectors.units import Units
+from sliceflow.spaces.vectors.units import Units
 
 HEAVY = {
     "normal": lambda rng: rng.normal(size=2000),

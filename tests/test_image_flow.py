@@ -21,8 +21,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.errors import ParameterError
 from sliceflow.metrics import nn_ratio
-from sliceflow.pictures.layout import MASKS, Layout
-from sliceflow.pictures.plan import choose_transport
+from sliceflow.spaces.pictures.layout import MASKS, Layout
+from sliceflow.spaces.pictures.plan import choose_transport
 
 quick = dict(n_pixel_values=17, quality=2, n_particles=300, random_state=0, device="cpu")
 SHORT = "1[1] 3[3] 8[8,3]"
@@ -133,7 +133,7 @@ def test_an_evolution_goes_from_noise_to_the_samples(digits, amplifier, monkeypa
     assert (gap > 0).all()  # something moves in every part
     far = np.abs(way[:-1].astype(int) - way[-1]).mean((1, 2, 3))
     assert far[0] > 3 * far[-1]
-    monkeypatch.setattr("sliceflow.pictures.fitted._CHUNK", 2)
+    monkeypatch.setattr("sliceflow.spaces.pictures.fitted._CHUNK", 2)
     chunks = flow.evolution(5, labels, random_state=2, n_frames=9)
     assert np.abs(chunks.astype(int) - way).mean() < 0.1  # products of other shapes round otherwise
     assert len(flow.evolution(1, n_frames=1000)) == flow.n_iter_ + 1  # no more than there are steps
@@ -549,7 +549,7 @@ def test_masks_that_do_not_fit_are_refused(digits):
 
 
 def test_observed_pixels_stay_where_particles_are_seen_and_moved_in_runs(digits, monkeypatch):
-    monkeypatch.setattr("sliceflow.pictures.start.projection_budget", lambda device: 1 << 10)
+    monkeypatch.setattr("sliceflow.spaces.pictures.start.projection_budget", lambda device: 1 << 10)
     flow = ImageFlow(**quick, schedule=SHORT, observed="top", transport=Histogram(32, most=100))
     flow.fit(digits[0])
     assert {tuple(top.ravel()) for top in flow.particles_[:, :4]} <= {
@@ -764,7 +764,7 @@ def in_chunks(flow, draw, size, monkeypatch):
         widths.append(x.shape[1])
         return write(layout, x)
 
-    monkeypatch.setattr("sliceflow.pictures.fitted._CHUNK", size)
+    monkeypatch.setattr("sliceflow.spaces.pictures.fitted._CHUNK", size)
     monkeypatch.setattr(type(flow.layout_), "write", recorded)
     out = draw()
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal as assert_equal
 import sliceflow
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.cli.info import run_info
-from sliceflow.storage.disclosure import holds_data
+from sliceflow.models.disclosure import holds_data
 
 RNG = np.random.default_rng(0)
 Y = RNG.uniform(-2, 2, (400, 1))

@@ -10,8 +10,8 @@ from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOp
 from sliceflow.engine import frames, transports
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
 from sliceflow.engine.schedule import Stage
-from sliceflow.vectors.plan import make_plan
-from sliceflow.vectors.units import Units
+from sliceflow.spaces.vectors.plan import make_plan
+from sliceflow.spaces.vectors.units import Units
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 PICTURES = np.random.default_rng(0).integers(0, 17, (30, 8, 8)).astype(np.uint8)

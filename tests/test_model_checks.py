@@ -15,8 +15,8 @@ import torch
 from models import FITTED, X, parts, vectors
 from sliceflow import ModelFileError, load
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.storage import file as container
-from sliceflow.storage.models import RUN_FILE
+from sliceflow.models import file as container
+from sliceflow.models.saved import RUN_FILE
 
 KINDS = ("vectors", "floats", "columns", "counted", "max-sliced", "pictures", "bends", "inpainting")
 

@@ -32,8 +32,8 @@ from sliceflow import (
 )
 from sliceflow.engine.frames import Orthogonal, Random
 from sliceflow.engine.transports import Auto, Histogram, Sorted
-from sliceflow.storage import file as container
-from sliceflow.storage.models import FORMAT, OLDEST
+from sliceflow.models import file as container
+from sliceflow.models.saved import FORMAT, OLDEST
 
 DATA = Path(__file__).parent / "data"
 LABELS = {
@@ -549,7 +549,7 @@ def test_another_precision_is_the_walks_own(tmp_path, monkeypatch):
     pictures().fit(PICTURES).save(tmp_path / "m")
     kinds = {"auto": torch.float16, "float32": torch.float32}  # as on a GPU
     for name, module in list(sys.modules.items()):
-        if name.startswith("sliceflow.pictures.") and hasattr(module, "choose_operands"):
+        if name.startswith("sliceflow.spaces.pictures.") and hasattr(module, "choose_operands"):
             monkeypatch.setattr(module, "choose_operands", lambda precision, device: kinds[precision])
     assert load(tmp_path / "m", device="cpu")._fitted.levels.precision == torch.float16
     exact = load(tmp_path / "m", device="cpu", precision="float32")

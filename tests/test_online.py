@@ -31,9 +31,9 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.kernels import reference
 from sliceflow.online.counts import CountedStage
 from sliceflow.online.tally import Tally, mix
-from sliceflow.pictures.online import CountedLevel
-from sliceflow.pictures.pyramid import Subspace
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures.online import CountedLevel
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.tiles import Tiles
 
 SLOW = pytest.mark.slow
 KINDS_OF_PICTURES = [

@@ -12,11 +12,11 @@ from sliceflow.engine import paper
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Interpolated
-from sliceflow.pictures import schedules
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.levels import PATCH_BASES, LevelFlow
-from sliceflow.pictures.pyramid import UPSAMPLINGS
-from sliceflow.pictures.tiles import RandomPatches, Tiles
+from sliceflow.spaces.pictures import schedules
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.levels import PATCH_BASES, LevelFlow
+from sliceflow.spaces.pictures.pyramid import UPSAMPLINGS
+from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 
 def test_vectors_and_pictures_share_what_the_paper_says_once():

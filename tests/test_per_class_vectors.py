@@ -20,8 +20,8 @@ import sliceflow
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.errors import NotEnoughMemoryError
-from sliceflow.ranks import Ranks
-from sliceflow.vectors import fit as fitting
+from sliceflow.models.ranks import Ranks
+from sliceflow.spaces.vectors import fit as fitting
 
 RNG = np.random.default_rng(0)
 X = np.concatenate((RNG.normal(size=(60, 2)), RNG.normal(5, 3, (30, 2)) ** 2))

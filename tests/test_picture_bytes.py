@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sliceflow.storage import picture_bytes
-from sliceflow.storage.picture_bytes import from_bytes, to_bytes
+from sliceflow.models import picture_bytes
+from sliceflow.models.picture_bytes import from_bytes, to_bytes
 
 
 @given(

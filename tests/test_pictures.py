@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.layout import MASKS, Layout, mask_of
+from sliceflow.spaces.pictures.layout import MASKS, Layout, mask_of
 
 
 def refused(message):

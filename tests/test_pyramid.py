@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.pictures import schedules
-from sliceflow.pictures.pyramid import UPSAMPLINGS, Subspace, basis
+from sliceflow.spaces.pictures import schedules
+from sliceflow.spaces.pictures.pyramid import UPSAMPLINGS, Subspace, basis
 
 FULL = {28: "mnist", 32: "cifar10", 64: "celeba"}
 ODD = [1, 2, 3, 5, 9, 27, 33]
@@ -141,6 +141,6 @@ def test_chunks_of_columns_change_nothing(monkeypatch):
     level = Subspace(3, 12, 10, 5, 4)
     small = level.down(x)
     pictures = level.up(small)
-    monkeypatch.setattr("sliceflow.pictures.pyramid._CHUNK", 1)  # 256 columns at a time
+    monkeypatch.setattr("sliceflow.spaces.pictures.pyramid._CHUNK", 1)  # 256 columns at a time
     torch.testing.assert_close(level.down(x), small)
     torch.testing.assert_close(level.up(small), pictures)

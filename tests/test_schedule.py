@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Sorted
-from sliceflow.pictures.schedules import PRESETS, PictureStage, auto, from_string
+from sliceflow.spaces.pictures.schedules import PRESETS, PictureStage, auto, from_string
 
 FINE = [15, 13, 11, 9, 7, 5, 3]
 SMALL = {r: [r] for r in range(1, 7)}

@@ -19,8 +19,8 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrinkage, noise_rates, variance_within
 from sliceflow.engine.transports import Histogram, Sorted
 from sliceflow.metrics import nn_ratio
-from sliceflow.pictures.plan import choose_shrinkage
-from sliceflow.ranks import Ranks
+from sliceflow.models.ranks import Ranks
+from sliceflow.spaces.pictures.plan import choose_shrinkage
 
 IMAGES, LABELS = load_digits().images.astype(np.uint8), load_digits().target
 QUICK = dict(schedule="1[1] 4[3] 8[3]", quality=6, n_pixel_values=17, n_particles=1000, random_state=0)

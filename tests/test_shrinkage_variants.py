@@ -13,7 +13,7 @@ from shrinkage import Maps, Modes, Variant
 from sliceflow import ImageFlow, PictureOptions, datasets, metrics
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Histogram
-from sliceflow.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.levels import LevelFlow
 
 SHAPES = {
     "normal": lambda z: z,

@@ -14,10 +14,10 @@ import sliceflow
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
-from sliceflow.ranks import Place, Ranks
-from sliceflow.vectors import smoothing
-from sliceflow.vectors.data import Rows
-from sliceflow.vectors.smoothing import chosen, draws, groups_of, keeps, scaled
+from sliceflow.models.ranks import Place, Ranks
+from sliceflow.spaces.vectors import smoothing
+from sliceflow.spaces.vectors.data import Rows
+from sliceflow.spaces.vectors.smoothing import chosen, draws, groups_of, keeps, scaled
 
 ON = dict(random_state=0, device="cpu")
 RNG = np.random.default_rng(0)

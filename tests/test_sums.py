@@ -10,9 +10,9 @@ from sliceflow.engine.flow import Noise
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.metrics import copies, lookalikes
-from sliceflow.pictures.layout import Layout
-from sliceflow.pictures.sums import Sums
-from sliceflow.storage.disclosure import holds_data
+from sliceflow.models.disclosure import holds_data
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.sums import Sums
 
 LAYOUT = Layout(4, 3, 3, "uint8", 256)
 RAW = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (36, 600), dtype=np.uint8))

@@ -10,9 +10,9 @@ from sliceflow.engine.frames import Orthogonal, rotation
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Sorted
-from sliceflow.pictures import schedules
-from sliceflow.pictures.pyramid import Subspace
-from sliceflow.pictures.tiles import RandomPatches, Tiles
+from sliceflow.spaces.pictures import schedules
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 CPU = torch.device("cpu")
 
@@ -172,7 +172,7 @@ def plain(full, small):
 
 def test_random_patches_do_not_depend_on_how_many_are_placed_at_a_time(monkeypatch):
     whole = RandomPatches(2, 6, 5, 3, 30, (12, 12)).draw(Seed(0), 1, 60, 2).theta
-    monkeypatch.setattr("sliceflow.pictures.tiles._NUMBERS", 7 * 60)
+    monkeypatch.setattr("sliceflow.spaces.pictures.tiles._NUMBERS", 7 * 60)
     assert torch.equal(RandomPatches(2, 6, 5, 3, 30, (12, 12)).draw(Seed(0), 1, 60, 2).theta, whole)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.pictures.pyramid import Subspace
-from sliceflow.pictures.tiles import Tiles
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.tiles import Tiles
 
 from .common import command
 

@@ -12,7 +12,7 @@ from runs import name
 
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
-from sliceflow.pictures.layout import MASKS
+from sliceflow.spaces.pictures.layout import MASKS
 
 from .common import Scorer, command, number
 

@@ -5,7 +5,7 @@ python -m benchmarks.paper.table2
 
 from collections.abc import Sequence
 
-from sliceflow.pictures import schedules
+from sliceflow.spaces.pictures import schedules
 
 from .common import command
 

@@ -12,7 +12,7 @@ from compare_paper_step import paper_flow
 from runs import fit, name
 
 from sliceflow.devices import resolve_device
-from sliceflow.pictures import schedules
+from sliceflow.spaces.pictures import schedules
 
 from . import curves
 from .common import command, number

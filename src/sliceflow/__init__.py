@@ -32,34 +32,36 @@ __all__ = [
 __version__ = "0.2.0"
 
 _MODULE_OF_NAME = {
-    "ImageFlow": "pictures.estimator",
-    "complete": "pictures.completion",
-    "PictureOptions": "pictures.options",
-    "VectorOptions": "vectors.options",
-    "ModelFileError": "storage.file",
-    "SlicedWassersteinFlow": "vectors.estimator",
-    "TableFlow": "tables.estimator",
+    "ImageFlow": "spaces.pictures.estimator",
+    "complete": "spaces.pictures.completion",
+    "PictureOptions": "spaces.pictures.options",
+    "VectorOptions": "spaces.vectors.options",
+    "ModelFileError": "models.file",
+    "SlicedWassersteinFlow": "spaces.vectors.estimator",
+    "TableFlow": "spaces.tables.estimator",
     "load": "loading",
 }
-_MODULES = {  # besides `datasets`, `inference`, `metrics` and `ranks`
+_MODULES = {  # besides `datasets`, `inference` and `metrics`
     "events": "engine.events",
+    "ranks": "models.ranks",
     "frames": "engine.frames",
-    "schedules": "pictures.schedules",
+    "schedules": "spaces.pictures.schedules",
     "transports": "engine.transports",
 }
 
 if TYPE_CHECKING:
-    from sliceflow import datasets, inference, metrics, ranks
+    from sliceflow import datasets, inference, metrics
     from sliceflow.engine import events, frames, transports
     from sliceflow.loading import load
-    from sliceflow.pictures import schedules
-    from sliceflow.pictures.completion import complete
-    from sliceflow.pictures.estimator import ImageFlow
-    from sliceflow.pictures.options import PictureOptions
-    from sliceflow.storage.file import ModelFileError
-    from sliceflow.tables.estimator import TableFlow
-    from sliceflow.vectors.estimator import SlicedWassersteinFlow
-    from sliceflow.vectors.options import VectorOptions
+    from sliceflow.models import ranks
+    from sliceflow.models.file import ModelFileError
+    from sliceflow.spaces.pictures import schedules
+    from sliceflow.spaces.pictures.completion import complete
+    from sliceflow.spaces.pictures.estimator import ImageFlow
+    from sliceflow.spaces.pictures.options import PictureOptions
+    from sliceflow.spaces.tables.estimator import TableFlow
+    from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
+    from sliceflow.spaces.vectors.options import VectorOptions
 else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from sliceflow.devices import resolve_device
-from sliceflow.pictures.estimator import ImageFlow
-from sliceflow.storage.models import read_model
-from sliceflow.tables.estimator import TableFlow
-from sliceflow.vectors.estimator import SlicedWassersteinFlow
+from sliceflow.models.saved import read_model
+from sliceflow.spaces.pictures.estimator import ImageFlow
+from sliceflow.spaces.tables.estimator import TableFlow
+from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["load"]
 

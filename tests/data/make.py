@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.storage.models import FORMAT
+from sliceflow.models.saved import FORMAT
 
 HERE = Path(__file__).parent
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import pytest
 
 from running import environment
 from sliceflow import TableFlow
-from sliceflow.tables.files import read_table
+from sliceflow.spaces.tables.files import read_table
 
 X = np.random.default_rng(0).normal(size=40)
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from mixed_tables import columns
 from sliceflow import TableFlow
-from sliceflow.tables import scores
+from sliceflow.spaces.tables import scores
 
 
 def test_smooth_scores_go_back_to_their_numbers():

@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 import sliceflow
 from mixed_tables import columns, dates
 from sliceflow import TableFlow
-from sliceflow.tables import files
+from sliceflow.spaces.tables import files
 
 
 def frame_of(library, n=300, seed=0, **more):
@@ -292,7 +292,7 @@ def test_a_loaded_model_gives_the_same_bits(table, tmp_path):
 
 
 def test_the_flow_moves_only_principal_coordinates_of_many_and_is_saved_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("sliceflow.tables.local._MOST_COORDINATES", 3)
+    monkeypatch.setattr("sliceflow.spaces.tables.local._MOST_COORDINATES", 3)
     frame = pd.DataFrame(columns(300))
     flow = fit(frame)
     assert flow._fitted.flow.turn.shape[1] == 3
@@ -308,7 +308,7 @@ def test_the_flow_moves_only_principal_coordinates_of_many_and_is_saved_so(tmp_p
 
 
 def test_damaged_model_files_are_refused(table, tmp_path):
-    from sliceflow.storage.file import read, write
+    from sliceflow.models.file import read, write
 
     flow, path = fit(table), tmp_path / "t.sliceflow"
     flow.save(path)

@@ -144,7 +144,7 @@ class Gallery:
 
     def completed(self, request: Request) -> dict[str, Any]:
         """Completions of a picture, of which the white part of the mask is known."""
-        from sliceflow.pictures.completion import complete
+        from sliceflow.spaces.pictures.completion import complete
 
         asked = request.json
         run, n, seed = self._run(asked), _PICTURES, whole(asked, "seed", 0, MOST_SEED)

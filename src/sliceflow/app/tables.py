@@ -210,7 +210,7 @@ def _work(pipe: Connection, report: Report) -> None:
     with suppress(ImportError):  # is told when it is needed
         import pandas  # noqa: F401
 
-        import sliceflow.tables.estimator  # noqa: F401
+        import sliceflow.spaces.tables.estimator  # noqa: F401
     while True:
         try:
             kind, *values = pipe.recv()
@@ -218,7 +218,7 @@ def _work(pipe: Connection, report: Report) -> None:
             return
         try:
             from sliceflow import TableFlow
-            from sliceflow.tables.files import read_table
+            from sliceflow.spaces.tables.files import read_table
 
             if kind in ("read", "read again"):
                 (path,) = values
@@ -246,7 +246,7 @@ def _work(pipe: Connection, report: Report) -> None:
 def _columns(frame: Any) -> list[dict[str, Any]]:
     """What every column was understood as; one that cannot be used is to be left out, and says why."""
     from sliceflow.cells import read_cells
-    from sliceflow.tables.columns import understood
+    from sliceflow.spaces.tables.columns import understood
 
     out = []
     for cells in read_cells(frame)[0]:

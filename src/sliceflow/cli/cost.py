@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from sliceflow.cli.data import Data
 from sliceflow.engine.transports import MOST
-from sliceflow.vectors.options import VectorOptions
+from sliceflow.spaces.vectors.options import VectorOptions
 
 __all__ = ["Job", "Work", "speed"]
 

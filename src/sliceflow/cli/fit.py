@@ -31,7 +31,7 @@ from sliceflow.metrics.floors import subsample
 
 if TYPE_CHECKING:
     from sliceflow.engine.events import Event
-    from sliceflow.ranks import Ranks
+    from sliceflow.models.ranks import Ranks
 
 __all__ = ["fit"]
 
@@ -144,7 +144,7 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     """The ranks that torchrun started; None without it, and then torch is not imported yet."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
-    from sliceflow.ranks import joined
+    from sliceflow.models.ranks import joined
 
     return joined(device)
 
@@ -208,8 +208,8 @@ def _gather_kept(flow: Any, ranks: Ranks | None) -> int:
 def _raise_with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> None:
     """Raise the error that ended a fit again, with what to do about it."""
     from sliceflow.errors import NotEnoughMemoryError
-    from sliceflow.ranks import LostRank
-    from sliceflow.storage.checkpoints import OtherFitError
+    from sliceflow.models.checkpoints import OtherFitError
+    from sliceflow.models.ranks import LostRank
 
     if isinstance(error, LostRank):
         raise Failed(str(error), f"torchrun … -m {settings.command} --resume") from error

@@ -36,7 +36,7 @@ def run_info(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
     flow: Any = RunFolder.model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
-    from sliceflow.storage.disclosure import holds_rows
+    from sliceflow.models.disclosure import holds_rows
 
     table, keeps = hasattr(flow, "kinds_"), holds_rows(flow)
     stage, distance = None, None
@@ -84,7 +84,7 @@ def run_info(run: Path) -> dict[str, Any]:
 
 def _values_of_the_data(flow: Any) -> str:
     """Whether values of the data can be read from the model."""
-    from sliceflow.storage.disclosure import holds_data, holds_rows, knots_and_rows
+    from sliceflow.models.disclosure import holds_data, holds_rows, knots_and_rows
 
     if hasattr(flow, "kinds_"):
         return "all: the file holds the rows of the table"

@@ -143,7 +143,7 @@ def _read(settings: Settings) -> tuple[Any, Any, Any]:
     """The estimator, the rows to fit, and those to measure with or None."""
     from sliceflow import TableFlow
     from sliceflow.errors import rows_of_the_file
-    from sliceflow.tables.files import read_table
+    from sliceflow.spaces.tables.files import read_table
 
     with _told(settings.source):
         frame = read_table(Path(settings.source).expanduser())
@@ -252,7 +252,7 @@ def text_of(measures: dict[str, Any]) -> str:
 
 def sample(flow: Any, out: Path, *, n: int, given: Sequence[str], seed: int) -> dict[str, Any]:
     """Write n new rows to a file."""
-    from sliceflow.tables.files import write_table
+    from sliceflow.spaces.tables.files import write_table
 
     if out.suffix.lower() not in SUFFIXES:
         raise WrongUsage(f"--out {out} is not a table", f"end it with one of {', '.join(SUFFIXES)}")
@@ -282,7 +282,7 @@ def impute(
 ) -> dict[str, Any]:
     """Fill the missing cells of a table; n > 1 writes that many files."""
     from sliceflow import TableFlow
-    from sliceflow.tables.files import read_table, write_table
+    from sliceflow.spaces.tables.files import read_table, write_table
 
     if out.suffix.lower() not in SUFFIXES:
         raise WrongUsage(f"--out {out} is not a table", f"end it with one of {', '.join(SUFFIXES)}")
@@ -308,7 +308,7 @@ def evaluate(run: Path, against: str | None, device: str) -> dict[str, Any]:
     """Measure the samples of a run again; against other rows without writing."""
     from sliceflow.cli.settings import Settings
     from sliceflow.metrics.tables import table_report
-    from sliceflow.tables.files import read_table
+    from sliceflow.spaces.tables.files import read_table
 
     folder = RunFolder(run)
     settings = Settings.of(folder)

@@ -17,8 +17,8 @@ from sliceflow.cli.settings import Settings
 from sliceflow.devices import free_memory, resolve_device
 from sliceflow.engine.planning import as_table
 from sliceflow.engine.transports import Sorted
-from sliceflow.pictures.plan import PicturePlan
-from sliceflow.vectors.plan import VectorPlan
+from sliceflow.spaces.pictures.plan import PicturePlan
+from sliceflow.spaces.vectors.plan import VectorPlan
 
 __all__ = ["Estimate", "long_fit", "plan"]
 

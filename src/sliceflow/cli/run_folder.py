@@ -17,7 +17,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from sliceflow.cli.failures import Failed, WrongUsage, as_flags
-from sliceflow.storage.atomic import write_atomically
+from sliceflow.models.atomic import write_atomically
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow

@@ -99,7 +99,7 @@ def _part(observed: str | None, mask: Path | None, layout: Any) -> np.ndarray | 
     """The known part (h, w) by its name or by a picture; None if neither is given."""
     if layout is None or (observed is None and mask is None):
         return None
-    from sliceflow.pictures.layout import part_of
+    from sliceflow.spaces.pictures.layout import part_of
 
     if mask is not None:
         return read_mask(str(mask), (layout.height, layout.width))
@@ -130,8 +130,8 @@ def complete(
     data, _ = read(like, root=data_root, holdout=0.0)
     if not data.pictures:
         raise WrongUsage(f"--like {like} is a table", "pass pictures; sliceflow impute fills tables")
-    from sliceflow.pictures.completion import complete as completed
-    from sliceflow.pictures.layout import Layout
+    from sliceflow.spaces.pictures.completion import complete as completed
+    from sliceflow.spaces.pictures.layout import Layout
 
     layout = Layout.of(data.x, data.n_pixel_values)
     known = _part(observed, mask, layout)

@@ -150,8 +150,8 @@ class Settings:
         """The estimator for these data, with its device and schedule checked."""
         from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
         from sliceflow.devices import resolve_device
-        from sliceflow.pictures.layout import Layout
-        from sliceflow.pictures.plan import QUALITY
+        from sliceflow.spaces.pictures.layout import Layout
+        from sliceflow.spaces.pictures.plan import QUALITY
 
         with as_flags():
             resolve_device(self.device)
@@ -190,7 +190,7 @@ class Settings:
 
     def n_steps(self, data: Data) -> int:
         """The number of steps of --quality: per stage for pictures, in all for a table."""
-        from sliceflow.pictures.plan import QUALITY  # imports torch, which --help does not need
+        from sliceflow.spaces.pictures.plan import QUALITY  # imports torch, which --help does not need
 
         names = QUALITY if data.pictures else _TABLE_STEPS
         if self.quality in names:

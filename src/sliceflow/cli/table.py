@@ -94,7 +94,7 @@ def _read_frame(path: Path, target: str | None) -> Any:
 
 def _read_header(path: Path) -> tuple[list[str], str, int, bool]:
     """Column names, separator, number of rows, and whether the file names its columns."""
-    from sliceflow.tables.files import scanned
+    from sliceflow.spaces.tables.files import scanned
 
     try:
         first, separator, n, uneven = scanned(path)

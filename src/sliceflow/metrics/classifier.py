@@ -156,7 +156,7 @@ def train_classifier(
         accuracy = made.score(test_images, test_labels)
         made = PictureClassifier(network, classes, n_pixel_values, accuracy, about)
     if path is not None:
-        from sliceflow.storage.file import write
+        from sliceflow.models.file import write
 
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {"accuracy": made.accuracy, "about": made.about}, network.state_dict())
@@ -285,7 +285,7 @@ def _digest(*parts: Any) -> str:
 def _read(
     path: Path, network: nn.Module, classes: np.ndarray, n_pixel_values: int
 ) -> PictureClassifier:
-    from sliceflow.storage.file import read
+    from sliceflow.models.file import read
 
     try:
         kept, tensors = read(path)

@@ -1,0 +1,412 @@
+"""Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
+
+A random number depends only on its place in the seed tree (`engine.random`). So the state of a fit is
+what is written here: the particles, the position in the schedule, the tables so far, and the history.
+
+Every rank writes a file of its particles. The first rank then writes the rest, which names those files.
+Until that is complete, the previous checkpoint holds. Any number of ranks can read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import signal
+import threading
+import warnings
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sliceflow
+from sliceflow.engine.events import HeldOut, History, now
+from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.random import Seed
+from sliceflow.errors import AdvisedError, from_tensor, is_int, is_real, need
+from sliceflow.models.file import Fields, ModelFileError, read, write
+from sliceflow.models.ranks import LostRank, Place, Ranks
+from sliceflow.models.schema import check_tensor, pack_history, restore_seed, unpack_history
+from sliceflow.models.tables import pack_tables, unpack_tables
+
+__all__ = ["CheckpointWriter", "OtherFitError", "digest", "identity", "same_on_all"]
+
+_NAME = "fit.checkpoint"
+
+
+class OtherFitError(AdvisedError, ValueError):
+    """A checkpoint belongs to another fit."""
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one fit to a folder, and reads the last one.
+
+    Parameters
+    ----------
+    folder : created if it does not exist
+    every : seconds between checkpoints
+    of : the `identity` of the fit; a checkpoint of another fit is an error
+    seed : of the fit; that of the checkpoint replaces a random one (``random_state=None``)
+    ranks : the ranks of the fit, which must all see the folder
+    part : a name for this flow where the fit has several. It has a folder of its own inside `folder`,
+        and what is done stays there until `remove`
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every: float,
+        of: dict[str, str],
+        seed: Seed,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        *,
+        part: str = "",
+    ) -> None:
+        need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
+        self._given, self._part = os.fspath(folder), part
+        self._folder, self._every, self._of, self._ranks = Path(folder, part), every, of, ranks
+        self._path = self._folder / _NAME
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for partial in self._folder.glob(f".{_NAME}.*.part"):  # of a fit that was killed while writing
+            partial.unlink(missing_ok=True)
+        self._found = self._read() if self._path.exists() else None
+        self.resumes = self._found is not None
+        self.seed = seed if self._found is None else restore_seed(self._found[0].inner("seed"))
+
+    def _read(self) -> tuple[Fields, dict[str, Tensor]]:
+        try:
+            text, tensors = read(self._path)
+            header = Fields(text)
+            header.whole("checkpoint", 1, 1)
+            was = header.inner("of").value
+        except ValueError as error:
+            raise ModelFileError(
+                f"{error}. It is the checkpoint of a fit; delete it to start the fit again"
+            ) from error
+        differs = [
+            f"{name} was {was.get(name)} and is {self._of.get(name)}"
+            for name in sorted({*was, *self._of})
+            if was.get(name) != self._of.get(name)
+        ]
+        if differs:
+            raise OtherFitError(
+                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
+                "repeat that fit to resume it, or use another checkpoint_dir",
+            )
+        return header, tensors
+
+    @contextmanager
+    def running(
+        self,
+        run: Run,
+        particles: Cloud,
+        history: History,
+        rule: HeldOut | None = None,
+        first: int = 0,
+    ) -> Iterator[None]:
+        """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
+
+        Ctrl-C waits for the end of the step, writes a last checkpoint and says how to resume. A second
+        Ctrl-C does not wait. After a successful fit the checkpoint is removed, unless the flow is one
+        of several. `first` is the index of this rank's first particle.
+        """
+        if self._found is not None:
+            self._restore(*self._found, run, particles, history, rule, first)
+            self._found = None
+        written, asked, ranks = now(), False, self._ranks
+
+        def ask(*_: Any) -> None:
+            nonlocal asked
+            asked = True
+            if ranks.size == 1:  # torchrun repeats the Ctrl-C that the rank received itself
+                signal.signal(signal.SIGINT, before)
+
+        def after() -> None:
+            nonlocal written
+            # The clocks of ranks differ: if one wants to stop or to write, all do.
+            wish = ranks.maximum(2 if asked else int(now() - written >= self._every))
+            if wish == 2:
+                self._write(run, particles, history, rule, first)
+                self._stop(run)
+            if wish == 1:
+                self._write_or_warn(run, particles, history, rule, first)
+                written = now()
+
+        run.after = after
+        before: Any = signal.getsignal(signal.SIGINT)
+        # Only the main thread receives Ctrl-C, and only if it is not ignored.
+        in_main = threading.current_thread() is threading.main_thread() and callable(before)
+        if in_main:
+            signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        except LostRank as error:
+            advice = "there is no checkpoint yet: start it again"
+            if self._path.exists():
+                advice = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
+            raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
+        finally:
+            if in_main:
+                signal.signal(signal.SIGINT, before)
+        if ranks.maximum(int(asked)):
+            self._stop(run)
+        if ranks.first and not self._part:
+            self._path.unlink(missing_ok=True)
+            self._clear()
+
+    def before_last_steps(
+        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
+    ) -> None:
+        """Keep the state of one of several flows before its axis steps: it is not moved again."""
+        if self._part:
+            self._write_or_warn(run, particles, history, rule, first)
+
+    def remove(self) -> None:
+        """Remove the checkpoint, and its folder if it is empty then."""
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _stop(self, run: Run) -> None:
+        which = f" of {self._part}" if self._part else ""
+        raise KeyboardInterrupt(
+            f"the fit was stopped after {run.done} steps{which}; to resume it, fit again with the same "
+            f"data, the same parameters and checkpoint_dir={self._given!r}"
+        )
+
+    def _write_or_warn(
+        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
+    ) -> None:
+        try:
+            self._write(run, particles, history, rule, first)
+        except OSError as error:  # a full disk is no reason to lose the run
+            warnings.warn(
+                f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
+                "and the last checkpoint is kept",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _write(
+        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
+    ) -> None:
+        tensors = {"particles": particles.x}
+        if run.level is not None:
+            tensors["level"] = run.level
+        if self._ranks.size == 1:
+            self._write_head(run, history, rule, tensors, {})
+            self._clear()
+            return
+        name, failed = f"{_NAME}.{run.done}.{first}", None
+        try:
+            write(self._folder / name, {"part": 1}, tensors)
+        except OSError as error:
+            failed = str(error)
+        answers = self._ranks.all_gather((name, first, particles.x.shape[1], failed))
+        parts = [list(answer[:3]) for answer in answers]
+        failures = [f"rank {r}: {a[3]}" for r, a in enumerate(answers) if a[3] is not None]
+        if self._ranks.first and not failures:
+            try:
+                self._write_head(run, history, rule, {}, {"parts": parts})
+                self._clear({part[0] for part in parts})
+            except OSError as error:
+                failures = [str(error)]
+        failures = self._ranks.broadcast(failures)
+        if failures:
+            (self._folder / name).unlink(missing_ok=True)
+            raise OSError(failures[0])
+
+    def _clear(self, kept: Container[str] = ()) -> None:
+        """Remove the files of ranks, except those in `kept`."""
+        for path in self._folder.glob(f"{_NAME}.*.*"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def _write_head(
+        self,
+        run: Run,
+        history: History,
+        rule: HeldOut | None,
+        tensors: dict[str, Tensor],
+        more: dict[str, Any],
+    ) -> None:
+        text = {
+            "checkpoint": 1,
+            "of": self._of,
+            "seed": asdict(self.seed),
+            "stage": run.stage,
+            "step": run.step,
+            "done": run.done,
+            "spared": run.spared,
+            "seconds": run.seconds,
+            "numbers": [steps[0].stage if steps else 0 for steps in run.model],
+            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
+            "history": pack_history(history.as_columns()),
+            "held_out": None
+            if rule is None
+            else {"stage": [s for s, _ in rule.heard]} | pack_history({"distance": rule.distances}),
+            **more,
+        }
+        write(self._path, text, tensors)
+
+    def _restore(
+        self,
+        header: Fields,
+        tensors: dict[str, Tensor],
+        run: Run,
+        particles: Cloud,
+        history: History,
+        rule: HeldOut | None,
+        first: int,
+    ) -> None:
+        x, filled = particles.x, 0
+        try:
+            for start, part in self._parts(header, tensors, first, x.shape[1]):
+                own = check_tensor(part, "particles", x.dtype, (x.shape[0], None))
+                end = start + own.shape[1]
+                here = slice(max(start, first) - first, min(end, first + x.shape[1]) - first)
+                there = slice(here.start + first - start, here.stop + first - start)
+                x[:, here] = own[:, there].to(x.device)
+                if "level" in part:
+                    level = check_tensor(part, "level", x.dtype, (None, end - start))
+                    if run.level is None:
+                        run.level = x.new_empty(level.shape[0], x.shape[1])
+                    run.level[:, here] = level[:, there].to(x.device)
+                filled += here.stop - here.start
+            if filled != x.shape[1]:
+                raise ValueError(f"it holds {filled} of {x.shape[1]} particles")
+            run.stage, run.step = header.whole("stage", 0), header.whole("step", 0)
+            run.done, run.spared = header.whole("done", 0), header.whole("spared", 0)
+            run.seconds = header.number("seconds")
+            numbers = header.wholes("numbers", 0)
+            for i, row in enumerate(header.inners("stages")):
+                run.model.append(unpack_tables(row, i, numbers[i], tensors, None, None, x.device))
+            history.before = unpack_history(header)
+            if rule is not None:
+                held = header.inner("held_out")
+                for stage, distance in zip(held.rows("stage"), held.rows("distance"), strict=True):
+                    rule.judge(stage, math.nan if distance is None else distance)
+        except (ValueError, TypeError, IndexError) as error:
+            raise ModelFileError(
+                f"{self._path} is damaged: {error}. Delete it to start the fit again"
+            ) from error
+
+    def _parts(
+        self, header: Fields, tensors: dict[str, Tensor], first: int, count: int
+    ) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """The tensors of every file that holds some of the `count` particles starting at `first`."""
+        if "parts" not in header.value:
+            yield 0, tensors
+            return
+        for name, start, size in header.rows("parts"):
+            if start < first + count and first < start + size:
+                yield start, read(self._folder / Path(name).name)[1]
+
+
+def identity(
+    name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
+) -> dict[str, str]:
+    """What a fit is of: whatever its result depends on, by name.
+
+    Parameters
+    ----------
+    name : of the estimator
+    settings : of the fit: those of its plan, or the parameters
+    device : which it runs on
+    seed : of its random_state; None where it is drawn anew for every fit
+    data : the `digest` of everything it is given
+    """
+    out = {
+        "library": sliceflow.__version__,
+        "estimator": name,
+        "device": device.type,
+        "random_state": repr(seed),
+    }
+    for name, value in settings.items():
+        value = from_tensor(value)
+        if isinstance(value, np.ndarray):  # its repr omits the middle
+            value = digest(value)
+        elif isinstance(value, np.generic):
+            value = value.item()
+        if name not in ("device", "verbose", "random_state"):
+            out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return out | data
+
+
+def same_on_all(
+    ranks: Ranks,
+    name: str,
+    parameters: Mapping[str, Any],
+    device: torch.device,
+    checkpoint_dir: Any,
+    **data: str,
+) -> None:
+    """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
+
+    Parameters
+    ----------
+    name, parameters : of the estimator
+    checkpoint_dir : of the fit; whether there is one is all that matters
+    data : the `digest` of what all ranks must be given alike
+    """
+    if ranks.size == 1:
+        return
+    facts = identity(name, parameters, device, None, **data)
+    state = parameters["random_state"]
+    facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
+    ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
+
+
+def digest(
+    array: np.ndarray | None,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    place: Place | None = None,
+) -> str:
+    """A short text that identifies an array, however its rows are spread over ranks.
+
+    Parameters
+    ----------
+    array : the rows of this rank
+    place : of these rows among those of all `ranks`
+    """
+    if array is None:
+        return "None"
+    place = place or Place(0, len(array), len(array))
+    count = max(1, (1 << 23) // max(1, array[:1].nbytes))  # rows at a time
+    with np.errstate(over="ignore"):  # all modulo 2⁶⁴: sums may be taken in any order
+        total = np.uint64(0)
+        for first in range(0, len(array), count):
+            words = _words(array[first : first + count])
+            column = np.arange(words.shape[1], dtype=np.uint64)
+            rows = _mixed(words + _mixed(column + np.uint64(1))).sum(1, dtype=np.uint64)
+            number = np.arange(len(rows), dtype=np.uint64) + np.uint64(place.first + first)
+            total += _mixed(rows ^ _mixed(~number)).sum(dtype=np.uint64)
+    whole = ranks.sum(torch.from_numpy(np.array([total]).view(np.int64)))
+    shape = (place.total, *array.shape[1:])
+    return f"{array.dtype} {shape} #{_hash(f'{array.dtype} {shape} {int(whole)}').hex()}"
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """The rows as 64-bit words."""
+    if array.dtype.kind == "O":
+        return np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
+    rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _mixed(v: np.ndarray) -> np.ndarray:
+    """A pseudorandom bijection: the final mixing of splitmix64 (Steele et al. 2014)."""
+    v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(v ^ (v >> np.uint64(31)))

@@ -1,0 +1,1 @@
+"""Spaces: what rows are (vectors, pictures, tables), and the estimator of each."""

@@ -1,0 +1,230 @@
+"""Local frames for pictures: each direction covers one small patch. Same interface as `engine.frames`.
+
+`Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random rotation to all
+tiles. The tiles partition the pixels, so the frame is Parseval with c = 1. Tiles beyond the border are
+padded with zeros: a rotation restricted to the real pixels still has orthonormal columns.
+`RandomPatches` are the paper's directions: independent patches at random positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import GridTable
+from sliceflow.errors import is_int, need
+from sliceflow.kernels.geometry import Geometry
+from sliceflow.spaces.pictures.cosines import cosine_rotation
+from sliceflow.spaces.pictures.pyramid import upsampled
+
+if TYPE_CHECKING:
+    from sliceflow.engine.classes import Runs
+    from sliceflow.engine.conditions import Offset
+    from sliceflow.engine.transports import Table
+
+__all__ = ["RandomPatches", "TileFrame", "Tiles"]
+
+_NUMBERS = 1 << 22  # values of random patches that are placed at a time
+
+
+@dataclass(frozen=True)
+class TileFrame:
+    """The tiles of one step: `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates each tile."""
+
+    theta: Tensor
+    theta_y: Tensor | None  # (directions, l)
+    geometry: Geometry
+    parseval: float = 1.0
+
+    @property
+    def n_directions(self) -> int:
+        return self.geometry.n_directions
+
+    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
+        """z = Θx + the condition's offset: (C·h·w, n) -> (tiles·C·S², n)."""
+        fused = offset is not None and offset.by_class
+        shift = (offset.theta, offset.codes) if offset is not None and fused else (None, None)
+        z: Tensor = kernels.for_tensor(x).project_tiles(x, self.theta, self.geometry, columns, *shift)
+        if offset is None or fused:
+            return z
+        return (offset if columns is None else offset.of(columns)).added(z)
+
+    def lift(self, dz: Tensor) -> Tensor:
+        """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
+        dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
+        return dx
+
+    def move(
+        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
+    ) -> None:
+        """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
+        if isinstance(table, GridTable) and (offset is None or offset.by_class):
+            shift = (None, None) if offset is None else (offset.theta, offset.codes)
+            step = (self.theta, self.geometry, table.lo, table.hi, table.values, size, *shift)
+            starts = None if runs is None else runs.starts
+            kernels.for_tensor(x).move_tiles(x, *step, starts)
+        else:
+            x.add_(self.lift(table.displace(self.project(x, None, offset))), alpha=size)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """S×S tiles at a random offset, with one shared random rotation: the default for pictures.
+
+    Parameters
+    ----------
+    channels, height, width : shape of the pictures (or of a pyramid level's coefficients)
+    patch : S; at most the size of the picture
+    cosines : rotate small groups of a tile's cosines, for photographs; else rotate all pixels
+    """
+
+    channels: int
+    height: int
+    width: int
+    patch: int
+    cosines: bool = False
+
+    @property
+    def most_directions(self) -> int:
+        """The maximum number of directions over all offsets."""
+        s, t = min(self.patch, self.height), min(self.patch, self.width)
+        offset = (s - 1 if s < self.height else 0, t - 1 if t < self.width else 0)
+        return Geometry((self.channels, self.height, self.width), (s, t), offset).n_directions
+
+    def geometry(self, seed: Seed, step: int) -> Geometry:
+        """The tiles of `step`."""
+        s, t = min(self.patch, self.height), min(self.patch, self.width)
+        # A tile as large as the picture has offset 0 along that axis.
+        down, right = step_uniform(seed.child("offset"), step, 2)
+        offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
+        return Geometry((self.channels, self.height, self.width), (s, t), offset)
+
+    def count(self, seed: Seed, step: int) -> int:
+        """The number of directions in the frame of `step`."""
+        return self.geometry(seed, step).n_directions
+
+    def draw(
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+    ) -> TileFrame:
+        geometry = self.geometry(seed, step)
+        side = kernels.for_device(device).lanes(geometry.side)
+        if self.cosines:
+            tile = (self.channels, *geometry.size)
+            theta = cosine_rotation(seed, step, tile, device, dtype, side)
+        else:
+            theta = rotation(seed, step, geometry.side, device, dtype, side)
+        theta_y = condition_directions(
+            seed.child(step), geometry.n_directions, n_conditions, device, dtype
+        )
+        return TileFrame(theta, theta_y, geometry)
+
+
+@dataclass(frozen=True)
+class RandomPatches:
+    """The paper's locally-connected directions: H random patches, redrawn at every step.
+
+    A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros with its centre at
+    a random pixel (r, c):
+
+        θ[k, i, j] = patch[k, i − r + ⌊S/2⌋, j − c + ⌊S/2⌋]  inside the patch, else 0.
+
+    Parts beyond the border are cut off, and the rest is normalised. At a level of a pyramid the picture
+    of the patch is first upsampled to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the plain kernel W.
+    Directions are returned as coefficients Uᵀθ_x, which have the same length (`pyramid`).
+
+    With a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) are normalised together: both
+    have length 1/√2.
+
+    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level. The
+    mean of θθᵀ is I/d there, so each direction's step is 1 on average, which is the paper's reason for
+    η = d. The d of the full picture would overshoot on lower levels: by a factor of 784 at the first
+    level of MNIST. Near the borders the mean of θθᵀ is a little smaller.
+
+    Parameters
+    ----------
+    channels, height, width : shape of the pictures, or of a pyramid level's coefficients
+    patch : S
+    n_directions : H; the paper uses 10,000
+    full : height and width of the picture; None if the level has the full resolution
+    upsampling : from the level to the picture, a name of `pyramid.UPSAMPLINGS`
+
+    Examples
+    --------
+    >>> frame = RandomPatches(1, 8, 8, patch=3, n_directions=200).draw(Seed(0), 0, 64, 0)
+    >>> frame.theta.shape, int((frame.theta != 0).sum(1).max())
+    (torch.Size([200, 64]), 9)
+    """
+
+    channels: int
+    height: int
+    width: int
+    patch: int
+    n_directions: int = 1000
+    full: tuple[int, int] | None = None
+    upsampling: str = "lanczos"
+
+    def __post_init__(self) -> None:
+        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
+
+    @property
+    def most_directions(self) -> int:
+        """H."""
+        return self.n_directions
+
+    def count(self, seed: Seed, step: int) -> int:
+        """H."""
+        return self.n_directions
+
+    def draw(
+        self,
+        seed: Seed,
+        step: int,
+        d: int,
+        n_conditions: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+    ) -> Frame:
+        c, h, w, s, count = self.channels, self.height, self.width, self.patch, self.n_directions
+        full, seed = self.full or (h, w), seed.child(step)
+        patches = seed.child("x").normal(count, c * s * s, device=device).view(count, c, s, s)
+        size = torch.tensor([h, w], device=device)
+        centre = (seed.child("centre").uniform(count, 2, device=device) * size).long()
+        rows, columns = (
+            _columns_around(upsampled(full[axis], side, self.upsampling, device), centre[:, axis], s)
+            for axis, side in enumerate((h, w))
+        )
+        theta = torch.empty(count, c * h * w, dtype=dtype, device=device)
+        length = math.sqrt(2) if n_conditions else 1.0
+        chunk = max(1, _NUMBERS // (c * h * w))
+        for part in (slice(first, first + chunk) for first in range(0, count, chunk)):
+            placed = rows[part, None] @ patches[part] @ columns[part, None].mT  # (chunk, C, h, w)
+            theta[part] = torch.nn.functional.normalize(placed.flatten(1), dim=1) / length
+        theta_y = None
+        if n_conditions:
+            normal = seed.child("y").normal(count, n_conditions, device=device)
+            theta_y = (torch.nn.functional.normalize(normal, dim=1) / length).to(dtype)
+        return Frame(theta, theta_y, parseval=count / (c * h * w))
+
+
+def _columns_around(matrix: Tensor, centre: Tensor, s: int) -> Tensor:
+    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s); 0 beyond the ends.
+
+    For the identity matrix they select the rows of a picture that a patch covers.
+    """
+    beyond = torch.nn.functional.pad(matrix, (s, s))
+    first = centre - s // 2 + s
+    index = first[:, None] + torch.arange(s, device=matrix.device)
+    return beyond[:, index].permute(1, 0, 2)

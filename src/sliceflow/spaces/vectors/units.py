@@ -1,0 +1,172 @@
+"""The engine's units: columns of mean 0 and standard deviation 1, and the inverse.
+
+The standard deviation of a heavy-tailed column says nothing about most of its values: scaled by it,
+they would all lie in a few bins of a histogram. Such a column is compressed first:
+u = asinh((x − m)/w), with m its median and w the median distance from m. This is linear near m and
+logarithmic in the tails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.models.ranks import Ranks
+
+__all__ = ["Units", "decode", "encode", "standardization"]
+
+_FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
+_HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of columns: the engine works on (g(x) − shift)/scale.
+
+    g(x) is asinh((x − middle)/width) for columns with `width` > 0, and x for the others. All fields
+    are (d,) arrays of float64.
+
+    Examples
+    --------
+    >>> units = Units.of(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
+    >>> units.shift.tolist(), units.scale.tolist()
+    ([2.0, 5.0], [1.0, 1.0])
+    >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
+    >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
+    >>> units.heavy_tailed.tolist()
+    [True, False]
+    """
+
+    shift: np.ndarray
+    scale: np.ndarray
+    middle: np.ndarray
+    width: np.ndarray
+
+    @classmethod
+    def linear(cls, shift: np.ndarray, scale: np.ndarray) -> Units:
+        """Units without heavy-tailed columns."""
+        return cls(shift, scale, np.zeros(len(shift)), np.zeros(len(shift)))
+
+    @classmethod
+    def of(
+        cls,
+        X: np.ndarray,
+        standardize: bool,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        n: int | None = None,
+    ) -> Units:
+        """The units for the rows of all ranks, n in total; the user's own if not `standardize`."""
+        units = cls.linear(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        if not standardize:
+            return units
+        n = len(X) if n is None else n
+        middle, width = _asinh_parameters(X, ranks, n)
+        units = replace(units, middle=middle, width=width)
+        shift, scale = standardization(units._compressed(X), standardize, ranks, n)
+        return replace(units, shift=shift, scale=scale)
+
+    @property
+    def heavy_tailed(self) -> np.ndarray:
+        """Which columns have heavy tails."""
+        return self.width > 0
+
+    def encode(self, X: np.ndarray) -> Tensor:
+        """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
+        x = encode(self._compressed(X), self.shift, self.scale)
+        return x.float() if X.dtype == np.float32 else x
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
+        if not self.heavy_tailed.any():
+            return decode(x, self.shift, self.scale)
+        rows = decode(x.double(), self.shift, self.scale)
+        at, middle, width = (
+            torch.from_numpy(t[self.heavy_tailed]).to(x.device)
+            for t in (np.arange(len(self.shift)), self.middle, self.width)
+        )
+        far = torch.finfo(x.dtype).max / 4  # keeps every number finite, whatever the maps do
+        rows[:, at] = (torch.sinh(rows[:, at].clamp(-700, 700)) * width + middle).clamp(-far, far)
+        return rows.to(x.dtype)
+
+    def _compressed(self, X: np.ndarray) -> np.ndarray:
+        """g(x)."""
+        if not self.heavy_tailed.any():
+            return X
+        X, at = X.astype(np.float64), self.heavy_tailed
+        X[:, at] = np.arcsinh((X[:, at] - self.middle[at]) / self.width[at])
+        return X
+
+
+def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Middle and width of each column of all ranks' rows; 0 and 0 if its tails are not heavy."""
+    middle, width = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    lowest, highest = _ranges(X, ranks)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = ranks.mean(X, n)
+        std = np.sqrt(ranks.mean(X, n, about=mean))
+        near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
+    for j in np.flatnonzero(~near & (lowest < highest)):
+        column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
+        median = float(np.median(column))
+        distance = np.abs(column - median)
+        typical = float(np.median(distance[distance > 0]))  # ignore repeated values, such as zeros
+        if distance.max() > _HEAVY * typical and np.isfinite(distance.max() / typical):
+            middle[j], width[j] = median, typical
+    return middle, width
+
+
+def standardization(
+    X: np.ndarray,
+    standardize: bool,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    n: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(shift, scale) of each column of all ranks' rows, n in total; 0 and 1 if not `standardize`.
+
+    A constant column is shifted to 0 and not scaled.
+
+    Examples
+    --------
+    >>> shift, scale = standardization(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
+    >>> shift.tolist(), scale.tolist()
+    ([2.0, 5.0], [1.0, 1.0])
+    """
+    n = len(X) if n is None else n
+    d = X.shape[1]
+    if not standardize:
+        return np.zeros(d), np.ones(d)
+
+    lowest, highest = _ranges(X, ranks)
+    constant = lowest == highest
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = ranks.mean(X, n)
+        std = np.sqrt(ranks.mean(X, n, about=mean))
+    bad = ~constant & ~(np.isfinite(std) & (std > 0))
+    if bad.any():
+        column = int(np.argmax(bad))
+        raise ValueError(
+            f"column {column} of X cannot be standardised: its largest absolute value is "
+            f"{np.abs(X[:, column]).max():.3g} and its standard deviation is {std[column]}; "
+            "rescale it"
+        )
+    return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
+
+
+def _ranges(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
+    """The minimum and maximum of each column of all ranks' rows."""
+    ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
+    return ends[0], -ends[1]
+
+
+def encode(X: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> Tensor:
+    """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
+    return torch.from_numpy(((X - shift) / scale).astype(X.dtype))
+
+
+def decode(x: Tensor, shift: np.ndarray, scale: np.ndarray) -> Tensor:
+    """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
+    factor, term = (torch.from_numpy(t).to(x.device) for t in (scale, shift))
+    return (x.T.double() * factor + term).to(x.dtype)
