@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 import sliceflow
-from sliceflow.engine.events import HeldOut, History, now
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.events import HeldOut, History, now
 from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import AdvisedError, from_tensor, is_int, is_real, need

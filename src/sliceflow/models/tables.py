@@ -19,13 +19,14 @@ from torch import Tensor
 
 import sliceflow
 from sliceflow.engine.compact import CompactTable, ModelStep
-from sliceflow.engine.transports import GridTable, KnotTable, Table
+from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.compact_bytes import PACKING, from_bytes, to_bytes
 from sliceflow.models.file import Fields
 from sliceflow.models.schema import check_tensor
 
 __all__ = ["by_stage", "farthest", "pack_tables", "unpack_tables"]
 
+Table = GridTable | KnotTable | CompactTable
 _KINDS: dict[str, type[Any]] = {"grid": GridTable, "knots": KnotTable, "compact": CompactTable}
 _ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 _FIELDS = {"grid": ("lo", "hi", "values"), "knots": ("knots", "values")}

@@ -14,11 +14,12 @@ from torch import Tensor
 from sliceflow import errors
 from sliceflow.devices import need_memory
 from sliceflow.engine import frames, transports
+from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Condition, Labels, Mixed, default_particles
 from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.planning import as_table, in_bytes
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import JUMPS, Auto, Histogram, Transport
+from sliceflow.engine.transports import Auto, Histogram, Transport
 from sliceflow.errors import is_bool, is_int, is_real
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.smoothing import Strength

@@ -217,7 +217,13 @@ def _stage(row: Fields) -> Stage:
     size, taper = row.number("step_size", 0), row.number("taper", 0, 1)
     name, n_steps = row.text("name"), row.whole("n_steps", 1)
     return Stage(
-        name, frame, n_steps, cast(Transport, transport), size, taper, exact=isinstance(frame, frames.Axis)
+        name,
+        frame,
+        n_steps,
+        cast(Transport, transport),
+        size,
+        taper,
+        exact=isinstance(frame, frames.Axis),
     )
 
 
