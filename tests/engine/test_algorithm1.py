@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.flow import Cloud, Flow, Noise, Redrawn, replay, simulate
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -66,7 +67,9 @@ def columns(x):
     return torch.from_numpy(np.ascontiguousarray(x.T))
 
 
-def joint(frame):
+def joint(flow, k, cloud):
+    """The directions of step k, without ξ."""
+    frame = flow.stages[0].frame.draw(flow.seed.child("frame", 0), k, cloud.x, flow.n_shared)
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
     return torch.cat(parts, 1).numpy()
 
@@ -91,7 +94,8 @@ def problem(condition, m=60, n=30, d=4):
 def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     x, data, y_p, y_q, codes_p, codes_q, width = problem(condition)
     n_steps, n_directions, d = 6, 40, x.shape[1]
-    flow = Flow([Stage("flow", Random(n_directions), n_steps, eta_over_d)], Seed(1), width, xi)
+    stage = Stage("flow", Random(n_directions), n_steps, Interpolated(), eta_over_d)
+    flow = Flow([stage], Seed(1), width, xi)
     seen = []
     clouds = [
         Cloud(columns(a), None if codes is None else torch.from_numpy(codes))
@@ -100,13 +104,13 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     kept = None if codes_p is None else clouds[0].y.clone()
     simulate(
         flow,
-        *clouds,
-        Interpolated(),
+        clouds[0],
+        flow.target(*clouds),
         Noise(Seed(2)),
         listeners=[lambda event: seen.append(event.particles.T.numpy().copy())],
     )
     for k in range(n_steps):
-        theta = joint(flow.frame(0, k, clouds[0].x))
+        theta = joint(flow, k, clouds[0])
         assert np.allclose(np.linalg.norm(theta, axis=1), 1)
         assert theta.shape == (n_directions, d + (width if xi else 0))
         seen_y = (y_p, y_q) if xi else (y_p[:, :0], y_q[:, :0])  # at 0 directions do not see y at all
@@ -118,9 +122,9 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
 def test_another_transport_is_not_algorithm_1():
     """The comparison above can fail: twice as many particles as data, and positions differ by half."""
     x, data, y_p, y_q, *_ = problem("none")
-    flow, cloud = Flow([Stage("flow", Random(40), 1)], Seed(1)), Cloud(columns(x))
-    theta = joint(flow.frame(0, 0, cloud.x))
-    simulate(flow, cloud, Cloud(columns(data)), Sorted(), Noise(Seed(2)))
+    flow, cloud = Flow([Stage("flow", Random(40), 1, Sorted())], Seed(1)), Cloud(columns(x))
+    theta = joint(flow, 0, cloud)
+    simulate(flow, cloud, Target.from_cloud(Cloud(columns(data))), Noise(Seed(2)))
     wanted = step(x, y_p, data, y_q, theta, 0.0, 4)
     assert np.abs(cloud.x.T.numpy() - wanted).max() > 1e-3
 
@@ -128,11 +132,12 @@ def test_another_transport_is_not_algorithm_1():
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
     x, data, y_p, y_q, codes_p, codes_q, width = problem("labels")
-    flow = Flow([Stage("flow", Random(40), 1)], Seed(1), width, 10.0)
-    theta = joint(flow.frame(0, 0, columns(x)))
+    stage = Stage("flow", Random(40), 1, Interpolated(), n_knots=None)
+    flow = Flow([stage], Seed(1), width, 10.0)
     particles = Cloud(columns(x), torch.from_numpy(codes_p))
-    target = Cloud(columns(data), torch.from_numpy(codes_q))
-    model = simulate(flow, particles, target, Interpolated(), Noise(Seed(2)), n_knots=None)
+    theta = joint(flow, 0, particles)
+    target = flow.target(particles, Cloud(columns(data), torch.from_numpy(codes_q)))
+    model = simulate(flow, particles, target, Noise(Seed(2)))
     pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y, codes = (np.array([of[i] for i, _ in pairs]) for of in (y_p, codes_p))
@@ -219,14 +224,12 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
     seen = []
     particles = Cloud(columns(x), torch.from_numpy(codes_p) if labels else None)
     y = torch.from_numpy(codes_q) if labels else None
-    walk.simulate(
+    simulate(
+        walk.flow(Interpolated()),
         particles,
-        lambda i: Redrawn(lambda k: Cloud(columns(noisy[k]), y)),
-        Interpolated(),
+        Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True),
         Noise(Seed(4)),
-        0,
-        [lambda event: seen.append(event.particles.clone())],
-        MiniBatches(),
+        listeners=[lambda event: seen.append(event.particles.clone())],
     )
 
     subspace = Subspace(channels, *full, *level)
@@ -251,8 +254,9 @@ def test_eta_is_the_dimension_of_a_level(image_dimension, factor):
     x, data = rng.normal(size=(1, 50)), rng.normal(size=(1, 50)) + 3
     cloud = Cloud(torch.from_numpy(x.copy()))
     size = 64.0 if image_dimension else 1.0
-    flow = Flow([Stage("1×1[1]", RandomPatches(1, 1, 1, 1, 10, (8, 8)), 1, size)], Seed(0))
-    simulate(flow, cloud, Cloud(torch.from_numpy(data)), Interpolated(), Noise(Seed(0)))
+    stage = Stage("1×1[1]", RandomPatches(1, 1, 1, 1, 10, (8, 8)), 1, Interpolated(), size)
+    target = Target.from_cloud(Cloud(torch.from_numpy(data)))
+    simulate(Flow([stage], Seed(0)), cloud, target, Noise(Seed(0)))
     dx = np.sort(data)[0][np.argsort(np.argsort(x[0]))] - x[0]
     assert np.allclose(cloud.x[0].numpy() - x[0], factor * dx)
 
@@ -260,9 +264,9 @@ def test_eta_is_the_dimension_of_a_level(image_dimension, factor):
 def test_with_fewer_directions_than_dimensions_errors_grow_unless_eta_is_bounded():
     """At the data F⁻¹∘F is the identity; an error e of a translation becomes (I − η/H·ΘᵀΘ)e."""
     d, n_directions, e = 64, 16, Seed(1).normal(64, 1)
-    frames = [RandomPatches(1, 8, 8, 5, n_directions).draw(Seed(0), k, d, 0) for k in range(400)]
+    frames = [RandomPatches(1, 8, 8, 5, n_directions).draw(Seed(0), k, e) for k in range(400)]
     for size, grows in ((1.0, True), (n_directions / d, False)):
-        errors = [e - size * frame.lift(frame.project(e)) for frame in frames]
+        errors = [e - size * frame.lift(frame.project(Cloud(e))) for frame in frames]
         ratio = float(torch.stack(errors).square().sum((1, 2)).mean() / e.square().sum())
         assert (ratio > 1) == grows
         if grows:

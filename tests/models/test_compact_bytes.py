@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow import ImageFlow, ModelFileError, PictureOptions, load
-from sliceflow.engine.compact import CompactTable, at_bends, map_bytes, thinned
-from sliceflow.engine.transports import GridTable, Histogram, Sorted
+from sliceflow.engine.compact import CompactTable, at_bends
+from sliceflow.engine.transports import GridTable, Histogram
 from sliceflow.kernels import reference
 from sliceflow.models import file as container
 from sliceflow.models.compact_bytes import from_bytes, to_bytes
@@ -128,30 +128,6 @@ def test_ranges_of_whole_units_take_few_bytes_and_others_are_exact():
     assert len(to_bytes([table])) < len(to_bytes([odd]))
 
 
-@settings(max_examples=100)
-@given(table=kept())
-def test_displacements_are_straight_between_knots_and_maps_ascend(table):
-    """Map by map, as the docstring says it."""
-    grid, edges = table.grid(), np.arange(table.n_bins + 1)
-    assert grid.values.dtype == table.dtype
-    for row, (lo, hi) in enumerate(zip(table.lo, table.hi, strict=True)):
-        d = np.interp(edges, table.at[row], table.levels[row].double() * 2.0**table.exponent)
-        values = float(lo) + float(hi - lo) * edges / table.n_bins + d
-        wanted = np.maximum.accumulate(values)
-        digits = 4 * torch.finfo(table.dtype).eps * np.abs(values).max()
-        assert np.abs(grid.values[row].double().numpy() - wanted).max() <= digits
-
-
-def test_a_straight_map_displaces_as_its_grid_does():
-    lo, hi = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    table = GridTable(lo, hi, torch.linspace(1, 3, 9)[None])
-    at, levels = torch.tensor([[0, 8]], dtype=torch.int32), torch.tensor([[4, 8]], dtype=torch.int16)
-    small = CompactTable(lo, hi, at, levels, 8, exponent=-2)
-    z = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0]])
-    assert torch.equal(small.displace(z), table.displace(z))
-    assert small.thin(3) is small
-
-
 def test_maps_that_leave_the_numbers_are_not_written():
     lo, hi = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     table = at_bends(GridTable(lo, hi, torch.tensor([[0.0, 3e38]])), 2, 1e38)
@@ -160,21 +136,6 @@ def test_maps_that_leave_the_numbers_are_not_written():
 
 
 # Maps that move nothing
-
-
-@settings(max_examples=50)
-@given(table=kept(), share=st.floats(0, 1), seed=st.integers(0, 99))
-def test_maps_that_move_nothing_come_back_without_bytes(table, share, seed):
-    still = torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
-    table = replace(table, levels=torch.where(still[:, None], 0, table.levels)).plain()
-    some, moving = table.moving(), table.levels.any(1)
-    assert (len(some.lo), some.n_maps) == (int(moving.sum()), len(table.lo))
-    again = some.whole()
-    for name in FIELDS:
-        assert torch.equal(getattr(table, name), getattr(again, name))
-    z = table.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(table.lo), -1)
-    assert bool((some.displace(z)[~moving].abs() < 1e-6).all())
-    assert torch.equal(some.displace(z), table.displace(z))
 
 
 def test_files_hardly_grow_with_maps_that_move_nothing(tmp_path):
@@ -289,7 +250,7 @@ def fitted(condition):
 @pytest.mark.parametrize("condition", ["none", "labels", "observed"])
 def test_flows_sample_the_same_bits_after_saving(tmp_path, condition):
     flow = fitted(condition)
-    assert all(isinstance(step.table, CompactTable) for stage in flow._fitted.model for step in stage)
+    assert all(isinstance(step.table, CompactTable) for step in flow._fitted.model)
     flow.save(tmp_path / "model")
     loaded = load(tmp_path / "model", device="cpu")
     loaded.save(tmp_path / "again")
@@ -355,68 +316,6 @@ def test_triton_kernels_move_particles_by_a_compact_table():
     assert float((ours - wanted).abs().max()) < 1e-5
 
 
-# A few knots of each map, as a fit keeps them
-
-
-def test_knots_stand_at_different_edges_from_the_first_to_the_last():
-    for n_knots in (2, 3, 12, 64):
-        table, _ = bent()
-        kept = at_bends(table, n_knots, reach=16.0)
-        at = kept.at
-        assert bool((at.diff(dim=1) > 0).all())
-        assert at[:, 0].eq(0).all()
-        assert at[:, -1].eq(64).all()
-        assert bool(torch.isfinite(kept.grid().values).all())
-
-
-def test_knots_at_bends_are_better_than_even_ones():
-    table, p = bent()
-    whole = table.displace(p)
-
-    def error(other):
-        return float((other.displace(p) - whole).square().mean().sqrt())
-
-    few = error(at_bends(table, 13, reach=16.0))
-    plain = error(table.thin(12))
-    assert few < plain / 2
-    assert error(at_bends(table, 33, reach=16.0)) < few / 1.5
-
-
-def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
-    """Lines through the map itself would cut its corners: images would shrink, at every step."""
-    table, p = bent()
-    image, wanted = p + at_bends(table, 8, reach=16.0).displace(p), p + table.displace(p)
-    assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
-    assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
-
-
-def test_a_map_of_few_lines_is_kept_to_its_last_digit_that_counts():
-    place = torch.linspace(-1, 1, 65, dtype=torch.float64)
-    value = place + torch.where(place < 0.25, 0.5, 0.5 + 0.75 * (place - 0.25))
-    table = GridTable(
-        torch.tensor([-1.0]), torch.tensor([1.0]), value[None].float(), torch.full((1, 64), 1000)
-    )
-    kept = at_bends(table, 9, reach=4.0)
-    assert (kept.grid().values - table.values).abs().max() < 0.02
-
-
-def test_a_map_that_does_not_say_where_particles_are_is_kept_too():
-    table, _ = bent()
-    some = at_bends(replace(table, counts=None), 24, 16.0).grid()
-    assert (some.values - table.values).abs().mean() < 0.1
-
-
-def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
-    table, p = bent(256)
-    assert at_bends(table, 12, 8.0).at.shape == (20, 12)
-    assert thinned(table, 12, 8.0, shared=False).at.shape == (20, 12)
-    assert thinned(table, 12, 8.0, shared=True).at.shape == (20, 96)
-    assert isinstance(thinned(table, 256, 8.0, shared=False), GridTable)
-    assert isinstance(thinned(table, 12, None, shared=False), GridTable)
-    knots = Sorted().fit(p, p + 1).table
-    assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
-
-
 @pytest.mark.parametrize(
     ("n_particles", "amplifier", "n_classes", "n_knots"),
     [
@@ -438,25 +337,4 @@ def test_a_fit_chooses_how_many_knots_it_keeps():
     for m, n_knots in ((9_000, 16), (72_000, 32)):
         flow = ImageFlow("1[1]", m, 1, n_pixel_values=17, amplifier=math.inf, transport="histogram")
         flow.fit(PICTURES, LABELS)
-        assert flow._fitted.model[0][0].table.at.shape[1] == n_knots
-
-
-@pytest.mark.parametrize("n_knots", ["auto", 0, 1, 2, 16, 100, 300, 1024])
-@pytest.mark.parametrize(
-    ("transport", "amplifier"),
-    [("sorted", 0.0), ("sorted", 10.0), *((t, xi) for t in BOTH for xi in (0.0, 10.0, math.inf))],
-)
-def test_a_model_takes_the_memory_that_is_expected_of_it(transport, amplifier, n_knots):
-    options = dict(
-        transport=transport,
-        amplifier=amplifier,
-        n_pixel_values=17,
-        options=PictureOptions(n_knots=n_knots),
-    )
-    flow = ImageFlow("1[1]", 9000, 1, **options).fit(PICTURES, LABELS)
-    tables = [step.table for step in flow._fitted.model[0]]
-    parts = (getattr(table, f.name) for table in tables for f in fields(table))
-    taken = sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
-    n_bins = None if transport == "sorted" else transport.n_bins
-    one = map_bytes(choose_knots(n_knots, 9000, amplifier, 3), n_bins, 0 < amplifier < math.inf)
-    assert taken == (3 if amplifier == math.inf else 1) * one
+        assert flow._fitted.model[0].table.at.shape[1] == n_knots

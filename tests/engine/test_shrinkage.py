@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from sliceflow.engine.classes import Runs
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions, load
-from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import Cloud, Flow, Noise, Run, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
