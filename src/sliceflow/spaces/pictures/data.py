@@ -14,7 +14,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.classes import Runs
 from sliceflow.engine.flow import Cloud
 from sliceflow.engine.random import Seed
-from sliceflow.models.checkpoints import digest
+from sliceflow.models.old_checkpoints import digest
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.spaces.pictures.layout import Layout

@@ -13,7 +13,7 @@ from sliceflow.engine import events
 from sliceflow.engine.flow import Cloud, Redrawn, Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
-from sliceflow.models.checkpoints import CheckpointWriter
+from sliceflow.models.old_checkpoints import CheckpointWriter
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.data import PictureData
 from sliceflow.spaces.pictures.fitted import FittedPictures

@@ -16,8 +16,8 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
-from sliceflow.models.file import Fields
-from sliceflow.models.limits import (
+from sliceflow.models.old_file import Fields
+from sliceflow.models.old_limits import (
     Allowance,
     check_reach,
     grid_bytes,

@@ -19,7 +19,7 @@ from sliceflow.dataframes import Form, check_columns
 from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
-from sliceflow.models.checkpoints import digest
+from sliceflow.models.old_checkpoints import digest
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.spaces.vectors.units import Units
 

@@ -26,9 +26,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.errors import is_int, need
 from sliceflow.metrics.copied import copied
-from sliceflow.models.checkpoints import CheckpointWriter, digest, identity, same_on_all
-from sliceflow.models.file import Fields
-from sliceflow.models.limits import Allowance
+from sliceflow.models.old_checkpoints import CheckpointWriter, digest, identity, same_on_all
+from sliceflow.models.old_file import Fields
+from sliceflow.models.old_limits import Allowance
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.saved import Saved, restore_rest
 from sliceflow.models.schema import restore_parameters

@@ -16,7 +16,7 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.flow import Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
-from sliceflow.models.checkpoints import CheckpointWriter
+from sliceflow.models.old_checkpoints import CheckpointWriter
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.vectors.data import FitInput, HeldRows, Rows, hold_out
 from sliceflow.spaces.vectors.finish import finish, stages_before_axis_steps

@@ -18,8 +18,8 @@ from sliceflow.engine.compact import Step
 from sliceflow.engine.conditions import Labels, Mixed
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
-from sliceflow.models.file import Fields
-from sliceflow.models.limits import (
+from sliceflow.models.old_file import Fields
+from sliceflow.models.old_limits import (
     Allowance,
     check_reach,
     grid_bytes,
