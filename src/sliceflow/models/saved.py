@@ -17,8 +17,8 @@ from torch import Tensor
 import sliceflow
 from sliceflow.engine import conditions
 from sliceflow.errors import is_int, need
-from sliceflow.models.file import Fields, ModelFileError, read, write
-from sliceflow.models.limits import Allowance
+from sliceflow.models.old_file import Fields, ModelFileError, read, write
+from sliceflow.models.old_limits import Allowance
 from sliceflow.models.schema import (
     check_tensor,
     pack_condition,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.random import Seed
-from sliceflow.models.file import Fields
+from sliceflow.models.old_file import Fields
 
 __all__ = [
     "FRAMES",

@@ -21,7 +21,7 @@ import sliceflow
 from sliceflow.engine.compact import CompactTable, Step
 from sliceflow.engine.transports import GridTable, KnotTable, Table
 from sliceflow.models.compact_bytes import PACKING, from_bytes, to_bytes
-from sliceflow.models.file import Fields
+from sliceflow.models.old_file import Fields
 from sliceflow.models.schema import check_tensor
 
 __all__ = ["farthest", "pack_tables", "unpack_tables"]

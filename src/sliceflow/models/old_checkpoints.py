@@ -31,7 +31,7 @@ from sliceflow.engine.events import HeldOut, History, now
 from sliceflow.engine.flow import Cloud, Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import AdvisedError, from_tensor, is_int, is_real, need
-from sliceflow.models.file import Fields, ModelFileError, read, write
+from sliceflow.models.old_file import Fields, ModelFileError, read, write
 from sliceflow.models.ranks import LostRank, Place, Ranks
 from sliceflow.models.schema import check_tensor, pack_history, restore_seed, unpack_history
 from sliceflow.models.tables import pack_tables, unpack_tables
