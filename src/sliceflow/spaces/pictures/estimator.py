@@ -19,7 +19,7 @@ from sliceflow.engine import conditions, events, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
-from sliceflow.metrics.copied import copied
+from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.models.file import Fields
 from sliceflow.models.limits import Allowance
@@ -188,7 +188,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self._keep(job.plan, *result, history.as_columns())
         if ranks is None and self.observed is None:
             made = torch.as_tensor(result.particles).flatten(1)
-            if shown := copied([(job.data.raw.T, made.T)], job.plan.device):
+            if shown := copy_warning([(job.data.raw.T, made)], str(job.plan.device)):
                 warnings.warn(
                     f"the particles copy pictures of X ({shown}); more shrinkage than "
                     f"{job.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help",

@@ -25,7 +25,7 @@ from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.errors import is_int, need
-from sliceflow.metrics.copied import copied
+from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.models.file import Fields
 from sliceflow.models.limits import Allowance
@@ -279,8 +279,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             history_columns = events.joined(histories, [job.name for job in jobs])
         self._keep(plan, fitted, fitted.in_form(particles), y_kept, history_columns)
         if ranks is None and y_p is None:
-            pairs = [(job.rows.x, x.particles) for job, x in zip(jobs, results, strict=True)]
-            if shown := copied(pairs):
+            pairs = [(job.rows.x, x.particles.T) for job, x in zip(jobs, results, strict=True)]
+            if shown := copy_warning(pairs):
                 warnings.warn(
                     f"the particles copy rows of X ({shown}); {plan.against_copying}",
                     UserWarning,
