@@ -65,6 +65,11 @@ class Fitted(Protocol):
         ...
 
     @property
+    def needs_rows(self) -> bool:
+        """Whether samples need the rows, so that the model keeps them in any case."""
+        ...
+
+    @property
     def condition(self) -> Any:
         """The kind of y; None without."""
         ...
@@ -284,7 +289,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         with events.closing(listeners):
             results, history = run_parts(job.parts, listeners, checkpoints)
         fitted, particles, y = job.finish(results)
-        keep = keep or getattr(self, "keep_rows", True)
+        keep = keep or getattr(self, "keep_rows", True) or fitted.needs_rows
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(Model(seed, fitted, history, rows if keep else None), particles, y)
         if shown := job.copies(results):

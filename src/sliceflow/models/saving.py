@@ -101,6 +101,10 @@ def load_estimator(
     estimator: Any = by_type[type(saved)](**saved.parameters)
     model = Model(saved.seed, saved.fitted, saved.history.lists(), saved.rows)
     batched = () if saved.particles is None else saved.particles.in_users_form(device)
-    estimator._keep(model, *batched)
+    try:
+        estimator._space()  # checks the parameters
+        estimator._keep(model, *batched)
+    except ValueError as error:
+        raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
     estimator._file = os.fspath(path)
     return estimator

@@ -19,7 +19,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk, noise_rates
 from sliceflow.engine.transports import Auto, Transport
 from sliceflow.errors import ParameterError, need
-from sliceflow.metrics.copies import copied
+from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -280,8 +280,11 @@ class PictureJob:
         if self.ranks.size > 1 or self.mask is not None:
             return ""
         (result,) = results
-        made = torch.as_tensor(self.data.layout.write(result.pixels)).flatten(1)
-        shown = copied([(self.data.layout.flat(self.data.raw).T, made.T)], self.plan.device)
+        layout = replace(self.data.layout, tensor=False)
+        particles = layout.write(result.pixels).reshape(result.pixels.shape[1], -1)
+        shape = (*layout.shape, self.data.raw.shape[1])
+        rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
+        shown = copy_warning([(rows, particles)], self.plan.device)
         more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
         return shown and f"{shown}); {more}"
 
@@ -336,7 +339,7 @@ class MovingPictures:
         data, options = replace(job.data, order=self.batches.order), plan.options
         levels = plan.levels(job.seed, data.device, job.known)
         flow = levels.flow(plan.transport, plan.n_knots, self._shrunk)
-        flow = across_ranks(flow, job.ranks, plan.n_moved + data.n)
+        flow = across_ranks(flow, job.ranks)
         every_step = options.dequantize and options.dequantize_every == "step"
 
         def draw(*place: int) -> Cloud:

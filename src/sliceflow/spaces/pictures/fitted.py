@@ -17,6 +17,7 @@ from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
 from sliceflow.models.limits import check_reach, grid_bytes, offset_of, rotation_bytes
+from sliceflow.models.stored import check_steps
 from sliceflow.spaces.pictures.layout import Layout, as_array
 from sliceflow.spaces.pictures.levels import evolution
 from sliceflow.spaces.pictures.mosaics import Mosaics, start
@@ -69,17 +70,26 @@ class FittedPictures:
         if self.mosaics is not None and self.mosaics.layout.shape != layout.shape:
             raise ValueError("the kept pictures have another layout than the model")
         flow = plan.levels(self.seed, torch.device("cpu"), self.mask).flow()
-        stages: list[tuple[float, list[ModelStep]]] = [(s.step_size, []) for s in flow.stages]
-        for step in self.steps:
-            if step.stage >= len(stages) or step.step >= flow.stages[step.stage].n_steps:
-                raise ValueError(f"step {step.step} of stage {step.stage} is not in the plan")
-            h = flow.n_maps(step.stage, step.step, layout.dimension)
-            if step.table.n_maps != h or step.theta is not None:
-                raise ValueError(f"step {step.step} of stage {step.stage} does not have {h} maps")
-            stages[step.stage][1].append(step)
+
+        def n_maps(i: int, k: int) -> int:
+            stage = flow.stages[i]
+            return stage.frame.count(k) * (plan.apart or 1)
+
+        check_steps(self.steps, [stage.n_steps for stage in flow.stages], n_maps)
+        if any(step.theta is not None for step in self.steps):
+            raise ValueError("a step has directions of its own, which those of pictures never have")
+        stages = [
+            (stage.step_size, [step for step in self.steps if step.stage == i])
+            for i, stage in enumerate(flow.stages)
+        ]
         offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
         beginning = max(1.0, plan.options.start_noise)
         check_reach(stages, layout.dimension, torch.float32, start=beginning, offset=offset)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Samples need no rows: mosaics keep their own pictures."""
+        return False
 
     @property
     def layout(self) -> Layout:

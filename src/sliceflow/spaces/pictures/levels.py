@@ -52,8 +52,6 @@ class LevelFlow:
     upsampling: str
     patch_basis: str
     clip: bool
-    dequantize: bool
-    start_noise: float
     taper: float
     budget: int
     precision: torch.dtype | None

@@ -220,8 +220,8 @@ class SlicedWassersteinFlow(FlowEstimator):
         return n, codes
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
-        super()._keep(model, particles, y)
-        fitted: FittedVectors = model.fitted
+        fitted: FittedVectors = model.fitted.with_rows(model.rows)
+        super()._keep(replace(model, fitted=fitted), particles, y)
         names = () if fitted.form is None else fitted.form.names
         self.n_features_in_ = fitted.plan.n_columns
         self.__dict__.pop("feature_names_in_", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk, noise_rates
 from sliceflow.engine.transports import Transport
-from sliceflow.metrics.copies import copied
-from sliceflow.models.ranks import Place, Ranks, across_ranks
+from sliceflow.metrics.copying import copy_warning
+from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
 from sliceflow.spaces.vectors.fitted import FittedVectors, VectorModel, as_cloud
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import VectorRows
@@ -175,7 +175,7 @@ class VectorPart:
         if self.smoothing is not None:
             x, last_x = self.smoothing.draws(plan.n_draws, seed.child("smoothing"), self.rows.here)
             times = plan.n_draws
-        place = Place(*(times * number for number in self.rows.here.as_tuple()))
+        place = Place(*(times * number for number in astuple(self.rows.here)))
         codes_q = None if own is None else own.repeat_interleave(times, 0)
         noise = Noise(seed.child("particles"), share.first)
         particles = as_cloud(
@@ -188,7 +188,7 @@ class VectorPart:
             as_cloud(t, None if codes_q is None else codes_q[place.slice], self.device)
             for t in (x, last_x)
         )
-        return MovingVectors(self, particles, data, last, noise, share, codes_q)
+        return MovingVectors(self, particles, data, last, noise, share, codes_q, place)
 
 
 @dataclass
@@ -204,6 +204,7 @@ class MovingVectors:
     noise : the particles' random numbers
     share : this rank's part of all moved particles
     codes_q : conditions of the data of all ranks
+    data_place : of this rank's data among those of all ranks
     """
 
     part: VectorPart
@@ -213,13 +214,13 @@ class MovingVectors:
     noise: Noise
     share: Place
     codes_q: Tensor | None
+    data_place: Place
 
     def __post_init__(self) -> None:
         part, plan = self.part, self.part.plan
         self.flow = plan.flow(part.seed, part.device)  # replays the model
         fitting = plan.flow(part.seed, part.device, self._shrunk(plan.transport))
-        n = plan.n_moved + plan.n_rows * plan.n_draws
-        self.fitting = across_ranks(fitting, part.ranks, n)
+        self.fitting = across_ranks(fitting, part.ranks)
 
     @property
     def first(self) -> int:
@@ -290,8 +291,9 @@ class MovingVectors:
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
         stages, ranks = self.fitting.stages, self.part.ranks
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
-        most = stages[-1].transport.most if exact else self.part.plan.transport.most
-        target = ranks.target(self.fitting, particles, data, most, codes, self.codes_q)
+        target = target_across(
+            ranks, self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
+        )
         return simulate(
             self.fitting, particles, target, self.noise, listeners=listeners, run=run, n_stages=n_stages
         )
@@ -345,7 +347,8 @@ class VectorJob:
     plan : the plan of the whole fit
     parts : its flows
     fitted : the fitted state, without the models of the parts
-    y, codes : conditions of the kept particles, if each class has its own part
+    y, codes : conditions of the kept particles, if each class has its own part, or they are local
+    seed : of the fit, if conditions are local
     """
 
     plan: VectorPlan
@@ -353,13 +356,15 @@ class VectorJob:
     fitted: FittedVectors
     y: np.ndarray | None = None
     codes: Tensor | None = None
+    seed: Seed | None = None
 
     def finish(self, results: Sequence[Result]) -> tuple[FittedVectors, Any, Any]:
         fitted = replace(self.fitted, models=tuple(result.model for result in results))
         if fitted.local is not None:
             assert self.codes is not None
-            seed = fitted.local_seed.child("particles")
-            return fitted, fitted.draw(len(self.codes), self.codes, seed), self.y
+            assert self.seed is not None
+            particles = fitted.draw(len(self.codes), self.codes, self.seed.child("particles"))
+            return fitted, particles, self.y
         parts = [fitted.decode(result.model.units, result.particles) for result in results]
         if self.codes is None:
             return fitted, fitted.in_form(parts[0]), results[0].y
@@ -370,7 +375,7 @@ class VectorJob:
         given = any(part.assigned.order is not None for part in self.parts)
         if not pairs or given or self.plan.n_ranks > 1:
             return ""
-        shown = copied(pairs)
+        shown = copy_warning([(x, particles.T) for x, particles in pairs])
         return shown and f"{shown}); {self.plan.against_copying}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,16 @@ from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, replay
-from sliceflow.engine.frames import frame_bytes, releasing
+from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
 from sliceflow.models.limits import check_reach, offset_of
 from sliceflow.models.rows import Conditions
+from sliceflow.models.stored import check_steps
+from sliceflow.neighbours.local import LocalSettings
 from sliceflow.spaces.vectors.local import LocalModel
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import in_users_form
+from sliceflow.spaces.vectors.rows import VectorRows, in_users_form
 from sliceflow.spaces.vectors.units import Units
 
 __all__ = ["FittedVectors", "VectorModel", "as_cloud"]
@@ -58,9 +60,9 @@ class FittedVectors:
     given : the conditions of the rows; None without y
     form : columns of the user's DataFrame; None for other types
     tensor : the kind of device of the user's tensor; empty for other types
-    local : the rows, if conditions are local; then there are no models
-    local_seed : the seed of the fit
+    settings : of local conditions, for all rows or for each combination of labels; else empty
     device : device that draws the samples
+    local : the rows, if conditions are local: the estimator keeps them, and passes them to `with_rows`
     """
 
     plan: VectorPlan
@@ -69,40 +71,61 @@ class FittedVectors:
     given: Conditions | None = None
     form: Form | None = None
     tensor: str = ""
-    local: LocalModel | None = None
-    local_seed: Seed = Seed(0)  # noqa: RUF009, it is frozen
+    settings: tuple[LocalSettings, ...] = ()
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+    local: LocalModel | None = field(default=None, metadata={"saved": False})
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether samples need the rows: conditions are local."""
+        return len(self.settings) > 0
+
+    def with_rows(self, rows: VectorRows | None) -> FittedVectors:
+        """The same with the rows that local conditions need."""
+        if not self.needs_rows or self.local is not None:
+            return self
+        if rows is None or rows.codes is None or rows.codes.dim() != 2:
+            raise ValueError("local conditions need rows with a continuous condition")
+        if rows.X.shape[1] != self.plan.n_columns:
+            raise ValueError(f"the rows have {rows.X.shape[1]} columns, not {self.plan.n_columns}")
+        labelled = isinstance(rows.condition, conditions.Mixed)
+        x = self.units.encode(rows.X).double()
+        local = LocalModel.fit_to(x, rows.codes, labelled, self.settings)
+        return replace(self, local=local)
 
     def check(self) -> None:
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
         plan, d = self.plan, self.plan.n_columns
-        classes = plan.n_conditions if plan.method == "per class" else 1
-        if len(self.models) != (0 if self.local is not None else classes):
-            raise ValueError(f"there are {len(self.models)} models for {classes} flows")
-        if (self.local is not None) != (plan.method == "local"):
-            raise ValueError("rows and method do not fit")
+        flows = plan.n_conditions if plan.method == "per class" else 1
+        if len(self.models) != (0 if self.needs_rows else flows):
+            raise ValueError(f"there are {len(self.models)} models for {flows} flows")
+        if self.needs_rows != (plan.method == "local"):
+            raise ValueError("local conditions and the method do not fit")
         width = 0 if self.condition is None else self.condition.width
         if width != plan.n_conditions:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
         if self.form is not None and len(self.form.names) != d:
             raise ValueError(f"there are {len(self.form.names)} names for {d} columns")
+        if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
+            raise ValueError(f"there are not units for {d} columns")
         stages = plan.stages()
         for model in self.models:
-            if len(model.units.shift) != d:
-                raise ValueError(f"there are units for {len(model.units.shift)} of {d} columns")
-            sizes: list[tuple[float, list[ModelStep]]] = [(stage.step_size, []) for stage in stages]
+            check_steps(
+                model.steps,
+                [stage.n_steps for stage in stages],
+                lambda i, k: count_directions(stages[i].frame, d),
+            )
             for step in model.steps:
-                if step.stage >= len(stages) or step.step >= stages[step.stage].n_steps:
-                    raise ValueError(f"step {step.step} of stage {step.stage} is not in the plan")
-                h = stages[step.stage].frame.count(d)
-                if step.table.n_maps != h or (step.theta is not None and step.theta.shape != (h, d)):
-                    raise ValueError(f"step {step.step} of stage {step.stage} does not have {h} maps")
-                if (step.theta is None) == stages[step.stage].frame.fitted:
-                    raise ValueError(f"step {step.step} of stage {step.stage} has wrong directions")
-                sizes[step.stage][1].append(step)
+                fitted = isinstance(stages[step.stage].frame, MaxSliced)
+                if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
+                    raise ValueError(f"step {step.step} does not have directions in {d} columns")
+            sizes = [
+                (stage.step_size, [step for step in model.steps if step.stage == i])
+                for i, stage in enumerate(stages)
+            ]
             self._check_reach(model.units, sizes)
 
-    def _check_reach(self, units: Units, stages: Sequence[tuple[float, list[ModelStep]]]) -> None:
+    def _check_reach(self, units: Units, stages: Sequence[tuple[float, Sequence[ModelStep]]]) -> None:
         plan, d = self.plan, self.plan.n_columns
         offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
         reach = check_reach(stages, d, self.dtype, entropy=plan.entropy, offset=offset)

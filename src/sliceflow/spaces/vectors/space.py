@@ -17,6 +17,8 @@ from sliceflow.engine.transports import Auto
 from sliceflow.errors import ParameterError, need
 from sliceflow.models.checkpoints import digest
 from sliceflow.models.ranks import Ranks
+from sliceflow.neighbours.local import work_bytes
+from sliceflow.neighbours.regressions import COMPONENTS
 from sliceflow.spaces.vectors import plan as plans
 from sliceflow.spaces.vectors.fit import (
     Assigned,
@@ -33,6 +35,13 @@ from sliceflow.spaces.vectors.smoothing import Smoothing
 from sliceflow.spaces.vectors.units import Units
 
 __all__ = ["VectorSpace", "as_conditions"]
+
+_KINDS = {
+    type(None): "none",
+    conditions.Labels: "labels",
+    conditions.Columns: "columns",
+    conditions.Mixed: "mixed",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,7 @@ class VectorSpace:
         transport = plans.TRANSPORTS[transport]() if isinstance(transport, str) else transport
         if isinstance(transport, Auto):
             transport = transport.choose(n_moved + (max(n, n_moved) if smoothing.h else n), ranks.size)
-        kind = conditions.kind_of(rows.condition)
+        kind = _KINDS[type(rows.condition)]
         if options.shrinkage and kind == "columns" and amplifier:
             fact = "does not work with a continuous y"
             raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
@@ -221,18 +230,30 @@ class VectorSpace:
         assert codes is not None
         m = parameters["n_particles"] or (PARTICLES if y_p is None else None)
         m = count_particles(m, rows.n, rows.condition, y_p)
-        plan = self._plan(
-            rows, m, float(parameters["amplifier"]), Assigned(), Smoothing(0.0), Ranks()
+        still = replace(self, parameters={**parameters, "n_steps": 0})
+        amplifier = float(parameters["amplifier"])
+        plan = still._plan(rows, m, amplifier, Assigned(), Smoothing(0.0), Ranks())
+        columns, d = codes.shape[1], rows.X.shape[1]
+        nbytes = plan.nbytes + 8 * 4 * rows.n * (d + columns) + work_bytes(rows.n, columns)
+        plan = replace(plan, nbytes=nbytes)
+        plan.need_memory(f"{rows.n} rows of {d} columns, kept for condition='local', need", "keep fewer")
+        labelled = isinstance(rows.condition, conditions.Mixed)
+        local = LocalModel.fit_to(units.encode(rows.X).double(), codes, labelled)
+        settings = tuple(part.settings for part in local.parts)
+        plan = replace(
+            plan,
+            neighbours=max(own.k for own in settings),
+            distances=local.description,
+            components=COMPONENTS,
+            seconds=0.0,
         )
-        local = LocalModel.fit_to(units.encode(rows.X).double(), given)
-        plan = local.complete(plan)
         if y_p is None:
             numbers = conditions.even_rows(rows.n, m, seed.child("conditions"))
             y_p, codes_p = given.y[numbers.numpy()], codes[numbers]
         else:
             codes_p = given.condition.encode(y_p)
-        fitted = replace(self._fitted(plan, units, rows), local=local, local_seed=seed)
-        return VectorJob(plan, (), fitted, y_p, codes_p)
+        fitted = replace(self._fitted(plan, units, rows), settings=settings, local=local)
+        return VectorJob(plan, (), fitted, y_p, codes_p, seed)
 
 
 def _joint_plan(parts: list[VectorPlan], n_particles: int) -> VectorPlan:
