@@ -28,13 +28,14 @@ from torch import Tensor
 
 import sliceflow
 from sliceflow.engine.events import HeldOut, History, now
-from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
 from sliceflow.errors import AdvisedError, from_tensor, is_int, is_real, need
 from sliceflow.models.old_file import Fields, ModelFileError, read, write
 from sliceflow.models.ranks import LostRank, Place, Ranks
 from sliceflow.models.schema import check_tensor, pack_history, restore_seed, unpack_history
-from sliceflow.models.tables import pack_tables, unpack_tables
+from sliceflow.models.tables import by_stage, pack_tables, unpack_tables
 
 __all__ = ["CheckpointWriter", "OtherFitError", "digest", "identity", "same_on_all"]
 
@@ -198,8 +199,8 @@ class CheckpointWriter:
         self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
     ) -> None:
         tensors = {"particles": particles.x}
-        if run.level is not None:
-            tensors["level"] = run.level
+        if run.coordinates is not None:
+            tensors["level"] = run.coordinates
         if self._ranks.size == 1:
             self._write_head(run, history, rule, tensors, {})
             self._clear()
@@ -246,8 +247,7 @@ class CheckpointWriter:
             "done": run.done,
             "spared": run.spared,
             "seconds": run.seconds,
-            "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
+            "stages": [{"tables": tables} for tables in pack_tables(by_stage(run.model), tensors)],
             "history": pack_history(history.as_columns()),
             "held_out": None
             if rule is None
@@ -276,18 +276,17 @@ class CheckpointWriter:
                 x[:, here] = own[:, there].to(x.device)
                 if "level" in part:
                     level = check_tensor(part, "level", x.dtype, (None, end - start))
-                    if run.level is None:
-                        run.level = x.new_empty(level.shape[0], x.shape[1])
-                    run.level[:, here] = level[:, there].to(x.device)
+                    if run.coordinates is None:
+                        run.coordinates = x.new_empty(level.shape[0], x.shape[1])
+                    run.coordinates[:, here] = level[:, there].to(x.device)
                 filled += here.stop - here.start
             if filled != x.shape[1]:
                 raise ValueError(f"it holds {filled} of {x.shape[1]} particles")
             run.stage, run.step = header.whole("stage", 0), header.whole("step", 0)
             run.done, run.spared = header.whole("done", 0), header.whole("spared", 0)
             run.seconds = header.number("seconds")
-            numbers = header.wholes("numbers", 0)
             for i, row in enumerate(header.inners("stages")):
-                run.model.append(unpack_tables(row, i, numbers[i], tensors, None, None, x.device))
+                run.model += unpack_tables(row, i, i, tensors, None, None, x.device)
             history.before = unpack_history(header)
             if rule is not None:
                 held = header.inner("held_out")

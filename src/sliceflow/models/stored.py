@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, Step
+from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, ModelStep
 from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.codec import Array, Between, Label, store_as
 
@@ -129,7 +129,7 @@ class _Compact:
         return CompactTable(self.lo, self.hi, at, self.levels, *shape, **some)
 
 
-@_twin(Step)
+@_twin(ModelStep)
 @dataclass(frozen=True)
 class _Step:
     stage: Annotated[int, Between(0, 1 << 32)]
@@ -146,7 +146,7 @@ class _Step:
 
 
 def check_steps(
-    model: Sequence[Step], n_steps: Sequence[int], n_maps: Callable[[int, int], int] | None = None
+    model: Sequence[ModelStep], n_steps: Sequence[int], n_maps: Callable[[int, int], int] | None = None
 ) -> None:
     """Raise a ValueError unless a model has the first steps of every stage, in order.
 

@@ -18,21 +18,30 @@ import torch
 from torch import Tensor
 
 import sliceflow
-from sliceflow.engine.compact import CompactTable, Step
+from sliceflow.engine.compact import CompactTable, ModelStep
 from sliceflow.engine.transports import GridTable, KnotTable, Table
 from sliceflow.models.compact_bytes import PACKING, from_bytes, to_bytes
 from sliceflow.models.old_file import Fields
 from sliceflow.models.schema import check_tensor
 
-__all__ = ["farthest", "pack_tables", "unpack_tables"]
+__all__ = ["by_stage", "farthest", "pack_tables", "unpack_tables"]
 
 _KINDS: dict[str, type[Any]] = {"grid": GridTable, "knots": KnotTable, "compact": CompactTable}
 _ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 _FIELDS = {"grid": ("lo", "hi", "values"), "knots": ("knots", "values")}
 
 
+def by_stage(model: Sequence[ModelStep], n_stages: int = 0) -> list[list[ModelStep]]:
+    """The steps of each stage, of at least `n_stages`."""
+    n = max([n_stages, *(step.stage + 1 for step in model)])
+    out: list[list[ModelStep]] = [[] for _ in range(n)]
+    for step in model:
+        out[step.stage].append(step)
+    return out
+
+
 def pack_tables(
-    model: Sequence[Sequence[Step]], tensors: dict[str, Tensor]
+    model: Sequence[Sequence[ModelStep]], tensors: dict[str, Tensor]
 ) -> list[list[dict[str, Any]]]:
     """Put the tables of every stage into `tensors`; return what `unpack_tables` needs besides.
 
@@ -41,7 +50,7 @@ def pack_tables(
     takes longer than a fit on a GPU.
     """
 
-    def pack(group: tuple[str, str, list[Step]]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def pack(group: tuple[str, str, list[ModelStep]]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         name, kind, steps = group
         tables, own = [cast(Any, step.table) for step in steps], dict[str, Tensor]()
         about = (_pack_compact if kind == "compact" else _pack_whole)(name, kind, tables, own)
@@ -50,9 +59,9 @@ def pack_tables(
             own[f"{name}.theta"] = torch.cat(thetas)
         return {"kind": kind, "steps": [step.step for step in steps], **about}, own
 
-    groups: list[list[tuple[str, str, list[Step]]]] = []
+    groups: list[list[tuple[str, str, list[ModelStep]]]] = []
     for i, steps in enumerate(model):
-        alike: dict[tuple[Any, ...], list[Step]] = {}
+        alike: dict[tuple[Any, ...], list[ModelStep]] = {}
         for step in steps:
             alike.setdefault(_likeness(step.table), []).append(step)
         kinds = enumerate(alike.items())
@@ -117,7 +126,7 @@ def unpack_tables(
     n_steps: int | None,
     maps: Callable[[int], int] | None,
     device: torch.device,
-) -> list[Step]:
+) -> list[ModelStep]:
     """The steps that `pack_tables` wrote for entry i of the schedule, `row`.
 
     Parameters
@@ -143,7 +152,7 @@ def unpack_tables(
             seen.add(k)
     if seen and max(seen) != len(seen) - 1:  # a fit may end early, and leaves nothing out
         raise ValueError(f"stage {i} has {len(seen)} steps, but step {max(seen)} is one of them")
-    out: list[Step | None] = [None] * len(seen)
+    out: list[ModelStep | None] = [None] * len(seen)
     for j, group in enumerate(groups):
         kind, steps, sizes = group.text("kind"), group.wholes("steps", 0), group.wholes("directions", 1)
         for k, h in zip(steps, sizes, strict=True):
@@ -153,8 +162,8 @@ def unpack_tables(
         tables = unpack(group, f"tables.{i}.{j}", kind, sizes, tensors, device)
         thetas = _thetas(f"tables.{i}.{j}.theta", sizes, tensors, device)
         for k, table, theta in zip(steps, tables, thetas, strict=True):
-            out[k] = Step(stage, k, table, theta)
-    return cast(list[Step], out)
+            out[k] = ModelStep(stage, k, table, theta)
+    return cast(list[ModelStep], out)
 
 
 def _thetas(
@@ -232,7 +241,7 @@ def _moving(name: str, sizes: list[int], tensors: dict[str, Tensor]) -> list[Ten
     return [some.nonzero()[:, 0] for some in torch.split(bits, sizes)]
 
 
-def farthest(steps: Sequence[Step]) -> float:
+def farthest(steps: Sequence[ModelStep]) -> float:
     """An upper bound of the numbers in the maps of some steps."""
     most = 0.0
     for table in (cast(Any, step.table) for step in steps):

@@ -22,17 +22,16 @@ from sliceflow.errors import is_int, need
 from sliceflow.metrics.copied import copied
 from sliceflow.models.old_checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.models.old_file import Fields
+from sliceflow.models.growing import Growing
 from sliceflow.models.old_limits import Allowance
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.saved import Saved, restore_rest
 from sliceflow.models.schema import restore_parameters
-from sliceflow.online.growing import Growing
 from sliceflow.spaces.pictures import saved, schedules
 from sliceflow.spaces.pictures.data import PictureData
 from sliceflow.spaces.pictures.fit import prepare, run
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.layout import Layout, part_of
-from sliceflow.spaces.pictures.online import PicturesOnline
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
 
@@ -171,22 +170,22 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         same_on_all(all_ranks, name, parameters, resolve_device(self.device), checkpoint_dir)
         data = self._read(X, y, all_ranks)
         seed = all_ranks.broadcast(Seed.of(self.random_state))
-        job, writer = prepare(parameters, data, seed, ranks), None
+        job, writer = prepare(parameters, data, seed, all_ranks), None
         if checkpoint_dir is not None:
             fixed = None if self.random_state is None else seed
             digests = data.digests(all_ranks) | {"observed": _digest_of(job.mask)}
             fit_identity = identity(name, job.plan.settings(), data.device, fixed, **digests)
             writer = CheckpointWriter(checkpoint_dir, checkpoint_every, fit_identity, seed, all_ranks)
             if writer.seed != seed:
-                job = prepare(parameters, data, writer.seed, ranks)
+                job = prepare(parameters, data, writer.seed, all_ranks)
         history, all_listeners = events.History(), [*all_ranks.agreeing(listening)]
         if self.verbose and all_ranks.first:
             all_listeners.append(events.Progress())
         with events.closing(all_listeners):
-            result = run(job, history, all_listeners, writer, ranks)
+            result = run(job, history, all_listeners, writer, all_ranks)
         # Set attributes last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(job.plan, *result, history.as_columns())
-        if ranks is None and self.observed is None:
+        if all_ranks.size == 1 and self.observed is None:
             made = torch.as_tensor(result.particles).flatten(1)
             if shown := copied([(job.data.raw.T, made.T)], job.plan.device):
                 warnings.warn(
@@ -200,7 +199,7 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     def plan(self, X: Any, y: Any = None) -> PicturePlan:
         """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing."""
         seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
-        return prepare(self._parameters(), self._read(X, y, Ranks()), seed, None).plan
+        return prepare(self._parameters(), self._read(X, y, Ranks()), seed, Ranks()).plan
 
     def _read(self, X: Any, y: Any, ranks: Ranks) -> PictureData:
         return PictureData.of(
@@ -418,12 +417,6 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "history_")
         self._fitted.check_model()
         return self._fitted
-
-    def _begin_online(self, X: Any, rows: Any) -> PicturesOnline:
-        return PicturesOnline.begin(self._parameters(), X)
-
-    def _online_rows(self, X: Any, first: bool = False) -> Any:
-        return X
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
         return saved.packed(self._with_maps(), tensors)

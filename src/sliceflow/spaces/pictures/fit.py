@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.flow import Cloud, Redrawn, Run
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.models.old_checkpoints import CheckpointWriter
@@ -58,18 +60,18 @@ class FitResult(NamedTuple):
     y: Any
 
 
-def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks: Ranks | None) -> Job:
+def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks: Ranks) -> Job:
     """The job of fitting the pictures; raises an error if that is impossible."""
-    all_ranks, options = ranks or Ranks(), parameters["options"]
+    options = parameters["options"]
     if parameters["mirror"]:
         data = data.with_mirror_images()
     if data.condition is None and parameters["observed"] is None:
         k = choose_clusters(parameters, data.n, data.layout.shape)
         if k > 1:
-            data = data.clustered(k, seed.child("data"), options.upsampling, all_ranks)
+            data = data.clustered(k, seed.child("data"), options.upsampling, ranks)
     mask = None if parameters["observed"] is None else mask_of(parameters["observed"], data.layout)
     basis = choose_patch_basis(
-        parameters["patch_basis"], data.layout, data.raw, data.own_numbers, data.n, all_ranks
+        parameters["patch_basis"], data.layout, data.raw, data.own_numbers, data.n, ranks
     )
     common: dict[str, Any] = dict(
         layout=data.layout,
@@ -81,13 +83,13 @@ def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks:
     )
     n_here = data.raw.shape[1]
     m = choose_particles(parameters, data.n, data.condition)
-    local_counts = (n_here, all_ranks.share(m).count)
+    local_counts = (n_here, ranks.share(m).count)
     plan = make_plan(parameters, n_moved=None, local_counts=local_counts, **common)
     model = plan.n_knots > 0
-    need(m >= all_ranks.size, "n_particles", m, f"at least {all_ranks.size}, one per rank")
+    need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
     assigned = choose_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
     n_moved = assigned.n_moved(m, model)
-    local_counts = (n_here, all_ranks.share(n_moved).count)
+    local_counts = (n_here, ranks.share(n_moved).count)
     return Job(
         make_plan(parameters, n_moved=n_moved, local_counts=local_counts, **common),
         data,
@@ -102,27 +104,30 @@ def run(
     history: events.History,
     listeners: Sequence[events.Listener],
     writer: CheckpointWriter | None,
-    ranks: Ranks | None,
+    ranks: Ranks,
 ) -> FitResult:
     """Move the particles onto the pictures, level by level."""
-    plan, seed, all_ranks = job.plan, job.seed, ranks or Ranks()
+    plan, seed = job.plan, job.seed
     start = begin(plan, job.data, job.assigned, job.mask, seed, ranks)
-    data = replace(job.data, order=start.batches.order)
+    data, by_step = replace(job.data, order=start.batches.order), plan.dequantize_every == "step"
+
+    def draw(stage: int, step: int) -> Cloud:
+        number = (stage, step) if by_step else (stage,)
+        return data.cloud(seed.child("data", *number), plan.dequantize)
+
+    target = Target(draw, start.batches, every_step=plan.dequantize and by_step)
     run = Run()
     checkpointing: Any = nullcontext()
     if writer is not None:
         checkpointing = writer.running(run, start.particles, history, None, start.share.first)
     with checkpointing:
-        model = start.levels.simulate(
+        model = simulate(
+            start.fitting,
             start.particles,
-            _data_of_stages(data, plan, seed),
-            start.transport,
+            target,
             start.noise,
-            plan.n_knots,
-            [history, *listeners],
-            start.batches,
-            run,
-            start.shrinkage,
+            listeners=[history, *listeners],
+            run=run,
         )
     fitted = FittedPictures(
         start.levels,
@@ -137,17 +142,4 @@ def run(
     y, rows = None, job.assigned.rows
     if data.names is not None and rows is not None:
         y = data.names[rows[start.kept.slice].cpu().numpy()]
-    return FitResult(fitted, data.layout.write(start.kept_pixels(all_ranks)), y)
-
-
-def _data_of_stages(
-    data: PictureData, plan: PicturePlan, seed: Seed
-) -> Callable[[int], Cloud | Redrawn]:
-    """The data of each stage. Dequantisation noise is drawn per stage or per step."""
-
-    def at(*place: int) -> Cloud:
-        return data.cloud(seed.child("data", *place), plan.dequantize, plan.apart)
-
-    if plan.dequantize and plan.dequantize_every == "step":
-        return lambda i: Redrawn(lambda k: at(i, k))
-    return at
+    return FitResult(fitted, data.layout.write(start.kept_pixels(ranks)), y)

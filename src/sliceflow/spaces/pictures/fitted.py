@@ -11,13 +11,13 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.classes import sort_by_class
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Noise
+from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.layout import Layout, as_array
-from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.levels import LevelFlow, evolution
 from sliceflow.spaces.pictures.sums import Sums, start_of
 
 __all__ = ["FittedPictures"]
@@ -32,7 +32,7 @@ class FittedPictures:
     Parameters
     ----------
     levels : the flow through the levels of the pyramid
-    model : the steps of each stage
+    model : its steps
     condition : classes or clusters; None without
     codes : the data's classes
     n_rows : number of pictures given to `fit`; None if a model file does not store it
@@ -42,7 +42,7 @@ class FittedPictures:
     """
 
     levels: LevelFlow
-    model: list[list[Step]]
+    model: list[ModelStep]
     condition: conditions.Labels | None
     codes: Tensor | None
     n_rows: int | None
@@ -65,9 +65,9 @@ class FittedPictures:
         return self.sums is not None
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ModelStep]:
         """The steps of all stages."""
-        return [step for steps in self.model for step in steps]
+        return self.model
 
     @property
     def rows_of_a_map(self) -> int | None:
@@ -79,7 +79,7 @@ class FittedPictures:
 
     def check_model(self) -> None:
         """Raise a ValueError if the model has no maps."""
-        if not self.model[0]:
+        if not self.model:
             raise ValueError(
                 "the model was fitted with n_knots=0, which keeps no maps; fit again with n_knots > 0"
             )
@@ -189,11 +189,12 @@ class FittedPictures:
         n_frames : with 1 only the end
         """
         cloud, place, noise = self._start(seed, part.start, part.stop - part.start, y, values)
+        flow = self.levels.flow()
         if n_frames == 1:
-            self.levels.replay(cloud, self.model, noise)
+            replay(flow, self.model, cloud, noise)
             frames = [cloud.x]
         else:
-            frames = self.levels.evolution(cloud, self.model, noise, n_frames)
+            frames = evolution(flow, self.model, cloud, noise, n_frames)
         return frames if place is None else [x[:, place] for x in frames]
 
     def _start(

@@ -217,8 +217,7 @@ def make_plan(
     patch_basis: str,
     device: torch.device,
     local_counts: tuple[int, int] | None = None,
-    ranks: Ranks | None = None,
-    transport: Transport | None = None,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
 ) -> PicturePlan:
     """The plan for n pictures of a layout; raises a `NotEnoughMemoryError` if memory cannot hold it.
 
@@ -230,12 +229,11 @@ def make_plan(
     condition : labels or clusters
     patch_basis : "pixels", "cosines" or "random"; not "auto"
     local_counts : pictures and particles of this rank; None means all
-    ranks : with ranks, each step uses all particles and pictures
-    transport : replaces the parameter: counted data (`online`) cannot be sorted
+    ranks : with several, each step uses all particles and pictures
     """
     options: PictureOptions = parameters["options"]
     m = choose_particles(parameters, n, condition)
-    counted, kind = transport is not None, transport or parameters["transport"]
+    kind = parameters["transport"]
     amplifier, width = 0.0, 0 if condition is None else condition.width
     if condition is not None:
         xi = math.inf if condition.hidden else parameters["amplifier"]
@@ -243,7 +241,7 @@ def make_plan(
     chosen = choose_transport(kind, amplifier)
     apart = width if math.isinf(amplifier) else 0
     n_summed = choose_start(
-        options.start, layout, 0 < amplifier < math.inf, counted, parameters["observed"] is not None
+        options.start, layout, 0 < amplifier < math.inf, parameters["observed"] is not None
     )
     joint = not apart and not n_summed
     stages = stages_of(parameters, layout, joint)
@@ -251,10 +249,10 @@ def make_plan(
     n_random = options.n_directions if patch_basis == "random" else None
     directions = [_most_directions(layout, stage, n_random) for stage in stages]
     looked_at = None
-    if ranks is None and not counted:
+    if ranks.size == 1:
         looked_at = columns_looked_at(chosen.most, max(directions), device)
         if looked_at is not None and looked_at >= max(moved, n):
-            looked_at = None  # all of them, as with ranks: a checkpoint can be resumed by either
+            looked_at = None
     n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
     resolved = chosen
     if isinstance(chosen, transports.Auto):
@@ -267,22 +265,16 @@ def make_plan(
     if bins and layout.n_pixel_values is not None:
         bins = max(bins, SINGLE_PIXEL_BINS)  # of single pixels
     bins *= apart or 1
-    n_columns = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
+    n_columns = min(m_here, looked_at or moved) + min(n_here, looked_at or n)
     tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
     work = max(directions) * (4 * n_columns + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
-    clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
+    clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
     kept = raw * d * n if n_summed else 0  # all pictures, on every rank
     nbytes = clouds + work + n_maps * bytes_per_map + kept
-    if counted:
-        what = f"n_particles={m_here} of {d} values and {bins // (apart or 1)} bins need"
-        advice = "lower n_particles"
-    else:
-        what = (
-            f"n_particles={m_here}, {n_here} pictures of {d} values and a model of {n_maps} maps need"
-        )
-        advice = "lower n_particles, quality or n_knots (0 keeps no model)"
+    what = f"n_particles={m_here}, {n_here} pictures of {d} values and a model of {n_maps} maps need"
+    advice = "lower n_particles, quality or n_knots (0 keeps no model)"
     need_memory(nbytes, device, what, advice)
     return PicturePlan(
         n_pictures=n,
@@ -310,29 +302,20 @@ def make_plan(
         taper=float(options.taper),
         shrinkage=choose_shrinkage(
             options.shrinkage,
-            amplifier,
             n / ((2 if parameters["mirror"] else 1) * (apart or 1)),
             _steps_per_stage(parameters["quality"], joint),
-            counted,
             n_summed > 0,
         ),
-        n_ranks=1 if ranks is None else ranks.size,
+        n_ranks=ranks.size,
         device=str(device),
         nbytes=nbytes,
     )
 
 
 def choose_shrinkage(
-    shrinkage: str | float,
-    amplifier: float,
-    n_per_map: float,
-    n_steps: int,
-    counted: bool = False,
-    summed: bool = False,
+    shrinkage: str | float, n_per_map: float, n_steps: int, summed: bool = False
 ) -> float:
     """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage.
-
-    The variance within classes that share maps is unknown if pictures are `counted`: then κ is 0.
 
     "auto" is 8 if particles start as sums of pictures (`summed`): these need only small corrections.
     CIFAR-10 is as good with 8 as with 4, and real pictures are hardly changed: by class, 200 steps per
@@ -343,32 +326,25 @@ def choose_shrinkage(
 
     Examples
     --------
-    >>> choose_shrinkage("auto", math.inf, 5_000, 200)
+    >>> choose_shrinkage("auto", 5_000, 200)
     0.5
-    >>> round(choose_shrinkage("auto", math.inf, 130, 50), 2)
+    >>> round(choose_shrinkage("auto", 130, 50), 2)
     1.55
     """
-    unknown = 0 < amplifier < math.inf and counted
     if shrinkage != "auto":
-        if unknown and float(shrinkage) > 0:
-            why = f"does not work with partial_fit if amplifier={amplifier:g}"
-            raise ParameterError("shrinkage", float(shrinkage), why, "set it to 0, or amplifier=inf")
         return float(shrinkage)
     if summed:
         return _SHRINKAGE_OF_SUMS
-    return (
-        0.0 if unknown else min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
-    )
+    return min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
 
 
-def choose_start(start: str | int, layout: Layout, shared: bool, counted: bool, observed: bool) -> int:
+def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool) -> int:
     """The number of pictures that a particle starts as the sum of; 0 is noise.
 
-    Sums need the pictures (not only their counts), and classes with maps of their own: a map shared by
+    Sums need classes with maps of their own: a map shared by
     all classes would not know which of them a particle started from.
     """
     reasons = {
-        "does not work with partial_fit, which keeps no pictures": counted,
         "does not work with observed pixels": observed,
         "does not work if classes share maps": shared,
     }

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions
+from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.old_file import Fields
 from sliceflow.models.old_limits import (
@@ -27,7 +28,7 @@ from sliceflow.models.old_limits import (
 )
 from sliceflow.models.picture_bytes import from_bytes, to_bytes
 from sliceflow.models.schema import check_tensor, restore_seed, unpack_condition
-from sliceflow.models.tables import pack_tables, unpack_tables
+from sliceflow.models.tables import by_stage, pack_tables, unpack_tables
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import PATCH_BASES, LevelFlow
@@ -45,7 +46,7 @@ _MAX_VALUES = 1 << 28  # maximum number of values of a picture
 def packed(fitted: FittedPictures, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted model as JSON; adds its arrays to `tensors`."""
     levels = fitted.levels
-    tables = pack_tables(fitted.model, tensors)
+    tables = pack_tables(by_stage(fitted.model, len(levels.stages)), tensors)
     _check(fitted)  # never write a model that cannot be read
     if fitted.observed is not None:
         tensors["observed"] = torch.from_numpy(fitted.observed)
@@ -190,9 +191,8 @@ def unpacked(
         budget=projection_budget(device),
         precision=choose_operands(precision, device),
         n_directions=n_random or 1,
-        exact_pixels=header.whole("format", 1) > 7,
     )
-    model = []
+    model: list[ModelStep] = []
     for i, (row, stage) in enumerate(zip(rows, stages, strict=True)):
         kind, place = levels.directions(i), seed.child("level", i, "frame", 0)
 
@@ -200,9 +200,8 @@ def unpacked(
             h = kind.geometry(place, k).n_directions if isinstance(kind, Tiles) else kind.n_directions
             return h * max(1, levels.apart)
 
-        # Each level is a flow with a single stage.
-        model.append(unpack_tables(row, i, 0, tensors, stage.n_steps, n_maps, device))
-    if not model or not model[0]:
+        model += unpack_tables(row, i, i, tensors, stage.n_steps, n_maps, device)
+    if not model:
         raise ValueError("there are no tables; the model is empty")
     n_rows = None if header.value.get("rows") is None else header.whole("rows", 1)
     sums = _unpack_sums(header, tensors, layout, levels.apart, device, allowed)
@@ -262,7 +261,7 @@ def _tile_bytes(
 
 def _check(fitted: FittedPictures) -> None:
     """Raise a ValueError if samples may not be finite."""
-    levels, stages = fitted.levels, [(1.0, steps) for steps in fitted.model]
+    levels, stages = fitted.levels, [(1.0, steps) for steps in by_stage(fitted.model)]
     offset = offset_of(levels.amplifier, fitted.codes)
     start = levels.start_noise if fitted.sums is None else 2 * math.sqrt(fitted.sums.size)
     check_reach(stages, levels.layout.dimension, torch.float32, start=start, offset=offset)

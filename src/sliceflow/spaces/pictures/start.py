@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from sliceflow.devices import projection_budget
-from sliceflow.engine import conditions, transports
-from sliceflow.engine.batches import MiniBatches, divide, divide_apart
-from sliceflow.engine.classes import sort_by_class
-from sliceflow.engine.flow import Cloud, Noise
+from sliceflow.engine import conditions
+from sliceflow.engine.batches import Batches, divide, divide_apart
+from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
+from sliceflow.engine.flow import Flow, Noise
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage
-from sliceflow.models.ranks import Place, Ranks, shared_transport, weighted_batches
+from sliceflow.engine.shrinkage import Shrunk, noise_rates
+from sliceflow.engine.transports import Transport
+from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.pictures.data import PictureData
 from sliceflow.spaces.pictures.levels import LevelFlow
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -71,9 +72,8 @@ class PictureStart:
     noise : the particles' random numbers
     place : position of each particle, the kept ones first; None if they are in that order
     batches : the particles and data that each step uses
-    transport : combines the clouds of all ranks
-    shrinkage : of the maps; None if it is off
     levels : the flow through the levels of the pyramid
+    fitting : the same for the engine, with shrunk maps that are fitted to the clouds of all ranks
     sums : where the particles started; None is noise
     """
 
@@ -82,10 +82,9 @@ class PictureStart:
     particles: Cloud
     noise: Noise
     place: Tensor | None
-    batches: MiniBatches
-    transport: transports.Transport
-    shrinkage: Shrinkage | None
+    batches: Batches
     levels: LevelFlow
+    fitting: Flow
     sums: Sums | None = None
 
     def kept_pixels(self, ranks: Ranks) -> Tensor:
@@ -104,11 +103,11 @@ def begin(
     assigned: ParticleLabels,
     mask: Tensor | None,
     seed: Seed,
-    ranks: Ranks | None,
+    ranks: Ranks,
 ) -> PictureStart:
     """The start of a fit of the data; `mask` (d, 1) marks the observed pixels."""
-    all_ranks, device, apart = ranks or Ranks(), data.device, plan.apart
-    kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
+    device, apart = data.device, plan.apart
+    kept, share = ranks.share(plan.n_particles), ranks.share(plan.n_moved)
     # A mask without pixels is the unconditional flow.
     known = None if mask is None or not bool(mask.any()) else mask.to(device)
     codes = None if data.codes is None else data.codes.to(device)
@@ -120,12 +119,8 @@ def begin(
         codes_p, _, positions, all_runs = sort_by_class(codes_p, apart)
         place = positions if place is None else positions[place]
         runs = all_runs.part(share.slice)
-    batches, n_seen = _batches(plan, data, codes, codes_p, seed.child("batches"), ranks)
-    transport = plan.transport
-    if ranks is not None:  # all ranks have the same maps
-        transport = shared_transport(transport, ranks, n_seen)
-    shrinkage = Shrinkage.of(
-        plan.shrinkage,
+    batches = _batches(plan, data, codes, codes_p, runs, seed.child("batches"), ranks)
+    rates = noise_rates(
         plan.n_moved,
         data.n,
         *((codes_p, codes) if plan.amplifier > 0 else (None, None)),
@@ -154,14 +149,18 @@ def begin(
     codes_here = None if codes_p is None else codes_p[share.slice]
     sums = observed = None
     if plan.n_summed:
-        sums = Sums.of(plan.n_summed, plan.locality, data, codes, plan.apart, all_ranks)
+        sums = Sums.of(plan.n_summed, plan.locality, data, codes, plan.apart, ranks)
     if known is not None:
-        observed = _observed(data, share, kept, seed, plan.dequantize, all_ranks)
+        observed = _observed(data, share, kept, seed, plan.dequantize, ranks)
     x = start_of(levels, sums, share.count, codes_here, noise, device, observed)
     particles = Cloud(x, codes_here, runs)
-    return PictureStart(
-        share, kept, particles, noise, place, batches, transport, shrinkage, levels, sums
-    )
+    n_shared = 0 if apart or plan.amplifier == 0 else plan.n_conditions
+
+    def shrunk(transport: Transport) -> Transport:
+        return Shrunk(transport, plan.shrinkage, rates, n_shared) if plan.shrinkage else transport
+
+    fitting = across_ranks(levels.flow(plan.transport, plan.n_knots, shrunk), ranks)
+    return PictureStart(share, kept, particles, noise, place, batches, levels, fitting, sums)
 
 
 def _batches(
@@ -169,21 +168,25 @@ def _batches(
     data: PictureData,
     codes: Tensor | None,
     codes_p: Tensor | None,
+    runs: Runs | None,
     seed: Seed,
-    ranks: Ranks | None,
-) -> tuple[MiniBatches, int]:
-    """The columns that each step uses, and their number. With ranks, a step uses all columns."""
-    apart, most, n_seen = plan.apart, plan.n_looked_at, plan.n_moved + data.n
+    ranks: Ranks,
+) -> Batches:
+    """The columns that each step uses: all of them with several ranks.
+
+    `runs` are those of this rank's particles, if every class has its own maps.
+    """
+    apart, most, own = plan.apart, plan.n_looked_at, data.own_codes
     if plan.amplifier == 0:
         codes_p = None
-    if apart and codes is not None and codes_p is not None and data.own_codes is not None:
-        if ranks is None:
-            return divide_apart(most, codes_p, codes, apart, seed), n_seen
-        return MiniBatches(order=torch.argsort(data.own_codes, stable=True)), n_seen
-    if ranks is None:
-        return divide(plan.n_moved, data.n, most, codes_p, codes, seed, data.device), n_seen
-    batches, left_out = weighted_batches(codes, codes_p, data.own_numbers, data.device)
-    return batches, n_seen - left_out
+    if runs is not None and codes is not None and codes_p is not None and own is not None:
+        if ranks.size == 1:
+            return divide_apart(most, codes_p, codes, apart, seed)
+        own_runs = Runs.from_codes(own, apart)
+        return Batches(order=torch.argsort(own, stable=True), runs=[(runs, own_runs)])
+    if ranks.size == 1:
+        return divide(plan.n_moved, data.n, most, codes_p, codes, seed, data.device)
+    return weighted_batches(codes, codes_p, data.own_numbers, data.device)
 
 
 def _observed(

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.classes import sort_by_class
+from sliceflow.engine.clouds import sort_by_class
 from sliceflow.engine.flow import Noise
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks

@@ -28,11 +28,11 @@ from sliceflow.errors import is_int, need
 from sliceflow.metrics.copied import copied
 from sliceflow.models.old_checkpoints import CheckpointWriter, digest, identity, same_on_all
 from sliceflow.models.old_file import Fields
+from sliceflow.models.growing import Growing
 from sliceflow.models.old_limits import Allowance
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.saved import Saved, restore_rest
 from sliceflow.models.schema import restore_parameters
-from sliceflow.online.growing import Growing
 from sliceflow.spaces.vectors import saved
 from sliceflow.spaces.vectors.data import FitInput, check_rows, read_input
 from sliceflow.spaces.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
@@ -45,7 +45,6 @@ from sliceflow.spaces.vectors.local import (
     particle_conditions,
     without,
 )
-from sliceflow.spaces.vectors.online import VectorsOnline
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters, stages_of
 from sliceflow.spaces.vectors.units import Units
@@ -216,7 +215,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         )
         inputs, features = self._read(X, y, all_ranks)
         seed = all_ranks.broadcast(Seed.of(self.random_state))
-        if is_local(parameters, inputs.condition, ranks):
+        if is_local(parameters, inputs.condition, all_ranks):
             self._fit_local(parameters, inputs, y_p, seed, device)
             self.__dict__.pop("feature_names_in_", None)
             self.__dict__.update(features)
@@ -250,7 +249,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
                 if len(jobs) > 1:
                     job_listeners = [_as_one_of(jobs, i, histories, all_listeners)]
                 history = events.History()
-                results.append(run(job, history, job_listeners, writer, ranks))
+                results.append(run(job, history, job_listeners, writer, all_ranks))
                 histories.append(history.as_columns())
         if len(jobs) > 1:
             for finished in writers:
@@ -278,7 +277,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         if len(jobs) > 1:
             history_columns = events.joined(histories, [job.name for job in jobs])
         self._keep(plan, fitted, fitted.in_form(particles), y_kept, history_columns)
-        if ranks is None and y_p is None:
+        if all_ranks.size == 1 and y_p is None:
             pairs = [(job.rows.x, x.particles) for job, x in zip(jobs, results, strict=True)]
             if shown := copied(pairs):
                 warnings.warn(
@@ -300,7 +299,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
         parameters, device = self._parameters(), resolve_device(self.device)
         inputs, _ = self._read(X, y, Ranks())
         y_p = _conditions(particle_conditions)
-        if is_local(parameters, inputs.condition, None):
+        if is_local(parameters, inputs.condition, Ranks()):
             return local_plan(parameters, inputs, y_p, device)[0]
         seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
         return self._jobs(parameters, inputs, y_p, seed, device, Ranks())[1]
@@ -375,14 +374,14 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             return True
         parameters, array = self._parameters(), None if y is None else conditions.as_array(y)
         columns = array is not None and array.ndim == 2
-        if self._online is not None or not (columns or parameters["condition"] == "local"):
+        if not (columns or parameters["condition"] == "local"):
             return False
         condition = None if array is None else conditions.infer(array, len(array))
-        return is_local(parameters, condition, None)
+        return is_local(parameters, condition, Ranks())
 
     def _fit_joined(self, inputs: FitInput) -> None:
         parameters = self._parameters()
-        local = is_local(parameters, inputs.condition, None)
+        local = is_local(parameters, inputs.condition, Ranks())
         need(local, "condition", self.condition, "'auto' or 'local': this model keeps its rows")
         seed, device = Seed.of(self.random_state), resolve_device(self.device)
         self._fit_local(parameters, inputs, None, seed, device)
@@ -511,10 +510,6 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     def stages(self) -> list[Stage]:
         """The stages of a fit; can be called before `fit`."""
         return stages_of(self._parameters())
-
-    def _begin_online(self, X: Any, rows: Any) -> VectorsOnline:
-        device, form = X.device if isinstance(X, Tensor) else None, Form.of(X)
-        return VectorsOnline.begin(self._parameters(), rows, device, form)
 
     def _online_rows(self, X: Any, first: bool = False) -> np.ndarray:
         return check_rows(X, self._validated(reset=first))

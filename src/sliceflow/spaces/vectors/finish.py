@@ -16,23 +16,22 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions
-from sliceflow.engine.compact import Step
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import Cloud, Flow, Noise, Run, batches_for, replay, simulate
-from sliceflow.engine.frames import Axis
+from sliceflow.engine.flow import Flow, Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import Sorted
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.vectors.data import Rows
-from sliceflow.spaces.vectors.start import Start, as_cloud, rank_batches
+from sliceflow.spaces.vectors.start import Start, as_cloud, target_of
 
 __all__ = ["finish", "stages_before_axis_steps"]
 
 
 def stages_before_axis_steps(flow: Flow) -> int:
     """Number of stages before the final axis steps; all stages if there are no axis steps."""
-    n = len(flow.schedule)
-    return n - 1 if n and isinstance(flow.schedule[-1].frame, Axis) else n
+    n = len(flow.stages)
+    return n - 1 if n and flow.stages[-1].exact else n
 
 
 def finish(
@@ -41,55 +40,29 @@ def finish(
     rows: Rows,
     listeners: Sequence[Listener],
     seed: Seed,
-    ranks: Ranks | None,
-) -> tuple[Tensor, list[Step]]:
+    ranks: Ranks,
+) -> tuple[Tensor, list[ModelStep]]:
     """x (d, n) of the particles that this rank keeps, and the model.
 
     `run` has done all steps before the axis steps.
     """
-    x = start.in_users_order(ranks or Ranks())
-    model = [step for steps in run.model for step in steps]
-    if stages_before_axis_steps(start.flow) == len(start.flow.schedule):
-        return x, model
+    x, flow = start.in_users_order(ranks), start.fitting
+    if stages_before_axis_steps(flow) == len(flow.stages):
+        return x, run.model
     codes = start.assigned.kept_codes(start.plan.n_particles)
     kept = Cloud(x, None if codes is None else codes[start.kept.slice].to(x.device))
-    _axis_steps(
-        start, kept, codes, rows, ranks, replace(run, after=Run().after, model=[]), 0, listeners
-    )
-    fresh, codes = _fresh_particles(start, model, rows, seed, ranks or Ranks())
-    before = Run(stage=run.stage, model=[list(steps) for steps in run.model])
-    return kept.x, _axis_steps(start, fresh, codes, rows, ranks, before, start.plan.n_axis_knots)
-
-
-def _axis_steps(
-    start: Start,
-    particles: Cloud,
-    codes: Tensor | None,
-    rows: Rows,
-    ranks: Ranks | None,
-    run: Run,
-    n_knots: int,
-    listeners: Sequence[Listener] = (),
-) -> list[Step]:
-    """Run the axis steps; `codes` are of the particles of all ranks."""
-    flow, x = start.shared, particles.x
-    batches, _ = rank_batches(flow, rows, codes, ranks, x.device)
-    batches = batches or batches_for(flow, particles, start.data, Sorted())  # sorting uses all columns
-    return simulate(
-        flow,
-        particles,
-        start.data,
-        start.transport,
-        start.noise,
-        n_knots=n_knots,
-        listeners=listeners,
-        batches=batches,
-        run=run,
-    )
+    no_model = replace(flow, stages=[*flow.stages[:-1], replace(flow.stages[-1], n_knots=0)])
+    target = target_of(flow, kept, start.data, rows, codes, ranks, stage=-1)
+    rest = replace(run, model=[], after=Run().after)
+    simulate(no_model, kept, target, start.noise, listeners=listeners, run=rest)
+    fresh, codes = _fresh_particles(start, run.model, rows, seed, ranks)
+    target = target_of(flow, fresh, start.data, rows, codes, ranks, stage=-1)
+    before = Run(stage=run.stage, model=[*run.model])
+    return kept.x, simulate(flow, fresh, target, start.noise, run=before)
 
 
 def _fresh_particles(
-    start: Start, model: Sequence[Step], rows: Rows, seed: Seed, ranks: Ranks
+    start: Start, model: Sequence[ModelStep], rows: Rows, seed: Seed, ranks: Ranks
 ) -> tuple[Cloud, Tensor | None]:
     """This rank's share of fresh particles, moved by a model, and the codes of all fresh particles."""
     d, m, codes = start.data.x.shape[0], start.plan.n_fresh, None

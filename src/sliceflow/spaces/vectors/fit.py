@@ -199,32 +199,28 @@ def run(
     history: events.History,
     listeners: Sequence[events.Listener],
     writer: CheckpointWriter | None,
-    ranks: Ranks | None,
+    ranks: Ranks,
 ) -> FitResult:
     """Move the particles onto the rows, then make the columns exact."""
-    rows, last_rows = _targets(job, ranks or Ranks())
+    rows, last_rows = _targets(job, ranks)
     start, run = begin(job.plan, rows, job.assigned, job.seed, job.device, ranks), Run()
     all_listeners: list[events.Listener] = [history, *listeners]
     rule = None
     if job.held is not None:
-        rule = _stopping_rule(job, job.held, start, ranks or Ranks())
+        rule = _stopping_rule(job, job.held, start, ranks)
         all_listeners.append(rule)
     checkpointing: Any = nullcontext()
     if writer is not None:
         checkpointing = writer.running(run, start.particles, history, rule, start.share.first)
     with checkpointing:
         simulate(
-            start.shared,
+            start.fitting,
             start.particles,
-            start.data,
-            start.transport,
+            start.target,
             start.noise,
-            n_knots=job.plan.n_knots,
             listeners=all_listeners,
-            batches=start.batches,
             run=run,
             n_stages=stages_before_axis_steps(start.flow),
-            shrinkage=start.shrinkage,
         )
         if writer is not None:
             writer.before_last_steps(run, start.particles, history, rule, start.share.first)

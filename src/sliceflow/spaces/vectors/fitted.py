@@ -13,9 +13,9 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.classes import sort_by_class
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Flow, Noise, replay
+from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Flow, Noise, replay
 from sliceflow.engine.frames import frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
@@ -33,7 +33,7 @@ class Part:
     """One flow, its maps, and the units of its columns."""
 
     flow: Flow
-    model: list[Step]
+    model: list[ModelStep]
     units: Units
 
 
@@ -74,7 +74,7 @@ class FittedVectors:
         return len(self.parts[0].units.shift)
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ModelStep]:
         """The steps of all parts."""
         return [step for part in self.parts for step in part.model]
 
@@ -105,7 +105,7 @@ class FittedVectors:
     def check_memory(self, n: int) -> None:
         """Check memory for n samples, twice because chunks are concatenated, and one chunk's work."""
         d, width = self.n_columns, self.parts[0].flow.n_conditions
-        itemsize, stages = self.dtype.itemsize, self.parts[0].flow.schedule
+        itemsize, stages = self.dtype.itemsize, self.parts[0].flow.stages
         drawn = max((frame_bytes(stage.frame, d, width, itemsize) for stage in stages), default=0)
         chosen = 64 + 8 * width if width else 0  # bytes to choose one sample's condition
         work = 4 * min(_CHUNK, n) * d * itemsize + drawn

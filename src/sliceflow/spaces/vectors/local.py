@@ -183,7 +183,7 @@ def _one_each(near: Neighbourhoods, y: Tensor, seed: Seed) -> Tensor:
     return out
 
 
-def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: Ranks | None) -> bool:
+def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: Ranks) -> bool:
     """Whether a fit is local; an error if it shall be and cannot."""
     mode = parameters["condition"]
     continuous = condition is not None and not isinstance(condition, Labels)
@@ -191,7 +191,7 @@ def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: 
         "needs continuous columns in y; pass y of shape (n, l)"
         if not continuous
         else "keeps all rows in one process; fit without ranks, or set condition='joint'"
-        if ranks is not None
+        if ranks.size > 1
         else "has no steps that could stop early; set early_stopping=False, or condition='joint'"
         if parameters["early_stopping"]
         else ""

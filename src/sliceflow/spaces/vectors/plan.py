@@ -165,9 +165,11 @@ class VectorPlan:
         return flat(
             self.frame,
             self.n_steps,
-            n_axis_steps=self.n_axis_steps,
-            step_size=self.step_size,
+            transport=self.transport,
             taper=self.taper,
+            n_knots=self.n_knots,
+            n_axis_steps=self.n_axis_steps,
+            n_axis_knots=self.n_axis_knots,
         )
 
     def settings(self) -> dict[str, Any]:
@@ -249,7 +251,6 @@ def make_plan(
     n_moved: int | None = None,
     local_counts: tuple[int, int] | None = None,
     n_ranks: int = 1,
-    transport: Transport | None = None,
     smoothing: Strength = Strength(0.0),  # noqa: B008, it is frozen
 ) -> VectorPlan:
     """The plan for data of a shape; raises a `NotEnoughMemoryError` if memory cannot hold it.
@@ -263,14 +264,14 @@ def make_plan(
     codes : conditions of the moved particles; None before they are known
     n_moved : particles moved; None moves only those kept
     local_counts : rows and particles of this rank; None means all
-    transport : replaces the parameter: counted data (`online`) cannot be sorted
     smoothing : the option, resolved
     """
     (n, d), options = shape, parameters["options"]
-    counted = transport is not None
     m = n_particles if n_moved is None else n_moved
-    transport = transport_of(parameters["transport"]) if transport is None else transport
-    if isinstance(transport, Auto):
+    transport = transport_of(parameters["transport"])
+    if isinstance(transport, Auto) and n_ranks > 1:
+        transport = Histogram(transport.n_bins, transport.most)
+    elif isinstance(transport, Auto):
         transport = transport.chosen(m + (n if smoothing.h == 0 else max(n, m)))
     amplifier = float(parameters["amplifier"]) if condition is not None else 0.0
     kind = _kind_of(condition)
@@ -290,7 +291,7 @@ def make_plan(
         step_size=1.0,
         taper=float(options.taper),
         entropy=float(parameters["entropy"]),
-        n_knots=count_knots(int(options.n_knots), codes if amplifier > 0 and not counted else None),
+        n_knots=count_knots(int(options.n_knots), codes if amplifier > 0 else None),
         n_axis_knots=int(options.n_knots),
         n_fresh=0,
         standardize=bool(parameters["standardize"]),
@@ -301,26 +302,21 @@ def make_plan(
         smoothing=smoothing.h,
         smoothing_from=smoothing.why,
         n_neighbors=int(options.n_neighbors),
-        shrinkage=_shrinkage(options, kind, amplifier, counted),
+        shrinkage=_shrinkage(options, kind, amplifier),
         n_ranks=n_ranks,
         device=str(device),
         nbytes=0,
     )
     last = plan.stages()[-1:]
-    if last and isinstance(last[0].frame, frames.Axis) and not counted:
+    if last and last[0].exact:
         plan = replace(plan, n_fresh=count_fresh(m, plan.n_directions))
     rows, particles = local_counts or (n, m)
-    plan = replace(plan, nbytes=_fit_bytes(plan, 0 if counted else rows, particles, dtype.itemsize))
-    if counted:
-        n_bins = getattr(transport, "n_bins", 0)
-        what = f"n_particles={m} of {d} columns and {n_bins} bins need"
-        advice = "lower n_particles or n_knots"
-    else:
-        what = (
-            f"n_particles={particles} with {rows} rows of {d} columns and {plan.n_directions} "
-            "directions needs"
-        )
-        advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
+    plan = replace(plan, nbytes=_fit_bytes(plan, rows, particles, dtype.itemsize))
+    what = (
+        f"n_particles={particles} with {rows} rows of {d} columns and {plan.n_directions} "
+        "directions needs"
+    )
+    advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
     need_memory(plan.nbytes, device, what, advice)
     return plan
 
@@ -337,14 +333,13 @@ def _checked_frame(frame: Any, amplifier: float, n_ranks: int) -> FrameKind:
     return _frame_of(frame)
 
 
-def _shrinkage(options: VectorOptions, kind: str, amplifier: float, counted: bool) -> float:
+def _shrinkage(options: VectorOptions, kind: str, amplifier: float) -> float:
     """κ; a ParameterError if the noise of the maps is unknown."""
     kappa, shared = float(options.shrinkage), 0 < amplifier < math.inf
-    if kappa and shared and (kind == "columns" or counted):
-        what = "a continuous y"
-        if kind == "labels":
-            what = f"partial_fit if amplifier={amplifier:g}"
-        raise errors.ParameterError("shrinkage", kappa, f"does not work with {what}", "set it to 0")
+    if kappa and shared and kind == "columns":
+        raise errors.ParameterError(
+            "shrinkage", kappa, "does not work with a continuous y", "set it to 0"
+        )
     return kappa
 
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from sliceflow.dataframes import Form
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
-from sliceflow.engine.compact import Step
+from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.conditions import Labels, Mixed
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Auto, Transport
 from sliceflow.models.old_file import Fields
 from sliceflow.models.old_limits import (
     Allowance,
@@ -51,7 +52,7 @@ _UNITS = ("shift", "scale", "middle", "width")
 
 def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted model as JSON; adds its arrays to `tensors`. `names` are column names, or None."""
-    stages = [(part, i) for part in fitted.parts for i in range(len(part.flow.schedule))]
+    stages = [(part, i) for part in fitted.parts for i in range(len(part.flow.stages))]
     tables = pack_tables([[s for s in part.model if s.stage == i] for part, i in stages], tensors)
     for part in fitted.parts:
         _check(part, fitted)  # never write a model that cannot be read
@@ -78,7 +79,7 @@ def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dic
                 "transport": describe(stage.transport, TRANSPORTS),
                 "tables": tables[i],
             }
-            for i, stage in enumerate(part.flow.schedule[k] for part, k in stages)
+            for i, stage in enumerate(part.flow.stages[k] for part, k in stages)
         ],
     }
 
@@ -108,7 +109,7 @@ def unpacked(
     amplifier = math.inf if apart else header.number("amplifier", 0)
     parts, each = [], len(rows) // len(seeds)
     for k, seed in enumerate(seeds):
-        model: list[Step] = []
+        model: list[ModelStep] = []
         for i in range(each):
             at = k * each + i
             frame, n_steps = stages[at].frame, stages[at].n_steps
@@ -212,9 +213,12 @@ def _local(
 def _stage(row: Fields) -> Stage:
     frame = cast(frames.FrameKind, restore(row.inner("frame"), FRAMES))
     known = row.raw("transport") is not None
-    transport = restore(row.inner("transport"), TRANSPORTS) if known else None
+    transport = restore(row.inner("transport"), TRANSPORTS) if known else Auto()
     size, taper = row.number("step_size", 0), row.number("taper", 0, 1)
-    return Stage(row.text("name"), frame, row.whole("n_steps", 1), size, taper, transport)
+    name, n_steps = row.text("name"), row.whole("n_steps", 1)
+    return Stage(
+        name, frame, n_steps, cast(Transport, transport), size, taper, exact=isinstance(frame, frames.Axis)
+    )
 
 
 def _form(header: Fields, d: int) -> Form | None:
@@ -261,7 +265,7 @@ def _frame_bytes(d: int, width: int, stages: Sequence[Stage], rows: Sequence[Fie
 def _check(part: Part, fitted: FittedVectors) -> None:
     """Raise a ValueError if samples may not be finite."""
     engine, units, dtype = part.flow, part.units, fitted.dtype
-    stages: list[tuple[float, list[Step]]] = [(stage.step_size, []) for stage in engine.schedule]
+    stages: list[tuple[float, list[ModelStep]]] = [(stage.step_size, []) for stage in engine.stages]
     for step in part.model:
         stages[step.stage][1].append(step)
     offset = offset_of(engine.amplifier, fitted.codes) if engine.n_conditions else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import conditions
-from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.flow import Cloud, Flow, Noise
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Flow, Noise
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage
-from sliceflow.engine.transports import Transport
-from sliceflow.models.ranks import Place, Ranks, shared_transport, weighted_batches
+from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.vectors.data import Rows
 from sliceflow.spaces.vectors.plan import VectorPlan
 
@@ -26,7 +26,7 @@ __all__ = [
     "begin",
     "choose_conditions",
     "cloud_of",
-    "rank_batches",
+    "target_of",
 ]
 
 
@@ -93,10 +93,8 @@ class Start:
     data : this rank's data
     noise : the particles' random numbers
     flow : the flow that replays the model
-    shared : the same flow, with transports that combine the clouds of all ranks
-    transport : for stages without their own transport
-    shrinkage : of the maps; None if it is off
-    batches : the columns that each step uses; None lets `simulate` choose
+    fitting : the same flow, with shrunk maps that are fitted to the clouds of all ranks
+    target : the data of each step, and the columns that it looks at
     share : this rank's part of all moved particles
     kept : this rank's part of the kept particles
     assigned : the conditions of all ranks' particles
@@ -107,10 +105,8 @@ class Start:
     data: Cloud
     noise: Noise
     flow: Flow
-    shared: Flow
-    transport: Transport
-    shrinkage: Shrinkage | None
-    batches: MiniBatches | None
+    fitting: Flow
+    target: Target
     share: Place
     kept: Place
     assigned: ParticleConditions
@@ -140,11 +136,11 @@ def begin(
     assigned: ParticleConditions,
     seed: Seed,
     device: torch.device,
-    ranks: Ranks | None,
+    ranks: Ranks,
 ) -> Start:
-    """The start of a fit. With `ranks`, even a single one, each step uses all particles and data."""
-    all_ranks, x, place = ranks or Ranks(), rows.x, rows.place
-    kept, share = all_ranks.share(plan.n_particles), all_ranks.share(plan.n_moved)
+    """The start of a fit. With several ranks, each step uses all particles and data."""
+    x, place = rows.x, rows.place
+    kept, share = ranks.share(plan.n_particles), ranks.share(plan.n_moved)
     data = cloud_of(rows, device)
     noise = Noise(seed.child("particles"), share.first)
     own_codes = None if assigned.codes is None else assigned.codes[share.slice]
@@ -158,37 +154,37 @@ def begin(
         plan.entropy,
         projection_budget(device),
     )
-    shared, transport = flow, plan.transport
-    batches, left_out = rank_batches(flow, rows, assigned.codes, ranks, device)
-    if ranks is not None:  # all ranks have the same maps
-        shared, transport = _with_shared_transports(
-            flow, transport, ranks, plan.n_moved + place.total - left_out
+    fitting = flow
+    if plan.shrinkage:
+        rates = noise_rates(
+            plan.n_moved,
+            place.total,
+            *((assigned.codes, rows.codes) if flow.conditional else (None, None)),
+            most=plan.transport.most if ranks.size == 1 else None,
+            distinct=plan.n_rows / place.total,
         )
-    shrinkage = Shrinkage.of(
-        plan.shrinkage,
-        plan.n_moved,
-        place.total,
-        *((assigned.codes, rows.codes) if flow.conditional else (None, None)),
-        most=plan.transport.most if ranks is None else None,
-        distinct=plan.n_rows / place.total,
-    )
-    return Start(
-        plan, particles, data, noise, flow, shared, transport, shrinkage, batches, share, kept, assigned
-    )
+        fitting = shrunk_flow(flow, plan.shrinkage, rates)
+    fitting = across_ranks(fitting, ranks)
+    target = target_of(fitting, particles, data, rows, assigned.codes, ranks)
+    return Start(plan, particles, data, noise, flow, fitting, target, share, kept, assigned)
 
 
-def rank_batches(
-    flow: Flow, rows: Rows, codes_p: Tensor | None, ranks: Ranks | None, device: torch.device
-) -> tuple[MiniBatches | None, int]:
-    """The columns that each step of several ranks uses, and the number of data left out.
-
-    Without ranks, None: `simulate` chooses.
-    """
-    if ranks is None:
-        return None, 0
+def target_of(
+    flow: Flow,
+    particles: Cloud,
+    data: Cloud,
+    rows: Rows,
+    codes_p: Tensor | None,
+    ranks: Ranks,
+    stage: int = 0,
+) -> Target:
+    """The data for a stage; `codes_p` are the conditions of the particles of all ranks."""
+    if ranks.size == 1:
+        return flow.target(particles, data, stage)
     pair = (rows.codes, codes_p) if flow.conditional else (None, None)
     first = rows.place.first
-    return weighted_batches(*pair, torch.arange(first, first + rows.place.count), device)
+    here = torch.arange(first, first + rows.place.count)
+    return Target.from_cloud(data, weighted_batches(*pair, here, data.x.device))
 
 
 def cloud_of(rows: Rows, device: torch.device) -> Cloud:
@@ -199,14 +195,3 @@ def cloud_of(rows: Rows, device: torch.device) -> Cloud:
 def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
     """Rows (n, d) and codes in the engine's layout: columns, on the device."""
     return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))
-
-
-def _with_shared_transports(
-    flow: Flow, transport: Transport, ranks: Ranks, n: int
-) -> tuple[Flow, Transport]:
-    """The flow and transport that ranks share, for `n` particles and data in total."""
-    stages = [
-        replace(stage, transport=stage.transport and shared_transport(stage.transport, ranks, n))
-        for stage in flow.schedule
-    ]
-    return replace(flow, schedule=stages), shared_transport(transport, ranks, n)
