@@ -159,13 +159,14 @@ class _At:
         """The scope of some of the objects."""
         return {name: [sizes[i] for i in chosen] for name, sizes in self.scope.items()}
 
-    def need(self, ok: bool, what: str) -> None:
+    def need(self, ok: bool, what: str, value: Any = None) -> None:
+        """Raise a ValueError unless `ok`; in `what` the `value` takes the place of "%s"."""
         if not ok:
-            raise ValueError(f"{self.path or 'it'} {what}")
+            raise ValueError(f"{self.path or 'it'} {what}".replace("%s", _short(value)))
 
     def items(self, node: Any, names: Sequence[str]) -> list[Any]:
         """The values of a JSON object that must have these names."""
-        self.need(isinstance(node, dict), f"is {_short(node)}; it must be a JSON object")
+        self.need(isinstance(node, dict), "is %s; it must be a JSON object", node)
         for name in names:
             self.inside(name).need(name in node, "is missing")
         for name in node:
@@ -173,7 +174,7 @@ class _At:
         return [node[name] for name in names]
 
     def size(self, value: Any) -> int:
-        self.need(type(value) is int and 0 <= value <= _MOST_SIZE, f"has a size of {_short(value)}")
+        self.need(type(value) is int and 0 <= value <= _MOST_SIZE, "has a size of %s", value)
         return int(value)
 
     def column(self, node: Any, n: int) -> list[Any]:
@@ -252,7 +253,7 @@ class _Scalar:
     tag = "value"
 
     def holds(self, value: Any) -> bool:
-        return self._problem(self._own(value)) is None
+        return self._fits(self._own(value))
 
     def _own(self, value: Any) -> Any:
         """A number of numpy as Python's, and an int where only a float can be as a float."""
@@ -261,21 +262,19 @@ class _Scalar:
             return value if value in self.literals else float(value)
         return value
 
-    def _problem(self, value: Any) -> str | None:
+    def _fits(self, value: Any) -> bool:
         if any(type(value) is type(literal) and value == literal for literal in self.literals):
-            return None
-        if type(value) not in self.types and not (Label in self.types and _is_label(value)):
-            names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
-            return f"is {_short(value)}; it must be {' or '.join(names)}"
+            return True
         bounds = self.types.get(type(value))
-        if bounds is not None and not bounds.low <= value <= bounds.high:
-            return f"is {_short(value)}; it must be from {bounds.low} to {bounds.high}"
-        return None
+        known = type(value) in self.types or (Label in self.types and _is_label(value))
+        return known and (bounds is None or bounds.low <= value <= bounds.high)
 
     def _checked(self, values: list[Any], at: _At) -> list[Any]:
         for value in values:
-            problem = self._problem(value)
-            at.need(problem is None, problem or "")
+            if not self._fits(value):
+                names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
+                limits = [f" from {b.low} to {b.high}" for b in self.types.values() if b is not None]
+                at.need(False, f"is %s; it must be {' or '.join(names)}{''.join(limits[:1])}", value)
         return values
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
@@ -302,7 +301,7 @@ class _Device:
         return None
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
-        at.need(node is None, f"is {_short(node)}; a file names no device")
+        at.need(node is None, "is %s; a file names no device", node)
         return [at.device] * n
 
 
@@ -369,7 +368,7 @@ class _Arrays:
             return stored
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         at.allowance.take(packing.unpacked_bytes(shapes, kind))
-        at.need(isinstance(blocks, list), f"has blocks {_short(blocks)}")
+        at.need(isinstance(blocks, list), "has blocks %s", blocks)
         sizes = [at.size(v) for v in blocks]
         try:
             arrays = packing.unpack(stored.numpy(), sizes, self.array.packed, shapes, kind)
@@ -431,7 +430,7 @@ class _Struct:
         if not values:
             return []
         for value in values:
-            at.need(self.holds(value), f"is {_short(value)}; it must be a {self.tag}")
+            at.need(self.holds(value), f"is %s; it must be a {self.tag}", value)
             getattr(value, "check", lambda: None)()
         columns = {name: [self.take(value, name) for value in values] for name in self.kinds}
         scope: dict[str, Any] = {dim: [None] * len(values) for dim in self.dims()}
@@ -473,7 +472,7 @@ class _Struct:
 
 
 def _none(node: Any, at: _At) -> list[Any]:
-    at.need(node == [], f"is {_short(node)}; it must be empty")
+    at.need(node == [], "is %s; it must be empty", node)
     return []
 
 
@@ -513,7 +512,7 @@ class _Sequence:
         if not values:
             return []
         for value in values:
-            at.need(self.holds(value), f"is {_short(value)}; it must be a tuple or a list")
+            at.need(self.holds(value), "is %s; it must be a tuple or a list", value)
         items = [item for value in values for item in value]
         sizes = _column([len(value) for value in values])
         return {"sizes": sizes, "items": self.items.pack(items, at) if items else []}
@@ -540,7 +539,7 @@ class _Mapped:
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
         for value in values:
-            at.need(self.holds(value), f"is {_short(value)}; it must be a {self.tag}")
+            at.need(self.holds(value), f"is %s; it must be a {self.tag}", value)
         return self.inner.pack([self.to(v) for v in values], at)
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
@@ -560,7 +559,7 @@ class _Union:
         tags, names = [], ", ".join(option.tag for option in self.options)
         for value in values:
             tags.append(next((option.tag for option in self.options if option.holds(value)), ""))
-            at.need(tags[-1] != "", f"is {_short(value)}, which a file cannot hold; it holds {names}")
+            at.need(tags[-1] != "", f"is %s, which a file cannot hold; it holds {names}", value)
         node, known = {"is": _column(tags)}, {option.tag: option for option in self.options}
         for tag, own in _groups(tags).items():
             node[tag] = known[tag].pack([values[i] for i in own], at.inside(tag, at.some(own)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compact import Step
+from sliceflow.engine.compact import ModelStep
 from sliceflow.models.old_file import Fields
 from sliceflow.models.tables import farthest
 
@@ -86,7 +86,7 @@ def _compact_bytes(group: Fields) -> int:
 
 
 def check_reach(
-    stages: Sequence[tuple[float, Sequence[Step]]],
+    stages: Sequence[tuple[float, Sequence[ModelStep]]],
     d: int,
     dtype: torch.dtype,
     *,

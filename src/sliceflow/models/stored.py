@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, Step
+from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, ModelStep
 from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.codec import Array, Between, Label, store_as
 
