@@ -2,12 +2,11 @@
 
 `posterior` has the shape of the posteriors of sbi: simulate, then ask for samples at any observation.
 There is no network and no training: an observation asks the simulations nearest to it
-(`sliceflow.engine.neighbourhoods`).
+(`sliceflow.neighbours.local`).
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.neighbourhoods import Neighbourhoods
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int, need
+from sliceflow.neighbours.local import LocalRows
 
 __all__ = ["Posterior", "posterior"]
 
@@ -35,7 +34,7 @@ class Posterior:
     dtype : of the samples
     """
 
-    near: Neighbourhoods
+    near: LocalRows
     low: Tensor
     high: Tensor
     dtype: torch.dtype
@@ -90,16 +89,7 @@ class Posterior:
         return torch.from_numpy(x0)
 
     def _drawn(self, x0: Tensor, n: int, random_state: Any) -> Tensor:
-        distance = self.near.distances(x0)
-        i = int(distance.argmax())
-        if distance[i] > self.near.reach:
-            warnings.warn(
-                f"x[{i}] is {float(distance[i]):.3g} standard deviations of x from the nearest "
-                f"simulation, where simulations have ten neighbours within {self.near.reach:.3g}: its "
-                "samples are extrapolated",
-                UserWarning,
-                stacklevel=4,
-            )
+        self.near.warn_of_far(x0, "x", stacklevel=3)
         return self._inside(x0, n, Seed.of(random_state)).to(self.dtype)
 
     def _inside(self, x0: Tensor, n: int, seed: Seed) -> Tensor:
@@ -160,7 +150,7 @@ def posterior(theta: Any, x: Any, *, bounds: Any = None) -> Posterior:
             f"bounds={bounds!r} must have low < high with all of theta between; its columns reach from "
             f"{rows.min(axis=0).tolist()} to {rows.max(axis=0).tolist()}"
         )
-    return Posterior(Neighbourhoods.of(rows, given), low, high, dtype)
+    return Posterior(LocalRows.fit_to(rows, given), low, high, dtype)
 
 
 def _mirrored(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:

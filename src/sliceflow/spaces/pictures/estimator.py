@@ -349,13 +349,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         """Complete pictures from their `observed` pixels, or from any other part of them.
 
         A flow that was fitted with `observed` moves the hidden pixels. A model that keeps its pictures,
-        as those of colour pictures do, completes from any `mask` by `sliceflow.complete` instead.
+        as those of colour pictures do, completes from any `mask` by its pictures instead.
 
         Parameters
         ----------
         X : pictures as in `fit`; unobserved pixels are ignored and may be masked (`numpy.ma`)
         n_samples : completions per picture
-        mask : None for models with `observed`; else what is known, as in `sliceflow.complete`
+        mask : None for models with `observed`; else (h, w) booleans, True where pixels are known, or a name such as "top"
         y : with `mask` and a model of classes: the class of every picture, or one class
 
         Returns
@@ -369,14 +369,13 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             given = "mask" if mask is not None else "y"
             raise ValueError(
                 f"{given} was given, but a model with observed= has its own mask and no labels; omit "
-                f"{given}, or call sliceflow.complete(X, mask, like=pictures)"
+                f"{given}"
             )
         if mask is None:
             raise ValueError("y was given without mask; pass the known part as mask, too")
         if fitted.sums is None:
             raise ValueError(
-                "mask needs a model that keeps its pictures, and this one keeps none; call "
-                "sliceflow.complete(X, mask, like=pictures)"
+                "mask needs a model that keeps its pictures, and this one keeps none"
             )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         known = part_of(mask, fitted.layout, "mask")

@@ -121,7 +121,7 @@ class FittedPictures:
 
     def completed(self, pictures: Any, mask: Any, n_samples: int, y: Any, seed: Seed) -> Any:
         """Completions (n, n_samples, h, w[, c]) from any part, by the pictures that the model keeps."""
-        from sliceflow.spaces.pictures.completion import complete
+        from sliceflow.spaces.pictures.inpainting import complete_pictures
 
         sums, labels = self.sums, dict[str, Any]()
         assert sums is not None
@@ -131,13 +131,13 @@ class FittedPictures:
             n = len(as_array(pictures))
             codes = self.condition.encode(conditions.repeated(self.condition, y, n))
             labels = {"y": codes.numpy(), "like_y": sums.codes[: self.n_rows].cpu().numpy()}
-        done = complete(
+        done = complete_pictures(
             pictures,
             mask,
             sums.pictures(self.n_rows, self.layout),
-            n_samples,
+            n=n_samples,
             n_pixel_values=self.layout.n_pixel_values or 256,
-            random_state=seed,
+            seed=seed,
             **labels,
         )
         return torch.from_numpy(done) if self.layout.tensor else done

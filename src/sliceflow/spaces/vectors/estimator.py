@@ -35,17 +35,19 @@ from sliceflow.models.schema import restore_parameters
 from sliceflow.online.growing import Growing
 from sliceflow.spaces.vectors import saved
 from sliceflow.spaces.vectors.data import FitInput, check_rows, read_input
-from sliceflow.spaces.vectors.fit import FitResult, Job, per_class, prepare, prepare_classes, run
-from sliceflow.spaces.vectors.fitted import FittedVectors, Part
-from sliceflow.spaces.vectors.local import (
-    check_width,
-    is_local,
-    joined,
+from sliceflow.spaces.vectors.fit import (
+    FitResult,
+    Job,
     local_plan,
     particle_conditions,
-    without,
+    per_class,
+    prepare,
+    prepare_classes,
+    run,
 )
-from sliceflow.spaces.vectors.online import VectorsOnline
+from sliceflow.spaces.vectors.fitted import FittedVectors, Part
+from sliceflow.spaces.vectors.local import is_local
+from sliceflow.spaces.vectors.online import VectorsOnline, check_width, joined, without
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters, stages_of
 from sliceflow.spaces.vectors.units import Units
@@ -103,7 +105,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
     condition : "auto", "joint" or "local"
         What to do with a continuous y. "joint" runs one flow of x and y together, as the paper. "local"
         keeps the rows and samples from those near the y that is asked for
-        (`sliceflow.engine.neighbourhoods`): more exact where y says much about x, without steps or
+        (`sliceflow.neighbours.local`): more exact where y says much about x, without steps or
         maps. "auto" is local for continuous columns, also with labels beside them, unless ξ = 0,
         ``early_stopping`` or several ranks need the joint flow. Labels alone are never local.
     options : VectorOptions or None
@@ -327,6 +329,7 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
             inputs.device,
             inputs.form,
             model,
+            inputs,
         )
         y, codes = particle_conditions(inputs, plan.n_particles, y_p, seed.child("conditions"))
         particles = fitted.sample(len(codes), codes, seed.child("particles"))
@@ -366,8 +369,8 @@ class SlicedWassersteinFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc
 
     def _known(self) -> list[FitInput]:
         """The rows of a model with local conditions, and those that wait for a refresh."""
-        local = self._fitted.local if hasattr(self, "_fitted") else None
-        return [*([] if local is None else [local.given]), *self._waiting]
+        given = self._fitted.given if hasattr(self, "_fitted") else None
+        return [*([] if given is None else [given]), *self._waiting]
 
     def _is_local(self, y: Any) -> bool:
         """Whether `partial_fit` keeps rows."""

@@ -18,15 +18,30 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 from sliceflow.models.checkpoints import CheckpointWriter
 from sliceflow.models.ranks import Ranks
+from sliceflow.neighbours.local import work_bytes
+from sliceflow.neighbours.regressions import COMPONENTS
+from sliceflow.neighbours.smoothing import Group
 from sliceflow.spaces.vectors.data import FitInput, HeldRows, Rows, hold_out
 from sliceflow.spaces.vectors.finish import finish, stages_before_axis_steps
 from sliceflow.spaces.vectors.fitted import Part
+from sliceflow.spaces.vectors.local import LocalModel
 from sliceflow.spaces.vectors.plan import VectorPlan, all_bytes, count_particles, make_plan
-from sliceflow.spaces.vectors.smoothing import Group, draws, resolved
+from sliceflow.spaces.vectors.smoothing import draw_rows, resolve
 from sliceflow.spaces.vectors.start import ParticleConditions, Start, begin, choose_conditions, cloud_of
 from sliceflow.spaces.vectors.units import Units
 
-__all__ = ["FitResult", "Job", "per_class", "prepare", "prepare_classes", "run"]
+__all__ = [
+    "FitResult",
+    "Job",
+    "local_plan",
+    "particle_conditions",
+    "per_class",
+    "prepare",
+    "prepare_classes",
+    "run",
+]
+
+PARTICLES = 200  # of a local fit unless the user says how many: each needs a neighbourhood
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ def prepare(
     plan = make_plan(
         parameters, codes=None, local_counts=local_counts, **common
     )  # checks the memory before codes are allocated
-    strength, groups = resolved(rows, parameters["options"], plan.amplifier, ranks)
+    strength, groups = resolve(rows, parameters["options"], plan.amplifier, ranks)
     assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
     n_moved = assigned.n_moved(m)
     local_counts = (len(rows.x), ranks.share(n_moved).count)
@@ -240,7 +255,7 @@ def _targets(job: Job, ranks: Ranks) -> tuple[Rows, Rows]:
         return rows, rows
     x, heavy = ranks.gather(rows.x), torch.from_numpy(job.units.heavy_tailed)
     seed = job.seed.child("smoothing")
-    return draws(x, rows, job.groups, plan.smoothing, plan.n_draws, seed, heavy)
+    return draw_rows(x, rows, job.groups, plan.smoothing, plan.n_draws, seed, heavy)
 
 
 def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> events.HeldOut:
@@ -253,3 +268,50 @@ def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> even
         tol=job.plan.tol,
         joint=ranks.joint,
     )
+
+
+def local_plan(
+    parameters: Mapping[str, Any],
+    inputs: FitInput,
+    y_p: np.ndarray | None,
+    device: torch.device,
+) -> tuple[VectorPlan, Units, LocalModel]:
+    """The plan of a local fit, its units, and its model: to know k is to have fitted it."""
+    assert inputs.codes is not None
+    units = Units.of(inputs.X, parameters["standardize"])
+    n, d = inputs.X.shape
+    given = parameters["n_particles"] or (PARTICLES if y_p is None else None)
+    dtype = torch.float32 if inputs.X.dtype == np.float32 else torch.float64
+    still = replace(parameters["options"], n_axis_steps=0)
+    plan = make_plan(
+        {**parameters, "n_steps": 0, "options": still},
+        shape=(n, d),
+        dtype=dtype,
+        n_particles=count_particles(given, n, inputs.condition, y_p),
+        condition=inputs.condition,
+        codes=None,
+        device=device,
+    )
+    columns = inputs.codes.shape[1]
+    nbytes = plan.nbytes + 8 * 4 * n * (d + columns) + work_bytes(n, columns)
+    need_memory(
+        nbytes, device, f"{n} rows of {d} columns, kept for condition='local', need", "keep fewer"
+    )
+    labelled = isinstance(inputs.condition, conditions.Mixed)
+    model = LocalModel.fit_to(units.encode(inputs.X), inputs.codes, labelled)
+    most, words = max(part.settings.k for part in model.parts), model.description
+    plan = replace(plan, neighbours=most, distances=words, components=COMPONENTS, nbytes=nbytes)
+    return plan, units, model
+
+
+def particle_conditions(
+    inputs: FitInput, m: int, y_p: np.ndarray | None, seed: Seed
+) -> tuple[np.ndarray, Tensor]:
+    """y of m particles and its codes: the user's, or those of rows, each equally often."""
+    assert inputs.codes is not None
+    assert inputs.condition is not None
+    assert inputs.y is not None
+    if y_p is not None:
+        return y_p, inputs.condition.encode(y_p)
+    rows = conditions.even_rows(len(inputs.codes), m, seed)
+    return inputs.y[rows.numpy()], inputs.codes[rows]

@@ -19,6 +19,7 @@ from sliceflow.engine.flow import Cloud, Flow, Noise, replay
 from sliceflow.engine.frames import frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
+from sliceflow.spaces.vectors.data import FitInput
 from sliceflow.spaces.vectors.local import LocalModel
 from sliceflow.spaces.vectors.start import as_cloud
 from sliceflow.spaces.vectors.units import Units
@@ -52,6 +53,7 @@ class FittedVectors:
     given_device : device of the user's tensors; None for arrays
     form : columns of the user's DataFrame; None for other types
     local : the rows, if conditions are local; the only part then has no maps
+    given : the same rows as the user passed them
     """
 
     parts: tuple[Part, ...]
@@ -63,6 +65,7 @@ class FittedVectors:
     given_device: torch.device | None = None
     form: Form | None = None
     local: LocalModel | None = None
+    given: FitInput | None = None
 
     @property
     def keeps_rows(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
@@ -18,7 +18,8 @@ from sliceflow.engine.flow import Flow, Run, replay, simulate
 from sliceflow.engine.frames import MaxSliced
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrinkage
-from sliceflow.errors import need
+from sliceflow.errors import ParameterError, need
+from sliceflow.models.ranks import Ranks
 from sliceflow.online.counts import CountedStage, Ledger
 from sliceflow.online.first import Column, FirstVectors
 from sliceflow.online.growing import check_classes, resume_run
@@ -31,12 +32,14 @@ from sliceflow.online.rows import (
     histogram_bins,
     settings,
 )
+from sliceflow.spaces.vectors.data import FitInput, read_input
 from sliceflow.spaces.vectors.fitted import FittedVectors, Part
+from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, count_particles, make_plan, stages_of
 from sliceflow.spaces.vectors.smoothing import Strength
 from sliceflow.spaces.vectors.units import Units, encode
 
-__all__ = ["VectorsOnline"]
+__all__ = ["VectorsOnline", "check_width", "joined", "without"]
 
 _FAR = 1e12  # units; a larger value would leave no bins for the others
 _FIXED = (
@@ -76,7 +79,7 @@ class VectorsOnline(Online):
             raise ValueError(
                 "early_stopping=True holds out rows, but partial_fit keeps only counts; set it to False"
             )
-        Strength.of_counts(parameters["options"])
+        _no_smoothing(parameters["options"])
         need(
             not any(isinstance(stage.frame, MaxSliced) for stage in stages_of(parameters)),
             "frame",
@@ -165,7 +168,7 @@ class VectorsOnline(Online):
             codes=None,
             device=self.device,
             transport=transports.Histogram(self.ledger.n_bins, most=None),
-            smoothing=Strength.of_counts(parameters["options"]),
+            smoothing=_no_smoothing(parameters["options"]),
         )
 
     def refresh(
@@ -224,3 +227,63 @@ class VectorsOnline(Online):
             y_kept = condition.decode(particles.y)
         batched = fitted.in_form(fitted.rows(units, particles.x))  # an error here keeps nothing
         return Refreshed(replace(plan, n_moved=n_moved), fitted, batched, y_kept)
+
+
+def _no_smoothing(options: VectorOptions) -> Strength:
+    """None for `partial_fit`: counts have no neighbours."""
+    if options.smoothing not in ("auto", 0):
+        fact = "needs rows, but partial_fit keeps only counts"
+        raise ParameterError("smoothing", options.smoothing, fact, "use 'auto' or 0, or call fit")
+    return Strength(0.0, "partial_fit keeps only counts" if options.smoothing == "auto" else "")
+
+
+def joined(parts: Sequence[FitInput]) -> FitInput:
+    """All rows in one, in the form of the first."""
+    X, y = (np.concatenate([_pair(part)[i] for part in parts]) for i in (0, 1))
+    return read_input(X, y, parts[0].device, parts[0].form, Ranks())
+
+
+def check_width(y: Any, known: FitInput) -> np.ndarray:
+    """y as an array with as many columns as that of the rows of a model."""
+    width = _pair(known)[1].shape[1]
+    array = np.empty(0) if y is None else conditions.as_array(y)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise ValueError(
+            f"y {'is missing' if y is None else f'has shape {array.shape}'}, but a model of local "
+            f"conditions keeps every row with its y, here of {width} columns; pass y of shape "
+            f"(n, {width})"
+        )
+    return array
+
+
+def without(known: FitInput, X: np.ndarray, y: np.ndarray) -> FitInput:
+    """The rows that are left when those of X and y go; of equal rows the last go first."""
+    left: dict[tuple[Any, ...], list[int]] = {}
+    for i, key in enumerate(_keys(*_pair(known))):
+        left.setdefault(key, []).append(i)
+    keep = np.ones(len(known.X), dtype=bool)
+    for i, key in enumerate(_keys(X, y)):
+        if not left.get(key):
+            raise ValueError(
+                f"row {i} of X, with its y, is not in the model, or X has it more often; nothing was "
+                "forgotten"
+            )
+        keep[left[key].pop()] = False
+    if keep.sum() < 2:
+        raise ValueError(
+            f"forgetting {(~keep).sum()} rows would leave {keep.sum()}; delete the model instead"
+        )
+    X, y = (a[keep] for a in _pair(known))
+    return read_input(X, y, known.device, known.form, Ranks())
+
+
+def _pair(rows: FitInput) -> tuple[np.ndarray, np.ndarray]:
+    assert rows.y is not None
+    return rows.X, rows.y
+
+
+def _keys(X: np.ndarray, y: np.ndarray) -> Iterator[tuple[Any, ...]]:
+    """Something to look each row up by; equal for equal numbers of any type."""
+    if len(X) != len(y):
+        raise ValueError(f"X has {len(X)} rows but y has {len(y)}; pass one y for every row of X")
+    return ((*x, *values) for x, values in zip(X.tolist(), y.tolist(), strict=True))

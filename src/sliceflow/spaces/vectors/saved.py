@@ -39,6 +39,7 @@ from sliceflow.models.schema import (
     unpack_condition,
 )
 from sliceflow.models.tables import pack_tables, unpack_tables
+from sliceflow.neighbours.local import LocalSettings
 from sliceflow.spaces.vectors.data import FitInput
 from sliceflow.spaces.vectors.fitted import FittedVectors, Part
 from sliceflow.spaces.vectors.local import LocalModel
@@ -59,7 +60,7 @@ def packed(fitted: FittedVectors, names: Any, tensors: dict[str, Tensor]) -> dic
     for name in _UNITS if heavy_tailed else _UNITS[:2]:
         tensors[name] = torch.from_numpy(np.stack([getattr(part.units, name) for part in fitted.parts]))
     engine = fitted.parts[0].flow
-    local = None if fitted.local is None else _packed_local(fitted.local, tensors)
+    local = None if fitted.local is None else _packed_local(fitted, tensors)
     return ({} if local is None else {"local": local}) | {
         "columns": None if names is None else [str(name) for name in names],
         "frame": None if fitted.form is None else fitted.form.packed(),
@@ -142,7 +143,7 @@ def unpacked(
         device,
         given_device,
         form,
-        _local(header, tensors, units[0], condition, codes, (dtype, given_device, form)),
+        *_local(header, tensors, units[0], condition, codes, (dtype, given_device, form)),
     )
     for part in parts:
         _check(part, fitted)
@@ -154,18 +155,20 @@ def unpacked(
     return fitted, names
 
 
-def _packed_local(local: LocalModel, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+def _packed_local(fitted: FittedVectors, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
     """The rows and columns of y as given, and for each part how many neighbours count, and what."""
-    given = local.given
+    given, local = fitted.given, fitted.local
+    assert given is not None
     assert given.y is not None
+    assert local is not None
     of_numbers = ~np.array(given.condition.labelled) if isinstance(given.condition, Mixed) else ...
     tensors["local.rows"] = torch.from_numpy(np.ascontiguousarray(given.X))
     tensors["local.y"] = torch.from_numpy(np.array(given.y[:, of_numbers], dtype=np.float64))
-    for i, near in enumerate(local.near):
-        tensors[f"local.projection.{i}"] = near.projection
+    for i, part in enumerate(local.parts):
+        tensors[f"local.projection.{i}"] = part.settings.projection
     return [
-        {"k": near.k, "spread": near.spread} | ({} if near.view else {"plain": True})
-        for near in local.near
+        {"k": own.k, "spread": own.spread, "features": own.n_features}
+        for own in (part.settings for part in local.parts)
     ]
 
 
@@ -176,37 +179,31 @@ def _local(
     condition: Any,
     codes: Tensor | None,
     given: tuple[torch.dtype, torch.device | None, Form | None],
-) -> LocalModel | None:
+) -> tuple[LocalModel, FitInput] | tuple[None, None]:
     """The rows of a model whose conditions are local; `given` has the type and form of X."""
     if header.value.get("local") is None:
-        return None
+        return None, None
     if codes is None or isinstance(condition, Labels) or codes.dim() != 2:
         raise ValueError("local needs a condition with columns")
     parts, (n, columns), (dtype, device, form) = header.inners("local"), codes.shape, given
-    columns -= isinstance(condition, Mixed)
-    old = "local.x" in tensors  # format 8: rows in the engine's units, y only as codes, no views
-    if old:
-        stacked = check_tensor(tensors, "local.projection", torch.float64, (len(parts), columns, None))
-        x = check_tensor(tensors, "local.x", torch.float64, (n, len(units.shift)))
-        X, y, projections = units.decode(x.T).to(dtype).numpy(), condition.decode(codes), [*stacked]
-    else:
-        projections = [
-            check_tensor(tensors, f"local.projection.{i}", torch.float64, (None, None))
-            for i in range(len(parts))
-        ]
-        X = check_tensor(tensors, "local.rows", dtype, (n, len(units.shift))).numpy()
-        y = check_tensor(tensors, "local.y", torch.float64, (n, columns)).numpy()
-        if isinstance(condition, Mixed):
-            numbers, y = y, condition.decode(codes)
-            y[:, ~np.array(condition.labelled)] = numbers
-    if any(len(projection) < columns for projection in projections):
-        raise ValueError(f"a tensor local.projection has fewer rows than y has columns, {columns}")
+    mixed = isinstance(condition, Mixed)
+    columns -= mixed
+    X = check_tensor(tensors, "local.rows", dtype, (n, len(units.shift))).numpy()
+    y = check_tensor(tensors, "local.y", torch.float64, (n, columns)).numpy()
+    if mixed:
+        numbers, y = y, condition.decode(codes)
+        y[:, ~np.array(condition.labelled)] = numbers
     rows = FitInput(X, Place(0, n, n), device, form, y, condition, codes)
     settings = [
-        (part.whole("k", 1), part.number("spread", 0, 100), old or part.value.get("plain") is True)
-        for part in parts
+        LocalSettings(
+            part.whole("k", 1),
+            part.number("spread", 0, 100),
+            check_tensor(tensors, f"local.projection.{i}", torch.float64, (None, None)),
+            part.whole("features", 0),
+        )
+        for i, part in enumerate(parts)
     ]
-    return LocalModel.again(rows, units, list(zip(settings, projections, strict=True)))
+    return LocalModel.fit_to(units.encode(X), codes, mixed, settings), rows
 
 
 def _stage(row: Fields) -> Stage:
