@@ -61,7 +61,7 @@ def _saved_type(kind: type[FlowEstimator]) -> type:
     return make_dataclass(
         kind.__name__,
         [
-            ("parameters", Annotated[dict[str, Any], Record(parameters)]),
+            ("parameters", Record(parameters)),
             ("seed", Seed),
             ("fitted", fitted),
             ("history", SavedHistory),

@@ -20,6 +20,7 @@ from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, ModelStep
 from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.codec import Array, Between, Label, store_as
+from sliceflow.neighbours.local import LocalSettings
 
 __all__ = ["check_steps"]
 
@@ -253,3 +254,12 @@ class _Mixed:
 
 
 store_as(conditions.Condition, conditions.Labels | conditions.Columns | conditions.Mixed)
+
+
+@_twin(LocalSettings)
+@dataclass(frozen=True)
+class _LocalSettings:
+    k: Annotated[int, Between(1, 1 << 32)]
+    spread: Annotated[float, Between(0, 100)]
+    projection: Annotated[Tensor, Array("f m", torch.float64)]
+    n_features: Annotated[int, Between(0, 1 << 16)]

@@ -17,9 +17,9 @@ from sliceflow.errors import is_int, need
 from sliceflow.models.codec import Array
 from sliceflow.models.estimator import FlowEstimator
 from sliceflow.spaces.pictures.fit import PictureSpace
-from sliceflow.spaces.pictures.fitted import FittedPictures, fill_hidden
-from sliceflow.spaces.pictures.inpainting import complete_pictures
-from sliceflow.spaces.pictures.layout import as_array, part_of
+from sliceflow.spaces.pictures.fitted import FittedPictures
+from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
+from sliceflow.spaces.pictures.layout import part_of
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters, choose_operands
 from sliceflow.spaces.pictures.rows import PictureRows
@@ -177,11 +177,11 @@ class ImageFlow(FlowEstimator):
             raise ValueError("pass mask=, what is known of the pictures, such as mask='left'")
         like, like_codes = self._kept_pictures(fitted)
         layout, known = fitted.layout, part_of(mask, fitted.layout, "mask")
-        pictures, labels = fill_hidden(X, known), dict[str, Any]()
+        pictures, labels = without_hidden(X, known), dict[str, Any]()
         if y is not None:
             if fitted.condition is None or fitted.condition.hidden:
                 raise ValueError("y was given but the model was fitted without labels; omit y")
-            k = len(as_array(pictures))
+            k = len(pictures)
             codes = fitted.condition.encode(conditions.repeated(fitted.condition, y, k))
             labels = {"y": codes.numpy(), "like_y": like_codes}
         values = layout.n_pixel_values or 256

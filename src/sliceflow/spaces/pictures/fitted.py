@@ -18,7 +18,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
 from sliceflow.models.limits import check_reach, grid_bytes, offset_of, rotation_bytes
 from sliceflow.models.stored import check_steps
-from sliceflow.spaces.pictures.layout import Layout, as_array
+from sliceflow.spaces.pictures.inpainting import without_hidden
+from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import evolution
 from sliceflow.spaces.pictures.mosaics import Mosaics, start
 from sliceflow.spaces.pictures.plan import PicturePlan, most_directions
@@ -69,11 +70,11 @@ class FittedPictures:
             raise ValueError("the kept pictures and the start of the plan do not fit")
         if self.mosaics is not None and self.mosaics.layout.shape != layout.shape:
             raise ValueError("the kept pictures have another layout than the model")
-        flow = plan.levels(self.seed, torch.device("cpu"), self.mask).flow()
+        levels = plan.levels(self.seed, torch.device("cpu"))
+        flow = levels.flow()
 
         def n_maps(i: int, k: int) -> int:
-            stage = flow.stages[i]
-            return stage.frame.count(k) * (plan.apart or 1)
+            return levels.count_directions(i, k) * (plan.apart or 1)
 
         check_steps(self.steps, [stage.n_steps for stage in flow.stages], n_maps)
         if any(step.theta is not None for step in self.steps):
@@ -178,29 +179,17 @@ class FittedPictures:
     def completions(self, pictures: Any, n: int, seed: Seed, n_frames: int = 1) -> Any:
         """n completions of each picture on their way: (frames, k, n, h, w[, c])."""
         known = self.observed
-        array = fill_hidden(pictures, known)
+        assert known is not None
+        array = without_hidden(pictures, known)
         raw = self.layout.read(array, self.device)
         completed = np.stack(
             [np.asarray(f) for f in self.frames(raw.shape[1] * n, None, seed, n_frames, raw)]
         )
         # Encoding rounds the values; copy the exact ones.
-        exact = as_array(array).astype(self.layout.dtype)[:, known].repeat(n, 0)
+        exact = array.astype(self.layout.dtype)[:, known].repeat(n, 0)
         completed[:, :, known] = exact
         completed = completed.reshape(len(completed), raw.shape[1], n, *completed.shape[2:])
         return torch.from_numpy(completed) if self.layout.tensor else completed
-
-
-def fill_hidden(pictures: Any, known: np.ndarray | None) -> Any:
-    """Pictures with 0 in their hidden pixels, which may be masked (`numpy.ma`), NaN or infinite."""
-    if known is None:
-        return pictures
-    if isinstance(pictures, np.ma.MaskedArray) and pictures.shape[1:3] == known.shape:
-        if not np.ma.getmaskarray(pictures)[:, known].any():
-            pictures = pictures.filled(0)
-    array = np.array(as_array(pictures))
-    if array.shape[1:3] == known.shape:
-        array[:, ~known] = 0
-    return array
 
 
 def _concatenated(chunks: list[Any]) -> Any:
