@@ -41,7 +41,13 @@ class Posterior:
     """
 
     def __init__(
-        self, theta: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray, dtype: str, verbose: bool
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
+        dtype: str,
+        verbose: bool,
     ) -> None:
         self.theta, self.x, self.low, self.high = theta, x, low, high
         self.dtype, self.verbose = dtype, verbose
@@ -191,7 +197,9 @@ class Posterior:
             warnings.simplefilter("always")
             made = self._flow.sample(len(y), y=y, random_state=int(rng.integers(2**31)))
         for warning in caught:  # the flow calls observations y, and counts every sample's
-            text = re.sub(r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message))
+            text = re.sub(
+                r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message)
+            )
             warnings.warn(re.sub(r"\bof y\b", "of x", text), warning.category, stacklevel=4)
         return np.asarray(made, np.float64).reshape(len(x0), n, -1) * unit + centre
 

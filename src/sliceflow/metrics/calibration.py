@@ -143,7 +143,11 @@ def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int
         samples, truth = samples[..., None], truth[:, None]
     if samples.ndim != 3 or truth.ndim != 2 or samples.shape[2] != truth.shape[1] or not samples.size:
         raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
-    fits = [name for name, q in zip(("conditions", "samples"), samples.shape, strict=False) if q == len(truth)]
+    fits = [
+        name
+        for name, q in zip(("conditions", "samples"), samples.shape, strict=False)
+        if q == len(truth)
+    ]
     if first is None and len(fits) == 2:
         raise ValueError(
             f"{shapes}: either axis may count the conditions; pass first='conditions' or "

@@ -148,7 +148,9 @@ def nearest(
     rows, data = as_rows(rows, "rows"), as_rows(data, "data")
     same_width(rows, data, "rows and data")
     if leave_out_itself and len(rows) != len(data):
-        raise ValueError(f"leave_out_itself=True needs rows that are the data: {len(rows)}, {len(data)}")
+        raise ValueError(
+            f"leave_out_itself=True needs rows that are the data: {len(rows)}, {len(data)}"
+        )
     there = len(data) - leave_out_itself
     need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
     wanted = min(k + _SPARE, there)

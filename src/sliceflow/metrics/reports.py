@@ -10,9 +10,20 @@ from typing import Any
 import numpy as np
 
 from sliceflow.errors import from_tensor, need
-from sliceflow.metrics.copying import IDEAL_COPIES, lookalikes, nearest_distances, share_of_copies, shows_copying
+from sliceflow.metrics.copying import (
+    IDEAL_COPIES,
+    lookalikes,
+    nearest_distances,
+    share_of_copies,
+    shows_copying,
+)
 from sliceflow.metrics.coverage import density_coverage
-from sliceflow.metrics.distances import energy_distance, frechet_distance, principal_axes, sliced_wasserstein
+from sliceflow.metrics.distances import (
+    energy_distance,
+    frechet_distance,
+    principal_axes,
+    sliced_wasserstein,
+)
 from sliceflow.metrics.pairs import as_rows, nearest, subsample
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
@@ -43,7 +54,10 @@ _MEANING = {
     "NN ratio": ("1", "distance to the nearest training row, over a held-out row's; near 0: copies"),
     "copies": ("0.01", "share nearer to a training row than the nearest 1 % of held-out rows"),
     "copies, thumbnails": ("0.01", "the same, of pictures reduced to about 8×8"),
-    "lookalikes, halves": ("0.01", "share of half-size patches that closely match one training picture"),
+    "lookalikes, halves": (
+        "0.01",
+        "share of half-size patches that closely match one training picture",
+    ),
 }
 
 
@@ -89,10 +103,14 @@ class Report:
             worst = max((n for n in self.numbers if n.name.startswith("copies")), key=lambda n: n.value)
             copied = shows_copying(worst.value, found["NN ratio"].value, worst.floor)
             text = "the samples copy training rows" if copied else "the samples are new, not copies"
-            parts.append(f"{text} ({worst.name} {worst.value:.2g}, NN ratio {found['NN ratio'].value:.2g})")
+            parts.append(
+                f"{text} ({worst.name} {worst.value:.2g}, NN ratio {found['NN ratio'].value:.2g})"
+            )
         for name in {"two-sample accuracy", "detection"} & found.keys():
             value, floor = found[name].value, max(0.5, found[name].floor)
-            hard = "hardly" if value < floor + 0.05 else "sometimes" if value < _TOLD_APART else "easily"
+            hard = (
+                "hardly" if value < floor + 0.05 else "sometimes" if value < _TOLD_APART else "easily"
+            )
             parts.append(f"a classifier {hard} tells them from held-out rows ({name} {value:.2f})")
         if "FD-PCA32" in found:
             n = found["coverage"]
@@ -110,7 +128,9 @@ class Report:
         rows += [(n.name, f"{n.value:.3g}", f"{n.floor:.3g}", n.ideal, n.meaning) for n in self.numbers]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
-            "  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:4], widths[1:4]), row[4])).rstrip()
+            "  ".join(
+                (row[0].ljust(widths[0]), *map(str.rjust, row[1:4], widths[1:4]), row[4])
+            ).rstrip()
             for row in rows
         ]
         counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
@@ -161,7 +181,12 @@ held-out rows (two-sample accuracy 0.51)
     given = {"samples": samples, "train": train, "test": test}
     frames = {name for name, x in given.items() if hasattr(x, "columns")}
     if kind == "tables" or (kind == "auto" and frames):
-        need(len(frames) == 3, "kind", kind, f"'vectors' or 'pictures': {set(given) - frames} has no columns")
+        need(
+            len(frames) == 3,
+            "kind",
+            kind,
+            f"'vectors' or 'pictures': {set(given) - frames} has no columns",
+        )
         measure: Callable[..., Any] = _of_tables
     else:
         arrays = {name: np.asarray(from_tensor(x)) for name, x in given.items()}
@@ -171,7 +196,12 @@ held-out rows (two-sample accuracy 0.51)
                 raise ValueError(f"{name} has shape {x.shape} but train {arrays['train'].shape}")
         if kind == "auto":
             kind = "vectors" if arrays["train"].ndim == 2 else "pictures"
-        need(kind == "vectors" or arrays["train"].ndim > 2, "kind", kind, "'vectors': rows have no pixels")
+        need(
+            kind == "vectors" or arrays["train"].ndim > 2,
+            "kind",
+            kind,
+            "'vectors': rows have no pixels",
+        )
         given, measure = arrays, _of_vectors if kind == "vectors" else _of_pictures
     counts = {name: len(x) for name, x in given.items()}
     if min(counts.values()) < _FEWEST:
@@ -246,7 +276,9 @@ def _of_tables(samples: Any, train: Any, test: Any, y: Any, most: int, device: s
     read = tables.read_tables(samples, train, test)
     made, fitted, held = (subsample(x, most) for x in read.rows)
     kinds, names = read.categories, read.names
-    varied = [name for name, x in zip(names, fitted.T, strict=True) if len(np.unique(x[~np.isnan(x)])) > 1]
+    varied = [
+        name for name, x in zip(names, fitted.T, strict=True) if len(np.unique(x[~np.isnan(x)])) > 1
+    ]
     y = (varied or names)[-1] if y is None else str(y)
     need(y in names, "y", y, f"the name of a column: {', '.join(names)}")
     target, upper = names.index(y), np.triu_indices(len(names), 1)
@@ -273,7 +305,9 @@ def _of_tables(samples: Any, train: Any, test: Any, y: Any, most: int, device: s
     _compare_nearness(values, floors, *rows, most, device)
     n = min(len(made), len(held))
     real, ours = (tables.association(x[:n], kinds) for x in (held, made))
-    pairs = [(names[i], names[j], float(real[i, j]), float(ours[i, j])) for i, j in zip(*upper, strict=True)]
+    pairs = [
+        (names[i], names[j], float(real[i, j]), float(ours[i, j])) for i, j in zip(*upper, strict=True)
+    ]
     details = {
         "target": y,
         "columns": {

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Tables", "association", "boosted_trees", "points", "read_tables", "rules_kept", "shape", "utility"]
+__all__ = [
+    "Tables",
+    "association",
+    "boosted_trees",
+    "points",
+    "read_tables",
+    "rules_kept",
+    "shape",
+    "utility",
+]
 
 _ONE_HOT = 24  # categories with an axis each; more share as many
 _MOST_CODES = 250  # categories that boosted trees take; the others count as one

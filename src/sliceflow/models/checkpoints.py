@@ -1,9 +1,15 @@
 """Temporary."""
+
 from __future__ import annotations
-import hashlib, re
-from typing import Any, Mapping
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
+
 import sliceflow
 from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int

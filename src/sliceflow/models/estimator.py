@@ -13,7 +13,6 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -230,9 +229,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit(self, space: Any, X: Any, y: Any, call: Call) -> Self:
         parameters, device = self.get_params(deep=False), resolve_device(self.device)
         name = type(self).__name__
-        same_on_all(
-            call.ranks, name, parameters, device, call.checkpoint_dir, **space.digests()
-        )
+        same_on_all(call.ranks, name, parameters, device, call.checkpoint_dir, **space.digests())
         return self._fit_rows(space, space.read(X, y, call.ranks), call)
 
     def _plan(self, space: Any, X: Any, y: Any) -> Any:
@@ -371,9 +368,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         """X, checked to be like the fitted rows."""
         return X
 
-    def _codes_for(
-        self, fitted: Any, n: int, y: Any, seed: Seed
-    ) -> tuple[int, Tensor | None]:
+    def _codes_for(self, fitted: Any, n: int, y: Any, seed: Seed) -> tuple[int, Tensor | None]:
         """The number of samples, and their encoded conditions; None takes the data's proportions."""
         need(is_int(n, 1), "n", n, "an int of at least 1")
         condition, codes = fitted.condition, fitted.codes

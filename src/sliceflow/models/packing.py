@@ -21,7 +21,6 @@ _BLOCK = 1 << 22  # bytes that are packed at a time, side by side: zlib takes lo
 _MOST_RATIO = 1032  # zlib cannot expand its bytes by more
 
 
-
 def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]:
     """Bytes that `unpack` reads, and the size of each of their blocks. The arrays have one dtype.
 
@@ -194,9 +193,7 @@ def _picture_bytes(pictures: np.ndarray) -> bytes:
     return stored.tobytes()
 
 
-def _restore_pictures(
-    blocks: Sequence[bytes], shapes: Sequence[tuple[int, ...]]
-) -> list[np.ndarray]:
+def _restore_pictures(blocks: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     out, left = [], iter(blocks)
     for n, c, h, w in shapes:
         whole = np.empty((n, c, h, w), np.uint8)

@@ -165,7 +165,9 @@ def join_labels(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarr
     """
     if (first is None) != (second is None):
         given, missing = ("earlier", "new") if second is None else ("new", "earlier")
-        raise ValueError(f"the {given} rows have y and the {missing} rows have none; pass y for all rows")
+        raise ValueError(
+            f"the {given} rows have y and the {missing} rows have none; pass y for all rows"
+        )
     if first is None or second is None:
         return None
     if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:

@@ -39,7 +39,9 @@ class SavedHistory:
     def from_lists(cls, history: dict[str, list[Any]]) -> SavedHistory:
         """That of `history_`."""
         step = np.array(history["step"], dtype=np.int64)
-        distance, moving = (np.array(history[name], dtype=np.float64) for name in ("distance", "moving"))
+        distance, moving = (
+            np.array(history[name], dtype=np.float64) for name in ("distance", "moving")
+        )
         return cls(tuple(history["stage"]), step, distance, moving)
 
     def check(self) -> None:
@@ -80,7 +82,9 @@ def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = Fals
         space = estimator._space(like_fitted=True)
         batched = space.read(estimator.particles_, estimator.particle_conditions_, Ranks())
     parameters = {
-        name: value for name, value in estimator.get_params(deep=False).items() if name not in _NOT_SAVED
+        name: value
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in _NOT_SAVED
     }
     history = SavedHistory.from_lists(model.history)
     saved = _saved_type(type(estimator))(

@@ -123,7 +123,10 @@ class _Compact:
         return cls(*ends, inner, t.levels, numbers, t.n_maps, t.n_bins, t.exponent, t.dtype)
 
     def to_engine(self) -> CompactTable:
-        ends = self.inner.new_zeros(len(self.lo), 1), self.inner.new_full((len(self.lo), 1), self.n_bins)
+        ends = (
+            self.inner.new_zeros(len(self.lo), 1),
+            self.inner.new_full((len(self.lo), 1), self.n_bins),
+        )
         at = torch.cat([ends[0], self.inner, ends[1]], 1)
         some = {} if len(self.lo) == self.n_all else {"numbers": self.numbers, "n_all": self.n_all}
         shape = (self.n_bins, self.exponent, self.dtype)

@@ -285,7 +285,9 @@ class PictureJob:
         shape = (*layout.shape, self.data.raw.shape[1])
         rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
         shown = copy_warning([(rows, particles)], self.plan.device)
-        more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+        more = (
+            f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+        )
         return shown and f"{shown}); {more}"
 
 

@@ -70,7 +70,9 @@ class Mosaics:
     layout: Layout
     pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")]
     mirrored: bool = False
-    codes: Annotated[Tensor, Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")] | None = None
+    codes: Annotated[Tensor, Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")] | None = (
+        None
+    )
     n_classes: Annotated[int, Between(1, 1 << 24)] = 1
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 

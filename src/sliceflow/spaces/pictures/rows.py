@@ -56,7 +56,9 @@ class PictureRows:
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
         if self.given is not None and len(self.given.codes) != len(self.pixels):
-            raise ValueError(f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures")
+            raise ValueError(
+                f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures"
+            )
         self.layout.check(self.pictures)
 
     @property

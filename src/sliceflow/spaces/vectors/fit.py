@@ -387,4 +387,3 @@ def interleave(parts: Sequence[Tensor], codes: Tensor) -> Tensor:
         if len(at):
             out[at] = part
     return out
-

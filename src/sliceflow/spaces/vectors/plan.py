@@ -171,7 +171,11 @@ class VectorPlan(Plan):
     def lines(self) -> Sequence[tuple[str, object]]:
         data = ("data", f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}")
         mixed, n = self.condition == "mixed", self.n_conditions
-        kinds = {"labels": f"{n} classes", "columns": f"{n} columns", "mixed": f"labels, {n - 1} columns"}
+        kinds = {
+            "labels": f"{n} classes",
+            "columns": f"{n} columns",
+            "mixed": f"labels, {n - 1} columns",
+        }
         condition = ("condition", kinds.get(self.condition, ""))
         if self.neighbours:
             among = "rows with the same labels" if mixed else f"of {self.n_rows} rows"
@@ -199,7 +203,10 @@ class VectorPlan(Plan):
             condition,
             ("particles", f"{self.n_particles}{more}"),
             ("start", "noise"),
-            ("steps", f"{self.n_steps} of {self.frame!r}" + (f", then {axis} axis steps" if axis else "")),
+            (
+                "steps",
+                f"{self.n_steps} of {self.frame!r}" + (f", then {axis} axis steps" if axis else ""),
+            ),
             ("transport", repr(self.transport)),
             ("step size", "1" + (f", to 0 over the last {taper:.0%} of the steps" if taper else "")),
             ("entropy", f"{self.entropy:g}" if self.entropy else ""),
@@ -220,7 +227,9 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     d, h, transport = plan.n_columns, plan.n_directions, plan.transport
     itemsize: int = getattr(torch, plan.dtype).itemsize
     n, all_rows = n * plan.n_draws, plan.n_rows * plan.n_draws
-    smoothed = (4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows) * (plan.smoothing > 0)
+    smoothed = (4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows) * (
+        plan.smoothing > 0
+    )
     sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
@@ -234,7 +243,9 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
     clouds = m + plan.n_fresh + (2 * n if plan.smoothing else n)
-    return itemsize * d * clouds + model_bytes(plan, m) + max(smoothed, stepped, (16 + itemsize) * d * m)
+    return (
+        itemsize * d * clouds + model_bytes(plan, m) + max(smoothed, stepped, (16 + itemsize) * d * m)
+    )
 
 
 def model_bytes(plan: VectorPlan, m: int) -> int:
@@ -248,7 +259,9 @@ def model_bytes(plan: VectorPlan, m: int) -> int:
 
 def fit_seconds(plan: VectorPlan) -> float:
     """About how long a fit takes on its device."""
-    looked_at = sum(min(n, plan.transport.most or n) for n in (plan.n_moved, plan.n_rows * plan.n_draws))
+    looked_at = sum(
+        min(n, plan.transport.most or n) for n in (plan.n_moved, plan.n_rows * plan.n_draws)
+    )
     values = plan.n_directions * looked_at * plan.n_steps + 4 * plan.n_columns * plan.n_fresh
     values *= max(1, plan.n_columns // 100)  # projecting costs more than counting
     kind = torch.device(plan.device).type

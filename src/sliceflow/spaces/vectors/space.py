@@ -236,7 +236,9 @@ class VectorSpace:
         columns, d = codes.shape[1], rows.X.shape[1]
         nbytes = plan.nbytes + 8 * 4 * rows.n * (d + columns) + work_bytes(rows.n, columns)
         plan = replace(plan, nbytes=nbytes)
-        plan.need_memory(f"{rows.n} rows of {d} columns, kept for condition='local', need", "keep fewer")
+        plan.need_memory(
+            f"{rows.n} rows of {d} columns, kept for condition='local', need", "keep fewer"
+        )
         labelled = isinstance(rows.condition, conditions.Mixed)
         local = LocalModel.fit_to(units.encode(rows.X).double(), codes, labelled)
         settings = tuple(part.settings for part in local.parts)
