@@ -59,7 +59,7 @@ class PictureRows:
             raise ValueError(
                 f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures"
             )
-        self.layout.check(self.pictures)
+        self.layout.check_pictures(self.pictures)
 
     @property
     def pixels(self) -> np.ndarray:
@@ -124,9 +124,9 @@ def read_pictures(
     `layout` is that of the model, if the pictures must be like its own.
     """
     if layout is None:
-        layout = Layout.of(X, n_pixel_values)
+        layout = Layout.infer(X, n_pixel_values)
     array = as_array(X)
-    layout.check(array)
+    layout.check_pictures(array)
     pixels = array.reshape(len(array), layout.height, layout.width, -1).transpose(0, 3, 1, 2)
     place = ranks.place(len(array), f"{layout}{'' if y is None else ' and labels'}")
     given = None
