@@ -21,7 +21,6 @@ _BLOCK = 1 << 22  # bytes that are packed at a time, side by side: zlib takes lo
 _MOST_RATIO = 1032  # zlib cannot expand its bytes by more
 
 
-
 def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]:
     """Bytes that `unpack` reads, and the size of each of their blocks. The arrays have one dtype.
 
@@ -37,7 +36,8 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]
     --------
     >>> rows = np.arange(3000).reshape(3, 1000)
     >>> packed, sizes = pack([rows], "delta")
-    >>> bool((unpack(packed, sizes, "delta", [(3, 1000)], rows.dtype)[0] == rows).all()), len(packed) < 100
+    >>> (back,) = unpack(packed, sizes, "delta", [(3, 1000)], rows.dtype)
+    >>> bool((back == rows).all()), len(packed) < 100
     (True, True)
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -194,9 +194,7 @@ def _picture_bytes(pictures: np.ndarray) -> bytes:
     return stored.tobytes()
 
 
-def _restore_pictures(
-    blocks: Sequence[bytes], shapes: Sequence[tuple[int, ...]]
-) -> list[np.ndarray]:
+def _restore_pictures(blocks: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     out, left = [], iter(blocks)
     for n, c, h, w in shapes:
         whole = np.empty((n, c, h, w), np.uint8)

@@ -36,9 +36,7 @@ def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
 
 def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
     if isinstance(transport, Shrunk):
-        return replace(
-            transport, transport=_shared(transport.transport, ranks, exact), total=ranks.sum
-        )
+        return replace(transport, transport=_shared(transport.transport, ranks, exact), total=ranks.sum)
     if isinstance(transport, Auto):
         transport = Histogram(transport.n_bins)
     if exact and not isinstance(transport, Histogram):
