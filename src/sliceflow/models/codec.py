@@ -642,6 +642,8 @@ def _union(kinds: Sequence[Any]) -> Any:
     if scalars:
         merged = {t: b for kind in scalars for t, b in kind.types.items()}
         options.insert(0, _Scalar(merged, tuple(v for kind in scalars for v in kind.literals)))
+    if len({option.tag for option in options}) < len(options):
+        raise TypeError(f"a union has two kinds of {', '.join(option.tag for option in options)}")
     return options[0] if len(options) == 1 else _Union(tuple(options))
 
 

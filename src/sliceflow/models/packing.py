@@ -75,7 +75,7 @@ def unpack(
         blocks = list(pool.map(_inflated, parts, lengths))
     if way == "pictures":
         return _restore_pictures(blocks, shapes)
-    whole = np.frombuffer(b"".join(blocks), np.uint8)
+    whole = np.frombuffer(bytearray().join(blocks), np.uint8)
     if way == "delta":
         return _restore_deltas(whole, shapes, dtype)
     ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()
