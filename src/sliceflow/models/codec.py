@@ -1,8 +1,8 @@
 """Dataclasses as JSON and tensors, and back, by their type annotations.
 
-A value is written as a *column* of one. A column of dataclasses is a column of each field, one of tuples
-is their sizes and a column of all items, and one of arrays is a single tensor, named by its path. So a
-model of thousands of steps has a few tensors and a short text. Values that repeat are written once.
+A value is written as a *column* of one. A column of dataclasses is a column of each field. A column of
+tuples is their sizes and a column of all items. A column of arrays is one tensor, named by its path. So
+a model of thousands of steps has a few tensors and a short text. Values that repeat are written once.
 
 Reading trusts nothing. Types, ranges and shapes follow from the annotations alone, sizes are counted
 before anything is made of them, and only classes that the annotations name are made.
@@ -62,7 +62,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Between:
-    """Bounds of a number, both included. By default, it must be finite: ``Annotated[int, Between(1)]``."""
+    """Bounds of a number, both included: ``Annotated[int, Between(1)]``. By default, it is finite."""
 
     low: float = -sys.float_info.max
     high: float = sys.float_info.max
@@ -73,7 +73,7 @@ class Label:
 
 
 class Record:
-    """Annotates a dict with these keys, each of its own kind.
+    """A dict with these keys, each of its own kind: ``Annotated[dict[str, Any], Record({…})]``.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def store_as(
 ) -> None:
     """Write values of `kind` as those of another, `stored`: what `to` gives, and `back` takes.
 
-    Without these, `kind` is another name of `stored`, such as a protocol and the classes that follow it.
+    Without these, `kind` is another name of `stored`: a protocol, and the classes that follow it.
     """
     _STORED[kind] = stored, to, back
     _kind.cache_clear()
@@ -147,7 +147,7 @@ class _At:
 
     tensors: dict[str, Tensor]
     allowance: Allowance = field(default_factory=lambda: Allowance(0, 0))
-    device: torch.device = torch.device("cpu")
+    device: torch.device | None = None
     path: str = ""
     scope: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
@@ -181,10 +181,10 @@ class _At:
         """The n encoded values of `_column`."""
         self.allowance.take(_SCALAR * n)
         if isinstance(node, dict) and node.keys() == {"runs"}:
-            runs = node["runs"] if isinstance(node["runs"], list) else [None]
-            self.need(all(isinstance(r, list) and len(r) == 2 for r in runs), "has runs without times")
-            self.need(sum(self.size(times) for _, times in runs) == n, f"has not {n} values")
-            return [v for v, times in runs for _ in range(times)]
+            runs: Any = node["runs"]
+            pairs = isinstance(runs, list) and all(isinstance(r, list) and len(r) == 2 for r in runs)
+            self.need(pairs and sum(self.size(r[1]) for r in runs) == n, f"has not {n} values")
+            return [run[0] for run in runs for _ in range(run[1])]
         values = node if isinstance(node, list) else [node] * n
         self.need(len(values) == n, f"has {len(values)} values instead of {n}")
         return values
@@ -202,7 +202,7 @@ def _short(value: Any) -> str:
 
 
 def _column(values: Sequence[Any]) -> Any:
-    """Encoded values as a list, or as {"runs": [[value, times], …]}; if all are equal, as that value."""
+    """Encoded values as a list or as {"runs": [[value, times], …]}; as one value if all are equal."""
     groups = [list(group) for _, group in groupby(values, repr)]
     if len(groups) == 1:
         return groups[0][0]
@@ -328,18 +328,20 @@ class _Arrays:
         names = [str(t.dtype).removeprefix("torch.") for t in own]
         node = {"dtype": _column(names)}
         for name, chosen in _groups(names).items():
-            parts = [own[i].cpu().contiguous() for i in chosen]
-            flat = torch.cat([t.reshape(-1) for t in parts])
-            self._check(flat, [t.numel() for t in parts], at.inside(name, at.some(chosen)))
+            flat = torch.cat([own[i].reshape(-1) for i in chosen]).cpu()
+            counts = [own[i].numel() for i in chosen]
+            self._check(flat, counts, at.inside(name, at.some(chosen)))
             if self.array.packed:
-                packed, node[name] = packing.pack([t.numpy() for t in parts], self.array.packed)
+                parts = zip(chosen, torch.split(flat, counts), strict=True)
+                arrays = [part.reshape(own[i].shape).numpy() for i, part in parts]
+                packed, node[name] = packing.pack(arrays, self.array.packed)
                 flat = torch.from_numpy(packed)
             at.tensors[at.inside(name).path] = flat
         return node if self.array.packed else node["dtype"]
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
         dtypes = node.get("dtype") if self.array.packed and isinstance(node, dict) else node
-        names, out = at.column(dtypes, n), [None] * n
+        names, out = at.column(dtypes, n), list[Any]([None] * n)
         at.need(all(type(name) is str and name in _DTYPES for name in names), "has no known dtype")
         at.allowance.take(_VIEW * n)
         sizes = [at.scope[dim] if dim in at.scope else [int(dim)] * n for dim in self.dims]
@@ -350,7 +352,7 @@ class _Arrays:
             own, here = [shapes[i] for i in chosen], at.inside(name, at.some(chosen))
             flat, counts = self._read(_DTYPES[name], own, packed, here), [math.prod(s) for s in own]
             self._check(flat, counts, here)
-            parts = (flat if self.numpy else flat.to(at.device)).split(counts)
+            parts = torch.split(flat if self.numpy else flat.to(at.device), counts)
             for i, part, shape in zip(chosen, parts, own, strict=True):
                 out[i] = part.reshape(shape).numpy() if self.numpy else part.reshape(shape)
         return out
@@ -388,7 +390,7 @@ class _Arrays:
             at.need(not bool((flat < array.ge).any()), f"holds values below {array.ge}")
         if array.lt is not None:
             limits = at.scope[array.lt] if isinstance(array.lt, str) else [array.lt]
-            parts = [flat] if len(set(limits)) == 1 else flat.split(counts)
+            parts = [flat] if len(set(limits)) == 1 else torch.split(flat, counts)
             for part, limit in zip(parts, limits, strict=False):
                 at.need(not bool((part >= limit).any()), f"holds values of {limit} or more")
 
@@ -624,6 +626,8 @@ def _annotated(annotation: Any, about: tuple[Any, ...]) -> Any:
     for what in about:
         if isinstance(what, Array):
             return _Arrays(what, annotation is np.ndarray)
+        if isinstance(what, Record):
+            return _kind(what)
         if isinstance(what, Between):
             kinds = _need(annotation).types.items()
             return _Scalar({t: what if t in (int, float) else b for t, b in kinds})
@@ -638,6 +642,8 @@ def _union(kinds: Sequence[Any]) -> Any:
     if scalars:
         merged = {t: b for kind in scalars for t, b in kind.types.items()}
         options.insert(0, _Scalar(merged, tuple(v for kind in scalars for v in kind.literals)))
+    if len({option.tag for option in options}) < len(options):
+        raise TypeError(f"a union has two kinds of {', '.join(option.tag for option in options)}")
     return options[0] if len(options) == 1 else _Union(tuple(options))
 
 
@@ -663,7 +669,7 @@ def _generic(origin: Any, args: tuple[Any, ...]) -> Any:
         take, make = (lambda v, i: v[int(i)]), (lambda values: tuple(values.values()))
         return _Struct("tuple", kinds, holds, take, make)
     if origin is dict and args[0] is str:
-        pairs = _kind(tuple[tuple[str, args[1]], ...])  # type: ignore[misc]
+        pairs = _kind(types.GenericAlias(tuple, (types.GenericAlias(tuple, (str, args[1])), ...)))
         return _Mapped("dict", pairs, lambda v: isinstance(v, dict), lambda v: tuple(v.items()), _dict)
     return None
 

@@ -22,8 +22,9 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
-from sliceflow.models.checkpoints import Checkpoints, identity, same_on_all
+from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.fitting import Job, run_parts
+from sliceflow.models.identity import identity, same_on_all
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import Rows, without
@@ -276,7 +277,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                 **space.digests(),
             )
             where = (call.checkpoint_dir, call.checkpoint_every, of, seed, ranks)
-            checkpoints = [Checkpoints(*where, part=part.name) for part in job.parts]
+            n = len(job.parts)
+            names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
+            checkpoints = [Checkpoints(*where, part=name) for name in names]
             found = next((c.seed for c in checkpoints if c.resumes), seed)
             if found != seed:
                 seed, job = found, space.prepare(rows, found, ranks)

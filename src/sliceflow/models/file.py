@@ -153,7 +153,7 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The text and the tensors, on the CPU, of a file by `write`. A `ModelFileError` says what is wrong.
+    """The text and the tensors, on the CPU, of a file by `write`; else a `ModelFileError`.
 
     No more is allocated than the file has bytes.
     """

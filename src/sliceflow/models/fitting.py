@@ -113,10 +113,9 @@ def _run(
     if begun.rule is not None:
         first_heard.append(begun.rule)
     state = (run, begun.particles, history, begun.rule, begun.first)
-    with nullcontext() if checkpoint is None else checkpoint.running(*state):
+    with nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state) as keep:
         begun.move(run, first_heard)
-        if checkpoint is not None:
-            checkpoint.before_last_steps(*state)
+        keep()
         return begun.finish(run, [history, *listeners])
 
 

@@ -1,7 +1,7 @@
 """Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory: arrays are packed, frames are not in the file at all,
-and a value that repeats is written once. So everything is counted before it is made.
+A few bytes of a file can stand for many in memory: arrays are packed, frames are not in the file, and a
+value that repeats is written once. So everything is counted before it is made.
 """
 
 from __future__ import annotations
@@ -33,15 +33,6 @@ class Allowance:
     ----------
     size : of the file, in bytes
     most : bytes for the model and for drawing one sample; None derives it from the size
-
-    Examples
-    --------
-    >>> allowance = Allowance(1000, most=5000)
-    >>> allowance.take(3000)
-    >>> allowance.take(3000)
-    Traceback (most recent call last):
-    ...
-    ValueError: its parts take 6 kB of memory, and max_memory is 5 kB; if you trust the file, load it with max_memory=6000 or more
     """
 
     def __init__(self, size: int, most: int | None = None) -> None:

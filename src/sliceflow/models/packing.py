@@ -36,7 +36,8 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]
     --------
     >>> rows = np.arange(3000).reshape(3, 1000)
     >>> packed, sizes = pack([rows], "delta")
-    >>> bool((unpack(packed, sizes, "delta", [(3, 1000)], rows.dtype)[0] == rows).all()), len(packed) < 100
+    >>> (back,) = unpack(packed, sizes, "delta", [(3, 1000)], rows.dtype)
+    >>> bool((back == rows).all()), len(packed) < 100
     (True, True)
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -74,7 +75,7 @@ def unpack(
         blocks = list(pool.map(_inflated, parts, lengths))
     if way == "pictures":
         return _restore_pictures(blocks, shapes)
-    whole = np.frombuffer(b"".join(blocks), np.uint8)
+    whole = np.frombuffer(bytearray().join(blocks), np.uint8)
     if way == "delta":
         return _restore_deltas(whole, shapes, dtype)
     ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()

@@ -19,12 +19,25 @@ from torch import Tensor
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, ModelStep
 from sliceflow.engine.transports import GridTable, KnotTable
-from sliceflow.models.codec import Array, Between, Label, store_as
+from sliceflow.models.codec import Array, Between, Label, Record, store_as
 from sliceflow.neighbours.local import LocalSettings
 
-__all__ = ["check_steps"]
+__all__ = ["FLOATS", "Count", "History", "check_steps"]
 
-_FLOATS = (torch.float32, torch.float64)
+FLOATS = (torch.float32, torch.float64)
+Count = Annotated[int, Between(0, 1 << 32)]
+History = Annotated[
+    dict[str, list[Any]],
+    Record(
+        {
+            "stage": list[str],
+            "step": list[int],
+            "distance": list[float],
+            "moving": list[float],
+            "seconds": list[float],
+        }
+    ),
+]
 _ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 _SLACK = 1e-5  # averages of equal numbers may differ in the last digit
 _MOST_LABELS = 1 << 28  # bytes of class labels
@@ -57,8 +70,8 @@ def _twin(kind: type[Any]) -> Callable[[type[Any]], type[Any]]:
 @_twin(KnotTable)
 @dataclass(frozen=True)
 class _Knots:
-    knots: Annotated[Tensor, Array("h k", _FLOATS)]
-    values: Annotated[Tensor, Array("h k", _FLOATS)]
+    knots: Annotated[Tensor, Array("h k", FLOATS)]
+    values: Annotated[Tensor, Array("h k", FLOATS)]
 
     def check(self) -> None:
         if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
@@ -69,9 +82,9 @@ class _Knots:
 @_twin(GridTable)
 @dataclass(frozen=True)
 class _Grid:
-    lo: Annotated[Tensor, Array("h", _FLOATS)]
-    hi: Annotated[Tensor, Array("h", _FLOATS)]
-    values: Annotated[Tensor, Array("h b", _FLOATS)]
+    lo: Annotated[Tensor, Array("h", FLOATS)]
+    hi: Annotated[Tensor, Array("h", FLOATS)]
+    values: Annotated[Tensor, Array("h b", FLOATS)]
 
     def check(self) -> None:
         if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
@@ -95,14 +108,14 @@ class _Compact:
     inner: Annotated[Tensor, Array("h i", torch.int32, ge=1, lt="n_bins", packed="delta")]
     levels: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
     numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, lt="n_all", packed="delta")]
-    n_all: Annotated[int, Between(0, 1 << 32)]
+    n_all: Count
     n_bins: Annotated[int, Between(1, MOST_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype
 
     def check(self) -> None:
         k = self.levels.shape[1]
-        if self.inner.shape[1] != k - 2 or not 2 <= k <= MOST_KNOTS or self.dtype not in _FLOATS:
+        if self.inner.shape[1] != k - 2 or not 2 <= k <= MOST_KNOTS or self.dtype not in FLOATS:
             raise ValueError(f"compact maps have {k} knots of {self.dtype}")
         for ascending in (self.inner, self.numbers):
             if not bool((ascending.diff(dim=-1) > 0).all()):
@@ -123,23 +136,20 @@ class _Compact:
         return cls(*ends, inner, t.levels, numbers, t.n_maps, t.n_bins, t.exponent, t.dtype)
 
     def to_engine(self) -> CompactTable:
-        ends = (
-            self.inner.new_zeros(len(self.lo), 1),
-            self.inner.new_full((len(self.lo), 1), self.n_bins),
-        )
-        at = torch.cat([ends[0], self.inner, ends[1]], 1)
-        some = {} if len(self.lo) == self.n_all else {"numbers": self.numbers, "n_all": self.n_all}
-        shape = (self.n_bins, self.exponent, self.dtype)
-        return CompactTable(self.lo, self.hi, at, self.levels, *shape, **some)
+        first = self.inner.new_zeros(len(self.lo), 1)
+        at = torch.cat([first, self.inner, first + self.n_bins], 1)
+        numbers, n_all = (self.numbers, self.n_all) if len(self.lo) < self.n_all else (None, 0)
+        about = (self.n_bins, self.exponent, self.dtype, numbers, n_all)
+        return CompactTable(self.lo, self.hi, at, self.levels, *about)
 
 
 @_twin(ModelStep)
 @dataclass(frozen=True)
 class _Step:
-    stage: Annotated[int, Between(0, 1 << 32)]
-    step: Annotated[int, Between(0, 1 << 32)]
+    stage: Count
+    step: Count
     table: KnotTable | GridTable | CompactTable
-    theta: Annotated[Tensor, Array("h d", _FLOATS)] | None
+    theta: Annotated[Tensor, Array("h d", FLOATS)] | None
 
     def check(self) -> None:
         if self.theta is None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.engine.random import Seed
-from sliceflow.models.checkpoints import digest
 from sliceflow.models.codec import Array
+from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditions, join_labels, row_keys
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest

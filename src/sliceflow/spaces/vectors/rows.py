@@ -13,8 +13,8 @@ from torch import Tensor
 from sliceflow.dataframes import Form, check_columns
 from sliceflow.engine import conditions
 from sliceflow.errors import from_tensor, unmasked
-from sliceflow.models.checkpoints import digest
 from sliceflow.models.codec import Array
+from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.models.rows import Conditions, join_labels, row_keys
 

@@ -15,7 +15,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto
 from sliceflow.errors import ParameterError, need
-from sliceflow.models.checkpoints import digest
+from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.local import work_bytes
 from sliceflow.neighbours.regressions import COMPONENTS
