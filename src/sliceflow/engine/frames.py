@@ -41,6 +41,7 @@ __all__ = [
     "Orthogonal",
     "Random",
     "condition_directions",
+    "count_directions",
     "frame_bytes",
     "independent",
     "releasing",
@@ -191,6 +192,12 @@ def rotation_bytes(d: int, itemsize: int) -> int:
     making = 4 * 8  # one rotation of the pool: normal numbers, Q, R, and Q with signs
     turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, padded
     return d * d * (_POOL * 8 + max(making, turning) + 2 * itemsize)
+
+
+def count_directions(kind: FrameKind, d: int) -> int:
+    """The number of directions of a frame in d columns."""
+    count = getattr(kind, "count", None)
+    return count(d) if count is not None else int(getattr(kind, "n_directions", d))
 
 
 def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:

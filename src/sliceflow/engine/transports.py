@@ -388,11 +388,12 @@ class Auto:
         _need_columns(self.most)
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
+        return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
-    def chosen(self, n: int) -> Sorted | Histogram:
-        """The transport for `n` particles and data in total."""
-        return Sorted(self.most) if n <= self.threshold else Histogram(self.n_bins, self.most)
+    def choose(self, n: int, n_ranks: int = 1) -> Sorted | Histogram:
+        """The transport for `n` particles and data in total; several ranks can only count."""
+        few = n <= self.threshold and n_ranks == 1
+        return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
 
 
 def _need_one_class(batch: Batch, name: str) -> None:

@@ -10,7 +10,12 @@ over all ranks (`SharedHistogram`), two messages per step. Every rank then compo
 from sliceflow.models.ranks.group import Place, Ranks
 from sliceflow.models.ranks.joining import joined, under_torchrun
 from sliceflow.models.ranks.lost import LostRank
-from sliceflow.models.ranks.transport import SharedHistogram, across_ranks, weighted_batches
+from sliceflow.models.ranks.transport import (
+    SharedHistogram,
+    across_ranks,
+    target_across,
+    weighted_batches,
+)
 
 __all__ = [
     "LostRank",
@@ -19,6 +24,7 @@ __all__ = [
     "SharedHistogram",
     "across_ranks",
     "joined",
+    "target_across",
     "under_torchrun",
     "weighted_batches",
 ]

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL, Batch, Batches
+from sliceflow.engine.batches import ALL, Batch, Batches, Target
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
-from sliceflow.models.ranks.group import Ranks
+from sliceflow.models.ranks.group import Place, Ranks
 
-__all__ = ["SharedHistogram", "across_ranks", "weighted_batches"]
+__all__ = ["SharedHistogram", "across_ranks", "target_across", "weighted_batches"]
 
 _FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
 
@@ -120,3 +121,27 @@ def weighted_batches(
         used = torch.zeros(1, dtype=torch.int64)
     data = None if len(used) == len(own) else [used.to(device)]
     return Batches(data=data, weights=own[used].to(device))
+
+
+def target_across(  # many: what one rank has, and what all ranks have
+    ranks: Ranks,
+    flow: Flow,
+    particles: Cloud,
+    data: Cloud,
+    stage: int,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
+    here: Place,
+) -> Target:
+    """This rank's data as a target of a stage. With several ranks, each step looks at all columns.
+
+    Parameters
+    ----------
+    codes_p, codes_q : the conditions of the particles and the data of all ranks
+    here : place of this rank's data among those of all ranks
+    """
+    if ranks.size == 1:
+        return flow.target(particles, data, stage)
+    codes = (codes_q, codes_p) if flow.conditional else (None, None)
+    numbers = torch.arange(here.first, here.first + here.count)
+    return Target.from_cloud(data, weighted_batches(*codes, numbers, data.x.device))

@@ -52,8 +52,6 @@ class LevelFlow:
     upsampling: str
     patch_basis: str
     clip: bool
-    dequantize: bool
-    start_noise: float
     taper: float
     budget: int
     precision: torch.dtype | None
@@ -84,6 +82,13 @@ class LevelFlow:
         precision = None if self._single_pixels(i) else self.precision
         return Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines", precision)
 
+    def count_directions(self, i: int, step: int) -> int:
+        """The number of directions of a step of stage i."""
+        kind = self.directions(i)
+        if isinstance(kind, RandomPatches):
+            return kind.n_directions
+        return kind.count(self.seed.child(*_branch(i)), step)
+
     def _stage(
         self, i: int, transport: Transport, n_knots: int, shrunk: Callable[[Transport], Transport]
     ) -> Stage:
@@ -111,7 +116,7 @@ class LevelFlow:
             n_knots=SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots,
             reach=2 * math.sqrt(c * h * w * share),
             space=space,
-            branch=("level", i, "frame", 0),
+            branch=_branch(i),
         )
 
     def _single_pixels(self, i: int) -> bool:
@@ -135,6 +140,11 @@ class LevelFlow:
             return transport
         end = 2 * n_bins / (each * values) - 1  # pixels are in [−1, 1]
         return AlignedHistogram(n_bins, transport.most, (-1.0, end))
+
+
+def _branch(i: int) -> tuple[str | int, ...]:
+    """Of the seed of a flow, for the frames of stage i."""
+    return "level", i, "frame", 0
 
 
 def evolution(

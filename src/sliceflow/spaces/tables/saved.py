@@ -17,8 +17,8 @@ from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.schedule import flat
-from sliceflow.models.file import Fields, write
-from sliceflow.models.limits import Allowance, check_reach, model_bytes
+from sliceflow.models.old_file import Fields, write
+from sliceflow.models.old_limits import Allowance, check_reach, model_bytes
 from sliceflow.models.saved import FORMAT
 from sliceflow.models.schema import check_tensor, parameters_of, restore_seed
 from sliceflow.models.tables import pack_tables, unpack_tables
