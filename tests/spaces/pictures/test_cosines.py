@@ -82,9 +82,9 @@ def test_cosines_bring_photographs_nearer():
     found = {
         ways: kurtosis(
             ImageFlow(
-                "1[1] 2[2] 4[4] 8[8,5,3]",
-                3000,
-                10,
+                schedule="1[1] 2[2] 4[4] 8[8,5,3]",
+                n_particles=3000,
+                quality=10,
                 patch_basis=ways,
                 random_state=0,
                 options=PictureOptions(n_knots=0),
