@@ -69,7 +69,7 @@ def box_muller(words: Tensor) -> Tensor:
     radius = torch.sqrt(-2 * torch.log(u[:, 0::2]))
     angle = 2 * math.pi * u[:, 1::2]
     pair = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
-    return pair.view(len(words), -1)
+    return pair.flatten(1)
 
 
 def sort_rows(z: Tensor) -> Tensor:
