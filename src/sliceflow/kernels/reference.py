@@ -443,7 +443,7 @@ def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
     return tiles if geometry.grid == (1, 1) else tiles.index_select(0, geometry.place.to(dz.device))
 
 
-def move_tiles(
+def move_tiles(  # many: tiles, a map and classes, as bare tensors
     x: Tensor, theta: Tensor, geometry: Geometry, lo: Tensor, hi: Tensor, values: Tensor, size: float,
     offsets: Tensor | None = None, codes: Tensor | None = None, starts: Sequence[int] | None = None,
     project: Callable[..., Tensor] = project_tiles, displace: Callable[..., Tensor] = displace_grid,

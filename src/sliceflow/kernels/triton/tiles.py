@@ -188,7 +188,7 @@ def project_tiles(
     return z
 
 
-def move_tiles(
+def move_tiles(  # many: tiles, a map and classes, as bare tensors
     x: Tensor, theta: Tensor, geometry: Geometry, lo: Tensor, hi: Tensor, values: Tensor, size: float,
     offsets: Tensor | None = None, codes: Tensor | None = None, starts: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
@@ -282,7 +282,7 @@ def _project_large(
     return reference.add_class_offsets(z, offsets, codes if columns is None else codes[columns])
 
 
-def _move_large(
+def _move_large(  # many: tiles, a map and classes, as bare tensors
     x: Tensor, theta: Tensor, geometry: Geometry, table: Packed, size: float,
     offsets: Tensor | None, codes: Tensor | None, starts: Sequence[int] | None,
 ) -> None:  # fmt: skip
