@@ -59,8 +59,8 @@ def test_an_amd_gpu_does_not_get_the_kernels_for_nvidia(monkeypatch, fresh):
     ("transport", "amplifier"),
     [
         ("sorted", None),
-        ("histogram", 10),
         pytest.param("sorted", 10, marks=pytest.mark.slow),
+        pytest.param("histogram", 10, marks=pytest.mark.slow),
         pytest.param("histogram", np.inf, marks=pytest.mark.slow),
     ],
 )

@@ -22,8 +22,8 @@ from sliceflow.errors import from_tensor, unmasked
 
 __all__ = [
     "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "Offset", "as_array", "default_particles",
-    "even_rows", "extra_codes", "format_label", "infer", "moved", "proportional", "repeated",
-    "row_groups", "row_weights",
+    "even_rows", "extra_codes", "format_label", "infer", "moved", "offset_of", "proportional",
+    "repeated", "row_groups", "row_weights",
 ]  # fmt: skip
 
 ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh ones
@@ -68,6 +68,11 @@ class Offset:
             out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
             return out
         return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+
+
+def offset_of(theta: Tensor | None, codes: Tensor | None) -> Offset | None:
+    """The offset of rows with these codes; None if there is none."""
+    return None if theta is None or codes is None else Offset(theta, codes)
 
 
 @dataclass(frozen=True)
