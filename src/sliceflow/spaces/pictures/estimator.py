@@ -31,6 +31,7 @@ from sliceflow.spaces.pictures import saved, schedules
 from sliceflow.spaces.pictures.data import PictureData
 from sliceflow.spaces.pictures.fit import prepare, run
 from sliceflow.spaces.pictures.fitted import FittedPictures
+from sliceflow.spaces.pictures.inpainting import without_hidden
 from sliceflow.spaces.pictures.layout import Layout, part_of
 from sliceflow.spaces.pictures.online import PicturesOnline
 from sliceflow.spaces.pictures.options import PictureOptions
@@ -355,7 +356,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ----------
         X : pictures as in `fit`; unobserved pixels are ignored and may be masked (`numpy.ma`)
         n_samples : completions per picture
-        mask : None for models with `observed`; else (h, w) booleans, True where pixels are known, or a name such as "top"
+        mask : None for models with `observed`; else (h, w) booleans, True where pixels are known, or a
+            name such as "top"
         y : with `mask` and a model of classes: the class of every picture, or one class
 
         Returns
@@ -379,7 +381,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
             )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
         known = part_of(mask, fitted.layout, "mask")
-        return fitted.completed(_unmasked(X, known), known, int(n_samples), y, Seed.of(random_state))
+        X, seed = without_hidden(X, known), Seed.of(random_state)
+        return fitted.completed(X, known, int(n_samples), y, seed)
 
     def _completions(self, X: Any, n_samples: int, random_state: Any, n_frames: int = 1) -> Any:
         """Completions on their way: (frames, n, n_samples, h, w[, c])."""
@@ -391,7 +394,8 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
                 "pass mask= to a model that keeps its pictures"
             )
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        return fitted.completions(_unmasked(X, where), int(n_samples), Seed.of(random_state), n_frames)
+        X, seed = without_hidden(X, where), Seed.of(random_state)
+        return fitted.completions(X, int(n_samples), seed, n_frames)
 
     def stages(
         self, height: int, width: int, channels: int = 1, *, joint: bool = False
@@ -467,9 +471,3 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
 def _digest_of(mask: Tensor | None) -> str:
     return digest(None if mask is None else mask.numpy())
-
-
-def _unmasked(X: Any, known: np.ndarray) -> Any:
-    """Pictures whose masked pixels (`numpy.ma`) are filled, if none of them is `known`."""
-    fits = isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == known.shape
-    return X.filled(0) if fits and not np.ma.getmaskarray(X)[:, known].any() else X

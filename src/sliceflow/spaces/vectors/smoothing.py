@@ -62,13 +62,14 @@ def draw_rows(
     """`times` draws of each of this rank's rows, in their order: for the flow, and for its axis steps.
 
     Axis steps look at each column by itself. So they see the row's own value where that is an atom and
-    where a draw leaves the range of its column. Where the distribution of a column is still another than
-    that of the rows, they see the rows' values, spread evenly.
+    where a draw leaves the range of its column. Where a column still has another distribution than the
+    rows, they see the rows' values, spread evenly.
 
     Parameters
     ----------
     x : (n, d), the rows of all ranks
     exact : columns (d,) to spread in any case
+
     """
     flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
     kept = are_atoms(x)[:, None]
