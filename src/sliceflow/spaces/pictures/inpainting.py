@@ -67,7 +67,7 @@ def complete_pictures(
     ((3, 5, 8, 8), True)
 
     """
-    layout = Layout.of(like, n_pixel_values)
+    layout = Layout.infer(like, n_pixel_values)
     known = mask_of(known_mask, layout, "mask")[:, 0].numpy()
     if known.all() or not known.any():
         every = "every pixel is" if known.all() else "no pixel is"

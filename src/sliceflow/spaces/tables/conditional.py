@@ -92,7 +92,9 @@ def completed(
         for first in range(0, len(rows), _CHUNK):
             part = rows[first : first + _CHUNK]
             adjusted = near.adjusted(at[np.ix_(part, known)], most=1)
-            made = draw_near(adjusted, times, near.settings.spread, own, first)[0].numpy()  # (q, times, wanted)
+            made = draw_near(adjusted, times, near.settings.spread, own, first)[
+                0
+            ].numpy()  # (q, times, wanted)
             for t in range(times):
                 out[t][np.ix_(part, wanted)] = made[:, t]
     return out

@@ -15,7 +15,9 @@ from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.local import LocalRows, LocalSettings
 
-__all__ = ["LocalModel", "is_local"]
+__all__ = ["PARTICLES", "LocalModel", "is_local"]
+
+PARTICLES = 200  # of a fit unless the user says how many: each needs a neighbourhood
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,13 @@ class LocalModel:
             yield c, at, codes[at, int(self.labelled) :]
 
 
-def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: Ranks | None) -> bool:
+def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: Ranks) -> bool:
     """Whether a fit is local; raises an error if that is required but impossible."""
     mode, xi = parameters["condition"], parameters["amplifier"]
     if condition is None or isinstance(condition, Labels):
         obstacle = "needs continuous columns in y", "pass y of shape (n, l)"
-    elif ranks is not None:
-        obstacle = "keeps all rows in one process", "fit without ranks, or set condition='joint'"
+    elif ranks.size > 1:
+        obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
     elif parameters["early_stopping"]:
         advice = "set early_stopping=False, or condition='joint'"
         obstacle = "has no steps that could stop early", advice

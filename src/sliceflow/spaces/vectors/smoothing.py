@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +14,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.neighbours.smoothing import Group, choose_smoothing, find_groups
-from sliceflow.spaces.vectors.data import Rows
 from sliceflow.spaces.vectors.options import VectorOptions
 
-__all__ = ["Strength", "draw_rows", "resolve"]
+__all__ = ["Smoothing"]
 
 _KOLMOGOROV = 1.36  # √n times the largest difference of two distribution functions, once in twenty
 _FEWEST = 10  # rows that "auto" smooths,
@@ -25,68 +24,78 @@ _MOST = 50_000  # and most: more are hardly copied, and the search would take lo
 _MOST_OF_MANY_COLUMNS, _FEW_COLUMNS = 5_000, 4  # Both come sooner if there are more columns than this.
 
 
-class Strength(NamedTuple):
-    """h, and why "auto" became it."""
-
-    h: float
-    why: str = ""
-
-
-def resolve(
-    rows: Rows, options: VectorOptions, amplifier: float, ranks: Ranks
-) -> tuple[Strength, list[Group]]:
-    """The option `smoothing` for these rows, and the neighbours of the rows of all ranks."""
-    n, codes = rows.place.total, rows.codes if amplifier else None
-    most = _MOST if rows.x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
-    if options.smoothing != "auto":
-        h = float(options.smoothing)
-        if h and ranks.size > 1 and n > _MOST:
-            fact = f"needs all rows in one process, and {n} rows in {ranks.size} are too many"
-            raise ParameterError("smoothing", h, fact, "use 'auto' or 0, or fit in one process")
-        groups = find_groups(ranks.gather(rows.x), codes, options.n_neighbors) if h else []
-        return Strength(h), groups
-    if codes is not None and codes.dim() == 2:
-        return Strength(0.0, "y is continuous"), []
-    if n < _FEWEST or n > most:
-        why = f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows"
-        return Strength(0.0, why), []
-    groups = find_groups(ranks.gather(rows.x), codes, options.n_neighbors)
-    h = ranks.broadcast(choose_smoothing(groups))
-    why = "leave-one-out distances of the rows" if h else "no rows of a class differ"
-    return Strength(h, why), groups
-
-
-def draw_rows(
-    x: Tensor, rows: Rows, groups: Sequence[Group], h: float, times: int, seed: Seed, exact: Tensor
-) -> tuple[Rows, Rows]:
-    """`times` draws of each of this rank's rows, in their order: for the flow, and for its axis steps.
-
-    Axis steps look at each column by itself. So they see the row's own value where that is an atom and
-    where a draw leaves the range of its column. Where a column still has another distribution than the
-    rows, they see the rows' values, spread evenly.
+@dataclass(frozen=True)
+class Smoothing:
+    """Draws along the rows' neighbours, so that a flow fits the distribution and not the rows.
 
     Parameters
     ----------
+    h : how far rows are spread; 0 fits the rows themselves
+    why : why "auto" became this h; empty if the user set it
     x : (n, d), the rows of all ranks
-    exact : columns (d,) to spread in any case
-
+    groups : the rows of each class with their neighbours
+    exact : columns (d,) whose own distribution the axis steps keep in any case
     """
-    flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
-    kept = are_atoms(x)[:, None]
-    for i, group in enumerate(groups):
-        own, at = group.x[:, None], group.numbers
-        draws = group.draw(h, times, seed.child(i))
-        flow[at] = draws.to(x.dtype)
-        low, high = own.amin(0), own.amax(0)  # the ends of the range stay, too
-        stays = kept[at] | (draws < low) | (draws > high) | (own == low) | (own == high)
-        draws = torch.where(stays, own, draws)
-        even = exact | _differs(group.x, draws.flatten(0, 1))
-        last[at] = torch.where(even, spread_evenly(group.x, kept[at, 0], times), draws).to(x.dtype)
-    place = Place(*(times * number for number in astuple(rows.place)))
-    codes = None if rows.codes is None else rows.codes.repeat_interleave(times, 0)
-    mine = (t[rows.place.slice].flatten(0, 1) for t in (flow, last))
-    first, second = (replace(rows, x=t, place=place, codes=codes, y=None) for t in mine)
-    return first, second
+
+    h: float
+    why: str = ""
+    x: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    groups: Sequence[Group] = ()
+    exact: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+
+    @classmethod
+    def choose(
+        cls,
+        x: Tensor,
+        codes: Tensor | None,
+        n: int,
+        options: VectorOptions,
+        exact: np.ndarray,
+        ranks: Ranks,
+    ) -> Smoothing:
+        """The option `smoothing` for this rank's rows x, of n in all; `codes` are those of all ranks."""
+        auto = options.smoothing == "auto"
+        most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
+        if not auto:
+            h = float(options.smoothing)
+            if h and ranks.size > 1 and n > _MOST:
+                fact = f"needs all rows in one process, and {n} rows in {ranks.size} are too many"
+                raise ParameterError("smoothing", h, fact, "use 'auto' or 0, or fit in one process")
+            if not h:
+                return cls(0.0)
+        elif codes is not None and codes.dim() == 2:
+            return cls(0.0, "y is continuous")
+        elif not _FEWEST <= n <= most:
+            return cls(0.0, f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows")
+        x = ranks.gather(x)
+        groups = find_groups(x, codes, options.n_neighbors)
+        if not auto:
+            return cls(h, "", x, groups, exact)
+        h = ranks.broadcast(choose_smoothing(groups))
+        why = "leave-one-out distances of the rows" if h else "no rows of a class differ"
+        return cls(h, why, x, groups, exact)
+
+    def draws(self, times: int, seed: Seed, here: Place) -> tuple[Tensor, Tensor]:
+        """`times` draws of each of this rank's rows, in their order: for the flow, and its axis steps.
+
+        Axis steps look at each column by itself. So they see the row's own value where that is an atom
+        and where a draw leaves the range of its column. Where the distribution of a column is still
+        another than that of the rows, they see the rows' values, spread evenly.
+        """
+        x, exact = self.x, torch.from_numpy(self.exact)
+        flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
+        kept = are_atoms(x)[:, None]
+        for i, group in enumerate(self.groups):
+            own, at = group.x[:, None], group.numbers
+            draws = group.draw(self.h, times, seed.child(i))
+            flow[at] = draws.to(x.dtype)
+            low, high = own.amin(0), own.amax(0)  # the ends of the range stay, too
+            stays = kept[at] | (draws < low) | (draws > high) | (own == low) | (own == high)
+            draws = torch.where(stays, own, draws)
+            even = exact | _differs(group.x, draws.flatten(0, 1))
+            last[at] = torch.where(even, spread_evenly(group.x, kept[at, 0], times), draws).to(x.dtype)
+        first, second = (t[here.slice].flatten(0, 1) for t in (flow, last))
+        return first, second
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:

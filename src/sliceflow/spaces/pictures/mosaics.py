@@ -1,4 +1,4 @@
-"""The start of particles as sums of a few pictures, instead of noise. This is not in the paper.
+"""Mosaics: particles start as sums of a few pictures, instead of noise. This is not in the paper.
 
 A particle of a class with mean μ starts, at pixel p, as
 
@@ -14,90 +14,120 @@ contrast. With β = 0 all weights are 1/√s.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.classes import sort_by_class
+from sliceflow.engine.clouds import sort_by_class
 from sliceflow.engine.flow import Noise
 from sliceflow.engine.random import Seed
+from sliceflow.models.codec import Array, Between
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.pictures.data import PictureData
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.plan import PicturePlan
+from sliceflow.spaces.pictures.rows import PictureData
 
-__all__ = ["Sums", "start_of"]
+__all__ = ["Mosaics", "start"]
 
 _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels must not stay ties
 _LENGTH = 4  # sides of a picture over the length on which weights change
 _WAVES = 6  # cosines along a side that make up a field; the next would have an amplitude below .004
 _VALUES = 1 << 25  # values at a time
-_LEVELS = 64  # of 256 pixel values that are kept: files are a third smaller, and samples as good
+_LEVELS = 64  # pixel values that are kept: files are a third smaller than with 256, samples as good
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Sums of `size` pictures.
+class Mosaics:
+    """Mosaics of `size` pictures.
 
     Parameters
     ----------
     size : s
     locality : β
-    layout : the layout of `raw`
-    raw : (d, N) raw values of all pictures, with mirror images if they are fitted
-    codes : (N,) their class numbers, on the same device; None if there are no classes
+    layout : the layout of `pixels`
+    pixels : (n, c, h, w), all pictures, with at most 64 or all of their values
+    mirrored : whether mirror images follow them
+    codes : (N,) class numbers, also of mirror images; None if there are no classes
     n_classes : C; 1 without classes
+    device : that makes mosaics
 
     Examples
     --------
-    >>> raw = torch.randint(256, (12, 1000), dtype=torch.uint8)
-    >>> sums = Sums(4, 2.0, Layout(2, 2, 3, "uint8", 256), raw)
-    >>> x = sums.start(5000, None, Noise(Seed(0)))
-    >>> pixels = sums.layout.encode(raw, Seed(0), dequantize=False)
-    >>> bool(((x.std(1) / pixels.std(1) - 1).abs() < 0.1).all())
+    >>> pixels = torch.randint(256, (1000, 3, 2, 2), dtype=torch.uint8)
+    >>> mosaics = Mosaics(4, 2.0, Layout(2, 2, 3, "uint8", 256), pixels)
+    >>> x = mosaics.start(5000, None, Noise(Seed(0)))
+    >>> values = mosaics.layout.encode(mosaics.raw, Seed(0), dequantize=False)
+    >>> bool(((x.std(1) / values.std(1) - 1).abs() < 0.1).all())
     True
     """
 
-    size: int
-    locality: float
+    size: Annotated[int, Between(1, 1 << 10)]
+    locality: Annotated[float, Between(0)]
     layout: Layout
-    raw: Tensor
-    codes: Tensor | None = None
-    n_classes: int = 1
+    pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")]
+    mirrored: bool = False
+    codes: Annotated[Tensor, Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")] | None = (
+        None
+    )
+    n_classes: Annotated[int, Between(1, 1 << 24)] = 1
+    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     @classmethod
-    def of(
-        cls,
-        size: int,
-        locality: float,
-        data: PictureData,
-        codes: Tensor | None,
-        n_classes: int,
-        ranks: Ranks,
-    ) -> Sums:
-        """Of all pictures of all ranks; `codes` (N,) plays a part if `n_classes` is not 0.
+    def from_data(
+        cls, plan: PicturePlan, data: PictureData, codes: Tensor | None, ranks: Ranks
+    ) -> Mosaics:
+        """Of all pictures of all ranks; `codes` (N,) play a part if classes have separate maps.
 
-        256 pixel values are rounded to 64: a sum hardly shows it, and the model keeps the pictures.
+        More than 64 pixel values are rounded to 64: a mosaic hardly shows it, and the model keeps the
+        pictures.
         """
-        raw = data.raw
-        if ranks.size > 1:
-            raw = ranks.gather(raw[:, : data.place.count].T).T.contiguous()
-            raw = data.layout.mirrored(raw) if data.mirrored else raw
-        layout = data.layout
-        if layout.n_pixel_values == 256:
-            raw, layout = raw // (256 // _LEVELS), replace(layout, n_pixel_values=_LEVELS)
-        return cls(size, locality, layout, raw, codes if n_classes else None, max(1, n_classes))
+        raw, layout = ranks.gather(data.raw[:, : data.place.count].T), data.layout
+        values = layout.n_pixel_values
+        if values is None:
+            raw = (raw * _LEVELS).floor().clamp(0, _LEVELS - 1)
+        elif values > _LEVELS:
+            raw = raw.long() * _LEVELS // values
+        layout = replace(layout, n_pixel_values=min(_LEVELS, values or _LEVELS))
+        pixels = raw.to(torch.uint8).reshape(-1, *layout.shape)
+        codes = None if codes is None or not plan.apart else codes.cpu()
+        return cls(
+            plan.n_summed,
+            plan.locality,
+            layout,
+            pixels.cpu(),
+            data.mirrored,
+            codes,
+            max(1, plan.apart),
+            data.device,
+        )
+
+    def check(self) -> None:
+        """Raise a ValueError unless pictures, layout and codes fit together."""
+        n, shape = len(self.pixels), tuple(self.pixels.shape[1:])
+        if n == 0 or shape != self.layout.shape:
+            raise ValueError(f"the kept pictures are {n} of {shape}, not of {self.layout.shape}")
+        if int(self.pixels.max()) >= (self.layout.n_pixel_values or 0):
+            raise ValueError("the kept pictures have a pixel beyond the values of their layout")
+        if self.codes is not None and len(self.codes) != n * (1 + self.mirrored):
+            raise ValueError(f"there are {len(self.codes)} codes for {n} kept pictures")
+
+    @cached_property
+    def raw(self) -> Tensor:
+        """All pictures, with mirror images, as columns (d, N) on the device."""
+        pixels = self.pixels.to(self.device).permute(1, 2, 3, 0).reshape(-1, len(self.pixels))
+        return self.layout.mirrored(pixels) if self.mirrored else pixels
 
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor, Tensor]:
         """The pictures class by class, and the first place and the number of those of each class."""
         codes = self.codes
         if codes is None:
-            codes = torch.zeros(self.raw.shape[1], dtype=torch.int64, device=self.raw.device)
+            codes = torch.zeros(self.raw.shape[1], dtype=torch.int64)
+        codes = codes.to(self.raw.device)
         _, order, _, runs = sort_by_class(codes, self.n_classes)
         starts = torch.tensor(runs.starts, device=self.raw.device)
         return order, starts[:-1], starts.diff()
@@ -118,9 +148,9 @@ class Sums:
         """Pictures at a time."""
         return max(1, _VALUES // len(self.raw))
 
-    def pictures(self, n: int | None, layout: Layout) -> np.ndarray:
-        """The first n pictures, or all, in the layout of the model."""
-        n = n or self.raw.shape[1]
+    def pictures(self, layout: Layout) -> np.ndarray:
+        """The pictures, without mirror images, in the layout of the model."""
+        n = len(self.pixels)
         parts = [
             torch.arange(first, min(first + self._chunk, n), device=self.raw.device)
             for first in range(0, n, self._chunk)
@@ -195,27 +225,16 @@ def _cosines(n: int) -> Tensor:
     return torch.cos(math.pi / n * torch.outer(torch.arange(n) + 0.5, k)) * amplitudes
 
 
-def start_of(
-    levels: LevelFlow,
-    sums: Sums | None,
+def start(
+    plan: PicturePlan,
+    mosaics: Mosaics | None,
     count: int,
     y: Tensor | None,
     noise: Noise,
     device: torch.device,
-    observed: Tensor | None = None,
 ) -> Tensor:
-    """The start (d, count) of particles of a flow: sums, or noise if `sums` is None.
-
-    Parameters
-    ----------
-    y : their codes, or None
-    observed : (d, count), the source of the pixels that the flow knows
-    """
-    if sums is not None:
-        x = sums.start(count, y if levels.apart else None, noise)
-    else:
-        x = torch.empty(levels.layout.dimension, count, dtype=torch.float32, device=device)
-        noise.child("start").fill(x).mul_(levels.start_noise)
-    if levels.known is not None and observed is not None:
-        x = torch.where(levels.known, observed, x)
-    return x
+    """The start (d, count) of particles with codes y: mosaics, or noise if these are None."""
+    if mosaics is not None:
+        return mosaics.start(count, y if plan.apart else None, noise)
+    x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
+    return noise.child("start").fill(x).mul_(plan.options.start_noise)
