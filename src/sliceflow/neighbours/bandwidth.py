@@ -12,8 +12,7 @@ from sliceflow.neighbours.search import build_search, find_nearest
 
 __all__ = ["choose_spread"]
 
-_NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row,
-_REACHED = 0.97  # but no more than this share of what the largest h reaches
+_NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row
 _ALWAYS, _BY_COLUMN, _LARGEST = 0.8, 0.2, 2.0  # the largest h: in few columns more would only blur
 _HALVINGS, _MEASURED = 7, 4_000  # of the range of h, and rows whose distances are measured
 
@@ -41,10 +40,9 @@ def choose_spread(clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Ten
         return sum(n * (a - b) for n, a, b in zip(sizes, logs, apart, strict=True)) / sum(sizes)
 
     low, high = 0.0, min(_ALWAYS + _BY_COLUMN * clouds[0].shape[1], _LARGEST)
-    aim = min(math.log(_NEAREST), log_ratio(high) + math.log(_REACHED))
-    for _ in range(_HALVINGS):
+    for _ in range(_HALVINGS if log_ratio(high) > math.log(_NEAREST) else 0):
         middle = (low + high) / 2
-        low, high = (middle, high) if log_ratio(middle) < aim else (low, middle)
+        low, high = (middle, high) if log_ratio(middle) < math.log(_NEAREST) else (low, middle)
     return high
 
 
