@@ -59,7 +59,7 @@ def test_units_of_heavy_columns_are_saved(tmp_path):
     rng = np.random.default_rng(0)
     X = np.stack((rng.standard_cauchy(300), rng.normal(size=300)), axis=1)
     flow = SlicedWassersteinFlow(n_particles=500, n_steps=5, random_state=0).fit(X)
-    assert flow._fitted.parts[0].units.heavy_tailed.tolist() == [True, False]
+    assert flow._model.fitted.units.heavy_tailed.tolist() == [True, False]
     flow.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert np.array_equal(again.sample(50, random_state=0), flow.sample(50, random_state=0))
@@ -70,7 +70,7 @@ def test_units_go_there_and_back(dtype):
     rng = np.random.default_rng(0)
     X = np.stack((rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1)
     X = X.astype(dtype)
-    units = Units.of(X, standardize=True)
+    units = Units.fit_to(X, standardize=True)
     back = units.decode(units.encode(X).T)
     assert back.dtype == units.encode(X).dtype
     np.testing.assert_allclose(back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
@@ -88,12 +88,12 @@ def test_units_go_there_and_back(dtype):
     ids=["even", "normal", "exponential", "rare pixel", "rare code"],
 )
 def test_ordinary_columns_are_only_shifted_and_scaled(column):
-    assert not Units.of(column[:, None], standardize=True).heavy_tailed.any()
+    assert not Units.fit_to(column[:, None], standardize=True).heavy_tailed.any()
 
 
 def test_most_zeros_and_a_heavy_rest_is_heavy():
     column = np.r_[np.zeros(900), np.exp(3 * np.random.default_rng(0).normal(size=100))]
-    assert Units.of(column[:, None], standardize=True).heavy_tailed.all()
+    assert Units.fit_to(column[:, None], standardize=True).heavy_tailed.all()
 
 
 def test_thinned_maps_keep_their_tails_if_asked():

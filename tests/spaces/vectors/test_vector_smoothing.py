@@ -15,39 +15,35 @@ from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.neighbours.smoothing import find_groups
 from sliceflow.spaces.vectors import smoothing
-from sliceflow.spaces.vectors.data import Rows
-from sliceflow.spaces.vectors.smoothing import are_atoms, draw_rows, spread_evenly
+from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
-NONE = torch.tensor(False)
 
 
 def moons(n, noise=0.1, seed=0):
     return make_moons(n, noise=noise, random_state=seed)
 
 
-def rows_of(x, codes=None):
-    return Rows(x, Place(0, len(x), len(x)), codes=codes)
-
-
-def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=NONE):
-    return draw_rows(x, rows_of(x, codes), find_groups(x, codes, k), h, times, Seed(0), exact)
+def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), here=None):
+    exact = np.isin(np.arange(x.shape[1]), exact)
+    found = Smoothing(h, "", x, find_groups(x, codes, k), exact)
+    return found.draws(times, Seed(0), here or Place(0, len(x), len(x)))
 
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
     options = VectorOptions(smoothing=h, n_neighbors=k)
-    return SlicedWassersteinFlow(m, n_steps, options=options, random_state=0, device="cpu", **more)
+    return SlicedWassersteinFlow(n_particles=m, n_steps=n_steps, options=options, random_state=0, device="cpu", **more)
 
 
 def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
     x = torch.from_numpy(RNG.normal(size=(300, 3)))
     x[:, 2] = (x[:, 2] > 0).double()
     flow, last = smooth_rows(x)
-    assert flow.place == last.place == Place(0, 15_000, 15_000)
-    assert (last.x >= x.amin(0)).all()
-    assert (last.x <= x.amax(0)).all()
-    assert (flow.x[:, 2] != flow.x[:, 2].round()).any()
-    assert torch.equal(last.x[:, 2], x[:, 2].repeat_interleave(50))
+    assert flow.shape == last.shape == (15_000, 3)
+    assert (last >= x.amin(0)).all()
+    assert (last <= x.amax(0)).all()
+    assert (flow[:, 2] != flow[:, 2].round()).any()
+    assert torch.equal(last[:, 2], x[:, 2].repeat_interleave(50))
 
 
 def test_columns_that_draws_would_change_keep_their_distribution():
@@ -56,13 +52,11 @@ def test_columns_that_draws_would_change_keep_their_distribution():
     x[:, 5] = x[:, 5].mul(2).exp()
     flow, last = smooth_rows(x, h=1.5, times=10)
     levels = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
-    own, with_draws, at_last = (t[:, 5].quantile(levels) for t in (x, flow.x, last.x))
+    own, with_draws, at_last = (t[:, 5].quantile(levels) for t in (x, flow, last))
     assert ((with_draws - own).abs() / own).max() > 0.5
     assert ((at_last - own).abs() / own).max() < 0.1
-    first = torch.arange(6) == 0
-    assert torch.equal(
-        smooth_rows(x, times=10, exact=first)[1].x[:, 0], spread_evenly(x, x != x, 10)[:, :, 0].flatten()
-    )
+    even = spread_evenly(x, torch.zeros_like(x) > 0, 10)[:, :, 0].flatten()
+    assert torch.equal(smooth_rows(x, times=10, exact=[0])[1][:, 0], even)
 
 
 def test_atoms_are_values_that_many_rows_share():
@@ -73,7 +67,7 @@ def test_atoms_are_values_that_many_rows_share():
 def test_draws_stay_within_their_class():
     x, codes = torch.from_numpy(RNG.normal(size=(60, 2))), torch.arange(60) % 3
     flow, _ = smooth_rows(x + 100.0 * codes[:, None], codes, h=1.5)
-    assert (flow.x - 100.0 * flow.codes[:, None]).abs().max() < 20
+    assert (flow - 100.0 * codes.repeat_interleave(50)[:, None]).abs().max() < 20
 
 
 def test_two_moons_are_no_longer_copied():
@@ -178,27 +172,22 @@ def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its own rows, of the neighbours and with the scale of all rows."""
     x, y = moons(100)
     x, codes = torch.from_numpy(x), torch.from_numpy(y)
-    groups = find_groups(x, codes, 20)
-    whole, _ = draw_rows(x, rows_of(x, codes), groups, 0.8, 3, Seed(0), NONE)
-    parts = []
-    for first, count in ((0, 30), (30, 70)):
-        mine = Rows(x[first : first + count], Place(first, count, 100), codes=codes)
-        parts.append(draw_rows(x, mine, groups, 0.8, 3, Seed(0), NONE)[0])
-    assert torch.equal(torch.cat([part.x for part in parts]), whole.x)
-    assert [part.place for part in parts] == [Place(0, 90, 300), Place(90, 210, 300)]
+    whole, _ = smooth_rows(x, codes, times=3)
+    places = Place(0, 30, 100), Place(30, 70, 100)
+    parts = [smooth_rows(x, codes, times=3, here=place)[0] for place in places]
+    assert [len(part) for part in parts] == [90, 210]
+    assert torch.equal(torch.cat(parts), whole)
 
 
 def test_too_many_rows_in_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr(smoothing, "_MOST", 50)
-    rows = Rows(torch.zeros(30, 2), Place(0, 30, 60))
+    x, none = torch.zeros(30, 2), np.zeros(2, bool)
     with pytest.raises(ParameterError, match=r"smoothing=0.8 needs all rows in one process, and 60"):
-        smoothing.resolve(rows, VectorOptions(smoothing=0.8), 0.0, Ranks(0, 2))
-    strength, groups = smoothing.resolve(rows, VectorOptions(), 0.0, Ranks(0, 2))
-    assert strength == (0.0, "more than 50 rows")
-    assert not groups
+        Smoothing.choose(x, None, 60, VectorOptions(smoothing=0.8), none, Ranks(0, 2))
+    found = Smoothing.choose(x, None, 60, VectorOptions(), none, Ranks(0, 2))
+    assert (found.h, found.why, found.groups) == (0.0, "more than 50 rows", ())
 
 
 def test_draws_of_float32_rows_are_float32():
-    assert smooth_rows(torch.from_numpy(RNG.normal(size=(30, 2)).astype(np.float32)))[0].x.dtype == (
-        torch.float32
-    )
+    x = torch.from_numpy(RNG.normal(size=(30, 2)).astype(np.float32))
+    assert smooth_rows(x)[0].dtype == torch.float32
