@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
+from sliceflow.engine.transports import KnotTable
 from sliceflow.spaces.vectors.units import Units
 
 HEAVY = {
@@ -57,7 +59,7 @@ def test_units_of_heavy_columns_are_saved(tmp_path):
     rng = np.random.default_rng(0)
     X = np.stack((rng.standard_cauchy(300), rng.normal(size=300)), axis=1)
     flow = SlicedWassersteinFlow(n_particles=500, n_steps=5, random_state=0).fit(X)
-    assert flow._fitted.parts[0].units.heavy_tailed.tolist() == [True, False]
+    assert flow._model.fitted.units.heavy_tailed.tolist() == [True, False]
     flow.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert np.array_equal(again.sample(50, random_state=0), flow.sample(50, random_state=0))
@@ -68,7 +70,7 @@ def test_units_go_there_and_back(dtype):
     rng = np.random.default_rng(0)
     X = np.stack((rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1)
     X = X.astype(dtype)
-    units = Units.of(X, standardize=True)
+    units = Units.fit_to(X, standardize=True)
     back = units.decode(units.encode(X).T)
     assert back.dtype == units.encode(X).dtype
     np.testing.assert_allclose(back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
@@ -86,9 +88,22 @@ def test_units_go_there_and_back(dtype):
     ids=["even", "normal", "exponential", "rare pixel", "rare code"],
 )
 def test_ordinary_columns_are_only_shifted_and_scaled(column):
-    assert not Units.of(column[:, None], standardize=True).heavy_tailed.any()
+    assert not Units.fit_to(column[:, None], standardize=True).heavy_tailed.any()
 
 
 def test_most_zeros_and_a_heavy_rest_is_heavy():
     column = np.r_[np.zeros(900), np.exp(3 * np.random.default_rng(0).normal(size=100))]
-    assert Units.of(column[:, None], standardize=True).heavy_tailed.all()
+    assert Units.fit_to(column[:, None], standardize=True).heavy_tailed.all()
+
+
+def test_thinned_maps_keep_their_tails_if_asked():
+    knots = torch.linspace(0, 1, 10_000)[None]
+    values = torch.tan(1.57 * knots)
+    plain, tails = (KnotTable(knots, values).thin(100, tails) for tails in (False, True))
+    assert float(plain.values.max()) < 0.6 * float(values.max())
+    assert float(tails.values.max()) == float(values.max())
+    assert tails.knots.shape[1] <= 100 + 2 * 8
+    for z in (-5.0, 6.0):  # beyond the particles: to the end, not beyond it
+        moved = z + float(tails.displace(torch.tensor([[z]])))
+        assert moved == pytest.approx(float(values.min() if z < 0 else values.max()), rel=1e-6)
+    assert bool((tails.knots.diff() > 0).all())
