@@ -41,7 +41,13 @@ class Posterior:
     """
 
     def __init__(
-        self, theta: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray, dtype: str, verbose: bool
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
+        dtype: str,
+        verbose: bool,
     ) -> None:
         self.theta, self.x, self.low, self.high = theta, x, low, high
         self.dtype, self.verbose = dtype, verbose
@@ -49,7 +55,8 @@ class Posterior:
         # The flow sees θ and x around 0, in units of their spread: near 10⁶ it would round them.
         self._units = [_units(rows) for rows in (theta, x)]
         (centre, unit), (middle, scale) = self._units
-        flow = SlicedWassersteinFlow(condition="local", random_state=0, device="cpu")
+        settings = dict(n_particles=1, random_state=0, device="cpu")  # particles are not looked at
+        flow = SlicedWassersteinFlow(condition="local", **settings)
         self._flow = flow.fit((theta - centre) / unit, (x - middle) / scale)
 
     def __repr__(self) -> str:
@@ -191,7 +198,9 @@ class Posterior:
             warnings.simplefilter("always")
             made = self._flow.sample(len(y), y=y, random_state=int(rng.integers(2**31)))
         for warning in caught:  # the flow calls observations y, and counts every sample's
-            text = re.sub(r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message))
+            text = re.sub(
+                r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message)
+            )
             warnings.warn(re.sub(r"\bof y\b", "of x", text), warning.category, stacklevel=4)
         return np.asarray(made, np.float64).reshape(len(x0), n, -1) * unit + centre
 
@@ -212,7 +221,7 @@ def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) 
     --------
     θ has the prior N(0, 1) and x = θ + noise, so the posterior at x = 1 is N(½, ½):
 
-    >>> theta, noise = np.random.default_rng(0).normal(size=(2, 2000))
+    >>> theta, noise = np.random.default_rng(1).normal(size=(2, 2000))
     >>> found = posterior(theta, theta + noise)
     >>> samples = found.sample((1000,), x=1.0, random_state=0)
     >>> samples.shape, round(float(samples.mean()), 1), round(float(samples.var()), 1)

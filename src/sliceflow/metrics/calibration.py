@@ -87,37 +87,6 @@ class Calibration:
 
     __repr__ = __str__
 
-    def plot(self, names: Any = None) -> Any:
-        """A figure of matplotlib: histograms of the ranks, and the coverage of central intervals.
-
-        Grey bands hold 99 % of what calibrated samples would show.
-        """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("a plot needs matplotlib: pip install 'sliceflow[demo]'") from error
-        from scipy.stats import binom
-
-        q, d = self.ranks.shape
-        names = [f"column {j}" for j in range(d)] if names is None else list(names)
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        edges = np.linspace(0, 1, int(np.clip(q // 15, 4, 20)) + 1)
-        share = np.linspace(0, 1, 51)
-        left.axhspan(*binom.ppf([0.005, 0.995], q, edges[1]), color="0.85", label="99 %")
-        right.fill_between(
-            share, *binom.ppf([[0.005], [0.995]], q, share) / q, color="0.85", label="99 %"
-        )
-        covered = np.array([self.coverage(float(s)) for s in share])
-        for j, column in enumerate(self.levels.T):
-            left.stairs(np.histogram(column, edges)[0], edges, label=names[j])
-            right.plot(share, covered[:, j], label=names[j])
-        left.set(xlabel="rank of the truth / number of samples", ylabel="conditions", ylim=(0, None))
-        right.set(xlabel="share of the samples in the interval", ylabel="share of the truths in it")
-        if d <= 6:
-            right.legend(frameon=False)
-        return figure
-
 
 def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int = 0) -> Calibration:
     """Ranks of the truth of each of q conditions among the n samples for it.
@@ -143,7 +112,11 @@ def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int
         samples, truth = samples[..., None], truth[:, None]
     if samples.ndim != 3 or truth.ndim != 2 or samples.shape[2] != truth.shape[1] or not samples.size:
         raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
-    fits = [name for name, q in zip(("conditions", "samples"), samples.shape, strict=False) if q == len(truth)]
+    fits = [
+        name
+        for name, q in zip(("conditions", "samples"), samples.shape, strict=False)
+        if q == len(truth)
+    ]
     if first is None and len(fits) == 2:
         raise ValueError(
             f"{shapes}: either axis may count the conditions; pass first='conditions' or "

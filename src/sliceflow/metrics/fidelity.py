@@ -44,15 +44,10 @@ def fid(
             f"FID needs torch-fidelity and a torchvision that fits torch ({error}); "
             "pip install 'sliceflow[metrics]' torchvision"
         ) from error
-    found = calculate_metrics(
-        input1=given[0],
-        input2=given[1],
-        fid=True,
-        cuda=resolve_device(device).type == "cuda",
-        feature_extractor_weights_path=None if weights is None else os.fspath(weights),
-        cache=False,
-        verbose=False,
-    )
+    options = dict(cuda=resolve_device(device).type == "cuda", cache=False, verbose=False)
+    if weights is not None:
+        options["feature_extractor_weights_path"] = os.fspath(weights)
+    found = calculate_metrics(input1=given[0], input2=given[1], fid=True, **options)
     return float(found["frechet_inception_distance"])
 
 
