@@ -119,7 +119,12 @@ def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
 
 def test_what_redraws_do_not_fill_is_mirrored_at_the_bound(line, monkeypatch):
     monkeypatch.setattr(line, "_ask", lambda x0, n, rng, first: np.full((len(x0), n, 1), 2.75))
-    for low, high, inside in ((0.0, 1.0, 0.75), (-np.inf, 2.5, 2.25), (3.0, np.inf, 3.25), (2.0, 3.0, 2.75)):
+    for low, high, inside in (
+        (0.0, 1.0, 0.75),
+        (-np.inf, 2.5, 2.25),
+        (3.0, np.inf, 3.25),
+        (2.0, 3.0, 2.75),
+    ):
         monkeypatch.setattr(line, "low", np.array([low]))
         monkeypatch.setattr(line, "high", np.array([high]))
         assert line.sample((3,), x=0.0).unique().tolist() == [inside]
@@ -180,9 +185,15 @@ THETA, X = np.arange(10.0).reshape(5, 2), np.arange(5.0)[:, None]
         (lambda: posterior(THETA[None], X), r"theta has shape \(1, 5, 2\); pass one row"),
         (lambda: posterior(THETA, X[:4]), "theta has 5 rows but x has 4"),
         (lambda: posterior(THETA, np.where(X == 2, np.nan, X)), r"x contains nan at \[2, 0\]; drop"),
-        (lambda: posterior(1e200 * THETA, X), r"theta contains 1e\+200 at \[0, 1\]; divide such columns"),
+        (
+            lambda: posterior(1e200 * THETA, X),
+            r"theta contains 1e\+200 at \[0, 1\]; divide such columns",
+        ),
         (lambda: posterior(THETA, X, bounds=(0, 3)), r"bounds=\(0, 3\) must have low < high"),
-        (lambda: posterior(THETA, X).sample((3,)), "x is missing; pass the observation, or call set_def"),
+        (
+            lambda: posterior(THETA, X).sample((3,)),
+            "x is missing; pass the observation, or call set_def",
+        ),
         (
             lambda: posterior(THETA, X).sample((3,), x=[[1, 2]]),
             r"x has shape \(1, 2\) but simulations have 1",

@@ -26,7 +26,8 @@ def test_right_samples_pass_and_cover_as_often_as_they_say():
 
 
 @pytest.mark.parametrize(
-    ("scale", "shift", "verdict"), [(0.5, 0, "overconfident"), (2, 0, "underconfident"), (1, 0.15, "biased")]
+    ("scale", "shift", "verdict"),
+    [(0.5, 0, "overconfident"), (2, 0, "underconfident"), (1, 0.15, "biased")],
 )
 def test_what_is_wrong_is_said(scale, shift, verdict):
     found = calibration(scale * SAMPLES + [0, shift], TRUTH)
@@ -54,7 +55,7 @@ def test_print_shows_a_verdict_and_four_numbers():
 
 
 def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either():
-    """Swapped axes would pass an overconfident posterior: every rank is taken among other conditions."""
+    """Swapped axes would pass an overconfident posterior: ranks among other conditions."""
     truth = RNG.normal(size=(60, 2))
     posterior = truth[:, None] + 0.1 * RNG.normal(size=(60, 60, 2)) + 0.2 * RNG.normal(size=(60, 1, 2))
     with pytest.raises(ValueError, match=r"\(60, 60, 2\).*pass first='conditions' or first='samples'"):

@@ -41,7 +41,9 @@ def test_test_rows_themselves_score_one_percent(n, seed, whole):
     assert share_of_copies(distances, distances) == pytest.approx(0.01, abs=min(0.005, 1 / n))
 
 
-@given(st.integers(100, 300), st.integers(1, 5), st.integers(0, 999), st.integers(-20, 20), st.booleans())
+@given(
+    st.integers(100, 300), st.integers(1, 5), st.integers(0, 999), st.integers(-20, 20), st.booleans()
+)
 @settings(max_examples=20)
 def test_they_have_no_unit_and_see_copies_and_far_samples(n, d, seed, power, held_out):
     draw = np.random.default_rng(seed)
@@ -125,6 +127,12 @@ def test_a_fit_warns_of_copies_and_of_nothing_else():
     assert copy_warning([(rows, mixed)]).startswith("copies 0.2")
     halves = [(rows[:150], new[:150]), (rows[150:], rows[150:])]  # one class of two is copied
     assert copy_warning(halves).startswith("copies 0.5")
-    for rows_, particles in ((rows[:9], rows), (rows, rows[:99]), (np.zeros((50, 2)), np.zeros((200, 2)))):
+    for rows_, particles in (
+        (rows[:9], rows),
+        (rows, rows[:99]),
+        (np.zeros((50, 2)), np.zeros((200, 2))),
+    ):
         assert copy_warning([(rows_, particles)]) == "", "too few, or nothing to compare with"
-    assert shows_copying(0.06, 1.0) and not shows_copying(0.06, 1.0, floor=0.02)
+    assert shows_copying(0.06, 1.0)
+    assert shows_copying(0.0, 0.69)
+    assert not shows_copying(0.06, 1.0, floor=0.02)

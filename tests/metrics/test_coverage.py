@@ -9,7 +9,9 @@ from scipy.spatial.distance import cdist
 from sliceflow.metrics import density_coverage
 
 
-@given(st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 999))
+@given(
+    st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 999)
+)
 def test_they_are_those_of_all_pairs(n, m, d, k, seed):
     rng = np.random.default_rng(seed)
     samples, real = rng.normal(size=(n, d)), 1.3 * rng.normal(size=(m, d)) + 0.5

@@ -39,7 +39,9 @@ def test_a_column_becomes_numbers_or_codes():
 
 
 def test_columns_that_identify_rows_are_left_out_and_real_values_counted():
-    train = pd.DataFrame({"mail": [f"p{i}@x.org" for i in range(98)] + ["p0@x.org"] * 2, "a": range(100)})
+    train = pd.DataFrame(
+        {"mail": [f"p{i}@x.org" for i in range(98)] + ["p0@x.org"] * 2, "a": range(100)}
+    )
     made = train.assign(mail=[f"p{i}@x.org" for i in range(50)] + [f"q{i}@x.org" for i in range(50)])
     read = read_tables(made, train, train)
     assert read.names == ["a"]
@@ -84,7 +86,9 @@ def test_distances_count_a_category_like_a_standard_deviation():
 def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not():
     town = RNG.integers(0, 8, 400).astype(float)
     low = RNG.integers(0, 50, 400).astype(float)
-    train = np.column_stack((town, town // 3, low, low + RNG.exponential(size=400), RNG.normal(size=400)))
+    train = np.column_stack(
+        (town, town // 3, low, low + RNG.exponential(size=400), RNG.normal(size=400))
+    )
     kinds = [True, True, False, False, False]
     assert rules_kept(train[:300], train[300:], kinds) == 1
     for column, change in ((1, 1.0), (2, 100.0), (2, -0.5)):  # another country, a > b, no whole number

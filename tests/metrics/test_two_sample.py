@@ -17,10 +17,10 @@ def test_equal_distributions_are_told_apart_by_chance_only():
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])
 def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
-    best = LogisticRegression()
-    found = two_sample_accuracy(A, B + [shift, 0, 0], classifier=best)
+    best, moved = LogisticRegression(), B + np.array([shift, 0, 0])
+    found = two_sample_accuracy(A, moved, classifier=best)
     assert found == pytest.approx(norm.cdf(shift / 2), abs=0.04)
-    auc = two_sample_accuracy(A, B + [shift, 0, 0], classifier=best, scoring="roc_auc")
+    auc = two_sample_accuracy(A, moved, classifier=best, scoring="roc_auc")
     assert auc == pytest.approx(norm.cdf(shift / 2**0.5), abs=0.04)
 
 

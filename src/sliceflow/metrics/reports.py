@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.devices import resolve_device
 from sliceflow.errors import from_tensor, need
 from sliceflow.metrics import tables
 from sliceflow.metrics.copying import (
@@ -56,7 +57,7 @@ _MEANING = {
     "copies, thumbnails": ("0.01", "the same, of pictures reduced to about 8×8"),
     "lookalikes, halves": (
         "0.01",
-        "share of half-size patches that closely match one training picture",
+        "share of half-size patches that match one training picture",
     ),
 }
 
@@ -121,15 +122,11 @@ class Report:
         rows = [("", "samples", "floor", "ideal", "")]
         rows += [(n.name, f"{n.value:.3g}", f"{n.floor:.3g}", n.ideal, n.meaning) for n in self.numbers]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                (row[0].ljust(widths[0]), *map(str.rjust, row[1:4], widths[1:4]), row[4])
-            ).rstrip()
-            for row in rows
-        ]
+        sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
+        lines = ["  ".join(f(x, n) for f, x, n in zip(sides, row, widths, strict=True)) for row in rows]
         counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
         note = f"{counts}; floor: what real rows score in place of the samples"
-        return "\n".join((self.verdict, *lines, note))
+        return "\n".join((self.verdict, *map(str.rstrip, lines), note))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -143,7 +140,7 @@ def report(
     *,
     y: Any = None,
     kind: str = "auto",
-    max_rows: int = 10_000,
+    max_rows: int | None = None,
     device: str = "auto",
 ) -> Report:
     """Compare samples with held-out rows, and see whether they copy training rows.
@@ -161,7 +158,8 @@ def report(
     y : of DataFrames, the column that `utility` predicts; None takes the last that varies. Of arrays,
         the classes of (samples, train, test); None leaves `recognised` out
     kind : "vectors", "pictures" or "tables"; "auto" sees it from the shapes
-    max_rows : the most rows of each that are compared, except training rows that are searched
+    max_rows : the most rows of each that are compared, except training rows that are searched; None is
+        10,000 on a GPU and 2,000 without one
     device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
@@ -174,25 +172,30 @@ held-out rows (two-sample accuracy 0.49)
     need(kind in ("auto", *_KINDS), "kind", kind, f"'auto', {', '.join(map(repr, _KINDS))}")
     given = {"samples": samples, "train": train, "test": test}
     if kind == "auto":
-        kind = (
-            "tables" if hasattr(train, "columns") else "vectors" if np.ndim(train) == 2 else "pictures"
-        )
-    for name, x in given.items() if kind == "tables" else ():
-        if not hasattr(x, "columns"):
-            raise ValueError(f"{name} is a {type(x).__name__} but train a {type(train).__name__}")
-    if kind != "tables":
-        given = {name: np.asarray(from_tensor(x)) for name, x in given.items()}
-        for name, x in given.items():
-            as_rows(x, name)
-            if x.shape[1:] != given["train"].shape[1:] or x.ndim < 3 and kind == "pictures":
-                raise ValueError(
-                    f"{name} has shape {x.shape} and train {given['train'].shape}; pass {kind} alike"
-                )
+        flat = "vectors" if np.ndim(train) == 2 else "pictures"
+        kind = "tables" if hasattr(train, "columns") else flat
+    for name, x in given.items():
+        if kind == "tables":
+            need(hasattr(x, "columns"), name, type(x), "a DataFrame, as train is")
+            continue
+        given[name] = np.asarray(from_tensor(x))
+        as_rows(given[name], name)
+        shapes = given[name].shape[1:], np.shape(train)[1:]
+        if shapes[0] != shapes[1] or (kind == "pictures" and len(shapes[0]) < 2):
+            raise ValueError(
+                f"rows of {name} have shape {shapes[0]}, of train {shapes[1]}; pass {kind}"
+            )
     counts = {name: len(x) for name, x in given.items()}
     if min(counts.values()) < _FEWEST:
         raise ValueError(f"there are too few rows, {counts}; pass {_FEWEST} or more of each")
-    found, details = getattr(_Comparison(max_rows, device), kind)(*given.values(), y)
-    numbers = tuple(Number(name, *found[name], *_MEANING[name]) for name in _MEANING if name in found)
+    device = str(resolve_device(device))
+    most = max_rows or (2_000 if device == "cpu" else 10_000)
+    found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
+    numbers = tuple(
+        Number(name, found[name][0], found[name][1], ideal, meaning)
+        for name, (ideal, meaning) in _MEANING.items()
+        if name in found
+    )
     return Report(kind, numbers, counts, details)
 
 
@@ -219,13 +222,13 @@ class _Comparison:
                 "two-sample accuracy": two_sample_accuracy(x, held, n_trees=_TREES),
             }
 
-        return self.score(score, *rows[:2]) | self.nearness(*rows) | self.recognised(rows, y), {}
+        out = self.score(score, rows[0], rows[1]) | self.nearness(rows[0], rows[1], rows[2])
+        return out | self.recognised(rows, y), {}
 
     def pictures(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
         images = [samples, train, test]
         half = max(float(np.ptp(train)), 1e-300) / 2  # pixels from −1 to 1, as the flow sees them
         mean, axes = principal_axes(as_rows(subsample(train, self.most)), _COMPONENTS)
-        flat = [subsample(as_rows(x), self.most) for x in images]
         features = [((as_rows(x) - mean) @ axes.T) / half for x in images]
         held = subsample(features[2], self.most)
 
@@ -235,18 +238,16 @@ class _Comparison:
                 "coverage": density_coverage(x, held, device=self.device).coverage,
             }
 
-        def distance(x: np.ndarray) -> dict[str, float]:
-            return {"sliced distance": sliced_wasserstein((x - mean) / half, (flat[2] - mean) / half)}
-
-        out = self.score(score, *features[:2]) | self.score(distance, *flat[:2])
-        out |= self.nearness(*images, mirror=True) | self.recognised(features, y)
+        out = self.score(score, features[0], features[1]) | self.recognised(features, y)
+        out |= self.nearness(samples, train, test, mirror=True)
         side = min(train.shape[1:3])
         if side >= 2 * _THUMBNAIL:
-            small = self.nearness(*(_thumbnails(x, side // _THUMBNAIL) for x in images), mirror=True)
+            a, b, c = (_thumbnails(x, side // _THUMBNAIL) for x in images)
+            small = self.nearness(a, b, c, mirror=True)
             out |= {"copies, thumbnails": small["copies"]} if small else {}
         made, real = (subsample(x, self.most) for x in (samples, test))
-        patch = dict(mirror=True, patch=max(1, side // 2), device=self.device)
-        out["lookalikes, halves"] = lookalikes(made, train, real, **patch), _copies_floor(len(real))
+        alike = lookalikes(made, train, real, mirror=True, patch=max(1, side // 2), device=self.device)
+        out["lookalikes, halves"] = alike, _copies_floor(len(real))
         return out, {}
 
     def tables(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
@@ -277,13 +278,12 @@ class _Comparison:
 
         points = [tables.points(x, kinds, fitted) for x in (made, fitted, held)]
         exact = [nearest(x, points[1], device=self.device)[0] < 1e-9 for x in points[::2]]
-        out = self.score(score, made, fitted) | self.nearness(*points)
-        out["rules kept"] = tuple(tables.rules_kept(fitted, x, kinds) for x in (made, held))
+        out = self.score(score, made, fitted) | self.nearness(points[0], points[1], points[2])
+        kept = [tables.rules_kept(fitted, x, kinds) for x in (made, held)]
+        out["rules kept"] = kept[0], kept[1]
         out["exact copies"] = float(exact[0].mean()), float(exact[1].mean())
-        pairs = [
-            (names[i], names[j], float(real), float(ours))
-            for i, j, real, ours in zip(*upper, *trends(made), strict=True)
-        ]
+        both = zip(*upper, *trends(made), strict=True)
+        pairs = [(names[i], names[j], float(real), float(ours)) for i, j, real, ours in both]
         return out, {
             "target": y,
             "columns": dict(zip(names, shapes(made), strict=True)),
@@ -299,10 +299,8 @@ class _Comparison:
 
     def nearness(self, samples: Any, train: Any, test: Any, mirror: bool = False) -> _Scores:
         """NN ratio and copies; nothing if most test rows equal a training row."""
-        made, real = (
-            nearest_distances(subsample(x, self.most), train, mirror=mirror, device=self.device)
-            for x in (samples, test)
-        )
+        some = [subsample(x, self.most) for x in (samples, test)]
+        made, real = (nearest_distances(x, train, mirror=mirror, device=self.device) for x in some)
         if np.median(real) == 0:
             return {}
         halves = float(np.median(real[::2]) / max(float(np.median(real[1::2])), 1e-300))
@@ -321,10 +319,8 @@ class _Comparison:
         if list(map(len, labels)) != list(map(len, rows)):
             raise ValueError("y must be (of samples, of train, of test), a class for each row")
         judge = KNeighborsClassifier(_VOTES).fit(rows[1], labels[1])
-        ours, floor = (
-            judge.score(subsample(rows[i], self.most), subsample(labels[i], self.most)) for i in (0, 2)
-        )
-        return {"recognised": (float(ours), float(floor))}
+        found = [judge.score(*(subsample(x[i], self.most) for x in (rows, labels))) for i in (0, 2)]
+        return {"recognised": (float(found[0]), float(found[1]))}
 
 
 def _copies_floor(n: int) -> float:

@@ -6,21 +6,12 @@ Columns become numbers (dates count days) or codes of categories; NaN is a missi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Tables",
-    "association",
-    "boosted_trees",
-    "points",
-    "read_tables",
-    "rules_kept",
-    "shape",
-    "utility",
-]
+__all__ = ["association", "boosted_trees", "points", "read_tables", "rules_kept", "shape", "utility"]
 
 _ONE_HOT = 24  # categories with an axis each; more share as many
 _MOST_CODES = 250  # categories that boosted trees take; the others count as one
@@ -31,22 +22,13 @@ _CHANCE = 1e-9  # of a rule between columns that have nothing to do with each ot
 _ROWS_PER_LEVEL = 5  # fewer rows of a value, on average, do not show a rule
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Tables with the same columns, as arrays of numbers.
-
-    Parameters
-    ----------
-    names, categories : of the columns, and which of them hold codes
-    rows : an (n, c) array of each table
-    revealed : the share of real texts in the first table, of columns that identify a row of the second;
-        these columns are left out
-    """
+class Tables(NamedTuple):
+    """Tables with the same columns as numbers; those that identify a row are left out."""
 
     names: list[str]
-    categories: list[bool]
-    rows: list[np.ndarray]
-    revealed: dict[str, float]
+    categories: list[bool]  # which columns hold codes
+    rows: list[np.ndarray]  # (n, c) of each table
+    revealed: dict[str, float]  # of columns left out, the share of real texts in the first table
 
 
 def read_tables(*frames: Any) -> Tables:
@@ -54,9 +36,9 @@ def read_tables(*frames: Any) -> Tables:
     import pandas as pd
 
     tables = [
-        frame
-        if isinstance(frame, pd.DataFrame)
-        else pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+        pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+        if not isinstance(frame, pd.DataFrame)
+        else frame
         for frame in frames
     ]
     names = list(tables[1].columns)
@@ -163,7 +145,7 @@ def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
     [[1.0, 1.0], [1.0, 1.0]]
     """
     out = np.eye(len(categories))
-    for i, j in zip(*np.triu_indices(len(categories), 1), strict=True):
+    for i, j in combinations(range(len(categories)), 2):
         ok = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
         out[i, j] = out[j, i] = _associated(rows[ok, i], rows[ok, j], categories[i], categories[j])
     return out
@@ -209,7 +191,7 @@ def _binnable(x: np.ndarray, top: np.ndarray) -> np.ndarray:
 
 
 def utility(learn: np.ndarray, test: np.ndarray, categories: Sequence[bool], target: int) -> float:
-    """R² or AUC of the target column of test rows, learnt from other rows; NaN if it cannot be learnt."""
+    """R² or AUC of a column of test rows, learnt from other rows; NaN if it cannot be learnt."""
     from sklearn.metrics import r2_score, roc_auc_score
 
     learn, test = (x[~np.isnan(x[:, target])] for x in (learn, test))
