@@ -10,21 +10,8 @@ import numpy as np
 
 from sliceflow.devices import resolve_device
 from sliceflow.errors import from_tensor, need
-from sliceflow.metrics import tables
-from sliceflow.metrics.copying import (
-    IDEAL_COPIES,
-    lookalikes,
-    nearest_distances,
-    share_of_copies,
-    shows_copying,
-)
+from sliceflow.metrics import copying, distances, tables
 from sliceflow.metrics.coverage import density_coverage
-from sliceflow.metrics.distances import (
-    energy_distance,
-    frechet_distance,
-    principal_axes,
-    sliced_wasserstein,
-)
 from sliceflow.metrics.pairs import as_rows, nearest, subsample
 from sliceflow.metrics.two_sample import two_sample_accuracy
 
@@ -102,7 +89,7 @@ class Report:
         if "copies" in found:
             worst = max((n for n in self.numbers if n.name.startswith("copies")), key=lambda n: n.value)
             ratio = found["NN ratio"].value
-            copied = shows_copying(worst.value, ratio, worst.floor)
+            copied = copying.shows_copying(worst.value, ratio, worst.floor)
             text = "The samples copy training rows" if copied else "The samples are new, not copies"
             parts.append(f"{text} ({worst.name} {worst.value:.2g}, NN ratio {ratio:.2g})")
         for name in {"two-sample accuracy", "detection"} & found.keys():
@@ -216,8 +203,8 @@ class _Comparison:
 
         def score(x: np.ndarray) -> dict[str, float]:
             return {
-                "sliced distance": sliced_wasserstein(x, held),
-                "energy distance": energy_distance(x, held, device=self.device),
+                "sliced distance": distances.sliced_wasserstein(x, held),
+                "energy distance": distances.energy_distance(x, held, device=self.device),
                 "coverage": density_coverage(x, held, device=self.device).coverage,
                 "two-sample accuracy": two_sample_accuracy(x, held, n_trees=_TREES),
             }
@@ -228,13 +215,13 @@ class _Comparison:
     def pictures(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
         images = [samples, train, test]
         half = max(float(np.ptp(train)), 1e-300) / 2  # pixels from −1 to 1, as the flow sees them
-        mean, axes = principal_axes(as_rows(subsample(train, self.most)), _COMPONENTS)
+        mean, axes = distances.principal_axes(as_rows(subsample(train, self.most)), _COMPONENTS)
         features = [((as_rows(x) - mean) @ axes.T) / half for x in images]
         held = subsample(features[2], self.most)
 
         def score(x: np.ndarray) -> dict[str, float]:
             return {
-                "FD-PCA32": frechet_distance(x, held),
+                "FD-PCA32": distances.frechet_distance(x, held),
                 "coverage": density_coverage(x, held, device=self.device).coverage,
             }
 
@@ -246,7 +233,9 @@ class _Comparison:
             small = self.nearness(a, b, c, mirror=True)
             out |= {"copies, thumbnails": small["copies"]} if small else {}
         made, real = (subsample(x, self.most) for x in (samples, test))
-        alike = lookalikes(made, train, real, mirror=True, patch=max(1, side // 2), device=self.device)
+        alike = copying.lookalikes(
+            made, train, real, mirror=True, patch=max(1, side // 2), device=self.device
+        )
         out["lookalikes, halves"] = alike, _copies_floor(len(real))
         return out, {}
 
@@ -300,13 +289,15 @@ class _Comparison:
     def nearness(self, samples: Any, train: Any, test: Any, mirror: bool = False) -> _Scores:
         """NN ratio and copies; nothing if most test rows equal a training row."""
         some = [subsample(x, self.most) for x in (samples, test)]
-        made, real = (nearest_distances(x, train, mirror=mirror, device=self.device) for x in some)
+        made, real = (
+            copying.nearest_distances(x, train, mirror=mirror, device=self.device) for x in some
+        )
         if np.median(real) == 0:
             return {}
         halves = float(np.median(real[::2]) / max(float(np.median(real[1::2])), 1e-300))
         return {
             "NN ratio": (float(np.median(made) / np.median(real)), halves),
-            "copies": (share_of_copies(made, real), _copies_floor(len(real))),
+            "copies": (copying.share_of_copies(made, real), _copies_floor(len(real))),
         }
 
     def recognised(self, rows: list[np.ndarray], y: Any) -> _Scores:
@@ -325,7 +316,7 @@ class _Comparison:
 
 def _copies_floor(n: int) -> float:
     """What new real rows score on average as copies, given n held-out rows."""
-    return max(IDEAL_COPIES, 1 / (n + 1))
+    return max(copying.IDEAL_COPIES, 1 / (n + 1))
 
 
 def _thumbnails(images: np.ndarray, factor: int) -> np.ndarray:
