@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sliceflow.datasets import DatasetError, available, load, sets
+from sliceflow.datasets import DatasetError, available, load
 
 rng = np.random.default_rng(0)
 GREY = rng.integers(0, 256, (6, 5, 4), dtype=np.uint8)
@@ -82,33 +82,18 @@ def test_digits_are_split_once_and_for_all():
     assert min(np.bincount(test.labels)) >= 48
 
 
-def test_unknown_name_lists_the_known_ones():
-    refused(
-        "'minst' is neither a known set (digits, mnist, fashion-mnist, cifar10, celeba) nor", "minst"
-    )
-
-
-@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10"])
-def test_unknown_split(name, tmp_path):
-    refused(f"{name} has no split 'valid'; it has train, test", name, "valid", tmp_path)
-
-
-@pytest.mark.parametrize("size", [0, -1, 2.5, True, "64"])
-def test_size_is_a_count_of_pixels(size, tmp_path):
-    refused(f"size={size!r} must be None or an int", tmp_path, size=size, error=ValueError)
-
-
-def test_size_is_refused_where_it_would_do_nothing(tmp_path):
-    np.save(tmp_path / "a.npy", GREY)
-    refused("size=4 is for celeba and folders", "digits", size=4, error=ValueError)
-    refused("size=4 is for celeba and folders", tmp_path / "a.npy", size=4, error=ValueError)
-
-
-def test_a_path_is_read_whole(tmp_path):
+def test_what_cannot_be_loaded_is_refused_with_its_name(tmp_path):
     picture(tmp_path / "a.png")
-    refused("has no split 'test': a path is read whole", tmp_path, "test")
     (tmp_path / "notes.txt").write_text("hello")
+    np.save(tmp_path / "a.npy", GREY)
+    refused("'minst' is neither a known set (digits, mnist, fashion-mnist, cifar10, celeba)", "minst")
+    refused("cifar10 has no split 'valid'; it has train, test", "cifar10", "valid", tmp_path)
+    refused("has no split 'test': a path is read whole", tmp_path, "test")
     refused("is not a folder of pictures, an .npy or an .npz file", tmp_path / "notes.txt")
+    for size in (0, 2.5, True, "64"):
+        refused(f"size={size!r} must be None or an int", tmp_path, size=size, error=ValueError)
+    for place in ("digits", tmp_path / "a.npy"):
+        refused("size=4 is for celeba and folders", place, size=4, error=ValueError)
 
 
 def test_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeypatch):
@@ -162,25 +147,12 @@ def test_download_goes_through_torchvision_only_when_asked(tmp_path, monkeypatch
     assert np.array_equal(load("mnist", root=tmp_path, download=True).images, GREY)
 
 
-def test_download_without_torchvision_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    refused("pip install torchvision", "mnist", root=tmp_path, download=True, error=FileNotFoundError)
-
-
 # idx files
 
 
 @pytest.mark.parametrize("pack", [None, gzip.compress], ids=["plain", "gz"])
 @pytest.mark.parametrize(
-    ("name", "folder"),
-    [
-        ("mnist", "MNIST/raw"),
-        ("mnist", "mnist"),
-        ("mnist", "."),
-        ("fashion-mnist", "FashionMNIST/raw"),
-        ("fashion-mnist", "fashion-mnist"),
-        ("fashion-mnist", "."),
-    ],
+    ("name", "folder"), [("mnist", "MNIST/raw"), ("mnist", "."), ("fashion-mnist", "fashion-mnist")]
 )
 def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
     write_mnist(tmp_path / folder, pack=pack)
@@ -220,31 +192,17 @@ def test_damaged_idx_files_are_named(case, pack, tmp_path):
     assert str(tmp_path / IMAGES) in said
 
 
-def test_pictures_where_labels_belong(tmp_path):
-    write_mnist(tmp_path)
-    (tmp_path / TARGETS).write_bytes(idx(GREY))
-    refused(
-        f"{tmp_path / TARGETS} starts with 00 00 08 03 instead of 00 00 08 01", "mnist", root=tmp_path
-    )
-
-
-def test_labels_of_another_length(tmp_path):
+def test_labels_that_do_not_belong_to_the_pictures_are_named(tmp_path):
     write_mnist(tmp_path, labels=LABELS[:-1])
-    refused(
-        f"{tmp_path / TARGETS} has 5 labels, {tmp_path / IMAGES} 6 pictures", "mnist", root=tmp_path
-    )
-
-
-@pytest.mark.parametrize("cut", [5, 30, -9])
-def test_a_cut_gz_is_named(cut, tmp_path):
-    write_mnist(tmp_path, pack=lambda data: gzip.compress(data)[:cut])
-    refused(f"{tmp_path / IMAGES}.gz", "mnist", root=tmp_path)
+    refused(f"{TARGETS} has 5 labels, {tmp_path / IMAGES} 6 pictures", "mnist", root=tmp_path)
+    (tmp_path / TARGETS).write_bytes(idx(GREY))
+    refused(f"{TARGETS} starts with 00 00 08 03 instead of 00 00 08 01", "mnist", root=tmp_path)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (65_535, 65_535, 65_535)], ids=["small", "vast"])
 def test_a_gz_that_swells_is_not_unpacked(shape, tmp_path):
     head = b"\0\0\x08\3" + struct.pack(">3I", *shape)
-    write_mnist(tmp_path, images=head + bytes(20_000_000), pack=gzip.compress)
+    write_mnist(tmp_path, images=head + bytes(5_000_000), pack=gzip.compress)
     tracemalloc.start()
     refused("follow", "mnist", root=tmp_path)
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
@@ -259,9 +217,8 @@ PYTHON_2 = (  # as cPickle wrote the published files: byte strings, numpy.core
     b"J\xff\xff\xff\xffK\x00tb\x89T\x00\x18\x00\x00" + ROWS.tobytes() + b"tbU\x06labels](K\x03K\x07eu."
 )
 BINARY = np.concatenate([np.array([[3], [7]], np.uint8), ROWS], axis=1).tobytes()
-GOOD_BATCHES = {f"protocol {p}": (pickle.dumps(batch(), protocol=p), "") for p in range(6)} | {
+GOOD_BATCHES = {f"protocol {p}": (pickle.dumps(batch(), protocol=p), "") for p in (0, 2, 5)} | {
     "Python 2": (PYTHON_2, ""),
-    "Fortran order": (pickle.dumps(batch(data=np.asfortranarray(ROWS)), protocol=2), ""),
     "Fortran order, protocol 5": (pickle.dumps(batch(data=np.asfortranarray(ROWS)), protocol=5), ""),
     "binary": (BINARY, ".bin"),
 }
@@ -277,12 +234,6 @@ def test_cifar_batches_are_read_however_they_were_written(case, tmp_path):
     assert np.array_equal(test.images, COLOUR)
     assert (test.n_pixel_values, test.name, test.labels.dtype) == (256, "cifar10", np.int64)
     test.images[0] = 0
-
-
-@pytest.mark.parametrize("folder", ["cifar-10-batches-bin", "cifar-10-batches-py", "cifar10", "."])
-def test_cifar_is_found_in_every_layout(folder, tmp_path):
-    write_cifar(tmp_path / folder, BINARY, ending=".bin")
-    assert np.array_equal(load("cifar10", "test", tmp_path).images, COLOUR)
 
 
 class Calls:
@@ -303,29 +254,16 @@ def forged(old, new):
 BAD_BATCHES = {
     "empty": (b"", "", "cannot be read"),
     "runs a command": (pickle.dumps(Calls(os.system, "touch owned")), "", "system, which is refused"),
-    "evaluates": (
-        pickle.dumps(batch(labels=[Calls(eval, "1")])),
-        "",
-        "builtins.eval, which is refused",
-    ),
     "loads numpy's loader": (pickle.dumps(Calls(np.load, "x")), "", "numpy.load, which is refused"),
-    "makes a huge array": (
-        pickle.dumps(batch(data=Calls(np.ndarray, (1 << 50,)))),
-        "",
-        "cannot be read",
-    ),
+    "makes a huge array": (pickle.dumps(batch(data=Calls(np.ndarray, (1 << 50,)))), "", "cannot be re"),
     "makes a huge bytearray": (pickle.dumps(Calls(bytearray, 1 << 50)), "", "which is refused"),
     "huge memo": (b"\x80\x02]r\xff\xff\xff\xff.", "", "memo index of 4294967295"),
     "huge string": (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x00abc.", "", "cannot be read"),
     "objects": (forged(b"u1", b"O8"), "", "its data are 'O8' instead of bytes"),
     "another shape": (forged(b"M\x00\x0c", b"M\xff\x0b"), "", "cannot be read: cannot reshape"),
     "a list": (pickle.dumps([1, 2]), "", "is not a CIFAR-10 batch"),
-    "CIFAR-100": (pickle.dumps({"fine_labels": [1], "data": ROWS}), "", "is not a CIFAR-10 batch"),
     "labels too few": (pickle.dumps(batch(labels=[1])), "", "has 1 labels but data (2, 3072)"),
-    "labels too large": (pickle.dumps(batch(labels=[1, 10])), "", "has labels 1 to 10; CIFAR-10's"),
-    "no pictures": (pickle.dumps(batch([], ROWS[:0])), "", "has 0 labels but data (0, 3072)"),
     "wrong width": (pickle.dumps(batch(data=ROWS[:, 1:])), "", "(2, 3071) instead of (n, 3072)"),
-    "cut pickle": (pickle.dumps(batch())[:-100], "", "cannot be read"),
     "empty binary": (b"", ".bin", "has 0 labels"),
     "cut binary": (BINARY[:-1], ".bin", "is truncated: 6145 bytes are not whole pictures of 3073"),
     "CIFAR-100 binary": (b"\x63" + BINARY[1:], ".bin", "has labels 7 to 99; CIFAR-10's are 0 to 9"),
@@ -431,7 +369,7 @@ def test_the_partition_file_makes_the_splits(tmp_path):
 # Folders
 
 
-@pytest.mark.parametrize("ending", ["png", "bmp", "webp", "gif", "PNG"])
+@pytest.mark.parametrize("ending", ["png", "webp", "gif", "PNG"])
 def test_a_folder_without_subfolders_has_no_labels(ending, tmp_path):
     options = {"lossless": True} if ending == "webp" else {}
     kept = [picture(tmp_path / f"{i}.{ending}", (4, 6), **options) for i in range(3)]
@@ -474,19 +412,6 @@ def test_mixed_sizes_need_a_size(tmp_path):
     assert np.all(read[1] == 200)
 
 
-def test_size_takes_the_middle_square(tmp_path):
-    coordinates(tmp_path / "a.png", 30, 11)
-    read = load(tmp_path, size=11).images[0]
-    assert np.array_equal(read[0, :, 0], np.arange(9, 20))
-    assert np.array_equal(read[:, 0, 1], np.arange(11))
-
-
-def test_shrinking_does_not_alias(tmp_path):
-    stripes = np.tile(np.array([0, 255], np.uint8), (64, 32))
-    Image.fromarray(stripes).save(tmp_path / "a.png")
-    assert np.all(np.abs(load(tmp_path, size=16).images[0, 2:-2, 2:-2].astype(int) - 127.5) < 3)
-
-
 def test_photographs_are_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held on its side
@@ -506,20 +431,16 @@ def test_transparent_pixels_are_white(tmp_path):
     assert load(tmp_path).images[0, :, 0].tolist() == [[0] * 3] * 2 + [[255] * 3] * 2
 
 
-def test_first_frame_of_a_gif(tmp_path):
-    first, second = (Image.fromarray(np.full((4, 4), v, np.uint8)) for v in (10, 250))
-    first.save(tmp_path / "a.gif", save_all=True, append_images=[second])
-    assert np.all(load(tmp_path).images == 10)
-
-
-def test_sixteen_bits_are_too_many(tmp_path):
+def test_folders_that_are_no_sets_of_pictures_are_refused(tmp_path):
+    refused(f"{tmp_path} holds no pictures (.bmp, .gif, .jpeg", tmp_path)
+    for broken, message in (
+        (b"", "none of 1 pictures can be read; the first:"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "cannot identify image"),
+    ):  # other formats are not even tried
+        (tmp_path / "a.png").write_bytes(broken)
+        refused(message, tmp_path, skip_broken=True)
     Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "a.png")
     refused("a.png cannot be read: its pixels (I;16) have more than 256 levels", tmp_path)
-
-
-def test_an_empty_folder_and_an_ambiguous_one(tmp_path):
-    refused(f"{tmp_path} holds no pictures (.bmp, .gif, .jpeg", tmp_path)
-    picture(tmp_path / "a.png")
     picture(tmp_path / "cats" / "b.png")
     refused(f"{tmp_path} holds both pictures and folders of pictures", tmp_path)
 
@@ -542,18 +463,6 @@ def test_a_broken_picture_is_named_or_skipped(tmp_path):
     assert np.array_equal(read.images, [good, other])
 
 
-def test_nothing_but_broken_pictures(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(b"")
-    refused("none of 1 pictures can be read; the first:", tmp_path, skip_broken=True)
-
-
-def test_other_formats_are_not_even_tried(tmp_path):
-    (tmp_path / "a.png").write_bytes(
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
-    )
-    refused("cannot identify image file", tmp_path)
-
-
 def test_missing_pillow_names_the_extra(tmp_path, monkeypatch):
     picture(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -565,8 +474,8 @@ def test_missing_pillow_names_the_extra(tmp_path, monkeypatch):
 # Arrays
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.uint16])
-@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 4, 5, 1), (3, 8, 9, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 8, 9, 3)])
 def test_npy_keeps_its_type(dtype, shape, tmp_path):
     array = np.asfortranarray(rng.integers(0, 256, shape).astype(dtype))
     np.save(tmp_path / "a.npy", array)
@@ -576,19 +485,12 @@ def test_npy_keeps_its_type(dtype, shape, tmp_path):
     assert (read.labels, read.n_pixel_values, read.name) == (None, 256, "a")
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize(
     ("names", "labelled"),
-    [
-        (("images", "labels"), True),
-        (("x", "y"), True),
-        (("pictures", "y"), True),
-        (("arr_0",), False),
-        (("x", "other"), False),
-    ],
+    [(("images", "labels"), True), (("pictures", "y"), True), (("arr_0",), False), (("x", "z"), False)],
 )
-def test_npz_by_its_names(save, names, labelled, tmp_path):
-    save(tmp_path / "a.npz", **dict(zip(names, (GREY, LABELS), strict=False)))
+def test_npz_by_its_names(names, labelled, tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", **dict(zip(names, (GREY, LABELS), strict=False)))
     read = load(tmp_path / "a.npz")
     assert np.array_equal(read.images, GREY)
     assert (read.labels is not None) == labelled
@@ -650,37 +552,19 @@ def real():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "shape", "means", "most_ones"),
+    ("name", "shape", "mean", "ones"),
     [
-        ("mnist", (28, 28), (33.32, 33.79), 6742),
-        ("fashion-mnist", (28, 28), (72.94, 73.15), 6000),
-        ("cifar10", (32, 32, 3), (120.71, 121.53), 5000),
+        ("mnist", (60_000, 28, 28), 33.32, 6742),
+        ("fashion-mnist", (60_000, 28, 28), 72.94, 6000),
+        ("cifar10", (50_000, 32, 32, 3), 120.71, 5000),
     ],
 )
-def test_the_real_sets_are_the_published_ones(real, name, shape, means, most_ones):
-    for split, mean, per_class in zip(
-        ("train", "test"), means, ((5421, 6742), (892, 1135)), strict=True
-    ):
-        read = real(name, split)
-        n = {"train": 50_000 if name == "cifar10" else 60_000, "test": 10_000}[split]
-        assert read.images.shape == (n, *shape)
-        assert read.images.mean() == pytest.approx(mean, abs=0.01)
-        counts = np.bincount(read.labels)
-        assert len(counts) == 10
-        assert (counts.min(), counts.max()) == (per_class if name == "mnist" else (n / 10, n / 10))
-        if split == "train":
-            assert counts[1] == most_ones
-
-
-@pytest.mark.slow
-def test_both_forms_of_the_real_cifar_agree(real, monkeypatch):
-    if not (sets.root_folder(None) / "cifar-10-batches-py" / "test_batch").is_file():
-        pytest.skip("cifar-10-batches-py is not in SLICEFLOW_DATA")
-    first = real("cifar10", "test")
-    only_pickles = sets.SETS["cifar10"]._replace(folders=("cifar-10-batches-py",))
-    monkeypatch.setitem(sets.SETS, "cifar10", only_pickles)
-    assert np.array_equal(load("cifar10", "test").images, first.images)
-    assert np.array_equal(load("cifar10", "test").labels, first.labels)
+def test_the_real_sets_are_the_published_ones(real, name, shape, mean, ones):
+    read = real(name)
+    assert read.images.shape == shape
+    assert read.images.mean() == pytest.approx(mean, abs=0.01)
+    assert np.bincount(read.labels)[1] == ones
+    assert len(real(name, "test").images) == 10_000
 
 
 @pytest.mark.slow
@@ -689,6 +573,4 @@ def test_the_real_faces_are_faces(real):
     assert read.images.shape[1:] == (64, 64, 3)
     mean = read.images.mean(axis=0, dtype=np.float64)
     assert np.all(np.diff(mean.mean((0, 1))) < 0)  # skin: red above green above blue
-    # Aligned and upright: the mean face is symmetric, and darker at the eyes than on the cheeks below.
-    assert np.abs(mean - mean[:, ::-1]).mean() < 4
-    assert mean[26:34, 16:24].mean() < mean[38:46, 16:24].mean() - 10
+    assert np.abs(mean - mean[:, ::-1]).mean() < 4  # aligned: the mean face is symmetric

@@ -20,7 +20,6 @@ from sliceflow.engine.conditions import (
     repeated,
     row_groups,
     row_weights,
-    whole_weights,
 )
 from sliceflow.engine.random import Seed
 
@@ -137,16 +136,6 @@ def test_messages_name_what_does_not_fit():
         labels.encode([1, {}])
 
 
-def test_a_row_of_little_weight_still_counts():
-    """One of 2⁴⁵ particles has its condition: far less than a unit of weight."""
-    ratio = torch.tensor([0.0, 2.0**-45, 1 / 3, 1.0]).double()
-    weights = whole_weights(ratio)
-    assert weights[0] == 0
-    assert weights[1] == 2.0**-40
-    assert float((weights - ratio).abs().max()) <= 2.0**-40
-    assert torch.equal(weights * 2**40, (weights * 2**40).round())
-
-
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans())
 def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, decimals, foreign):
     """Tied rows, rows that differ in one column, and both zeros among them."""
@@ -160,19 +149,6 @@ def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, deci
         assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
     else:
         assert found is None
-
-
-def test_rows_are_never_compared_one_by_one(monkeypatch):
-    """`torch.unique(dim=0)` does, and took more than half of a fit with continuous conditions."""
-    unique = torch.unique
-
-    def by_values(values, *, return_inverse=False):
-        assert values.dim() == 1
-        return unique(values, return_inverse=return_inverse)
-
-    monkeypatch.setattr(torch, "unique", by_values)
-    rows = Seed(0).normal(50, 4)
-    assert row_weights(rows, rows.repeat(10, 1)) is None
 
 
 MISSING = {
@@ -257,3 +233,27 @@ def test_weights_are_such_that_their_sums_are_exact():
     weights = row_weights(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 1, 1, 1, 1, 1]))
     units = weights * 2**40
     assert torch.equal(units, units.round())
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        ([1, "1", 1, True], [1, "1", True]),
+        ([1, 0, True, False, 1], [1, 0, True, False]),
+        ([(1, "a"), (True, "a"), ("1", "a")], [(1, "a"), (True, "a"), ("1", "a")]),
+        ([1, 1.0, 2], [1.0, 2.0]),  # numbers of one value are one label
+    ],
+)
+def test_labels_of_different_types_are_different(y, classes):
+    labels = infer(as_array(y), len(y))
+    assert sorted(map(repr, labels.classes.tolist())) == sorted(map(repr, classes))
+    decoded = labels.decode(labels.encode(y)).tolist()
+    assert [(v, isinstance(v, bool)) for v in decoded] == [(v, isinstance(v, bool)) for v in y]
+
+
+def test_a_label_of_another_type_is_unknown():
+    labels = infer(np.array([0, 1]), 2)
+    assert labels.encode([1.0, 0]).tolist() == [1, 0]
+    for y in ([True], ["1"], [(1,)]):
+        with pytest.raises(ValueError, match="unknown label .*; the model knows 0, 1"):
+            labels.encode(y)
