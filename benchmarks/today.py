@@ -215,9 +215,12 @@ def pictures(name: str, root: str | None, quick: bool = False) -> tuple[Pictures
         except (datasets.DatasetError, OSError) as error:
             raise Skipped(str(error)) from error
         parts = [Pictures(p.images, p.labels, p.n_pixel_values) for p in found]
-    few = 1_500 if quick else None
-    cut = [Pictures(p.x[:few], None if p.y is None else p.y[:few], p.values) for p in parts]
-    return cut[0], cut[1]
+    if quick:
+        parts = [
+            Pictures(p.x[:few], None if p.y is None else p.y[:few], p.values)
+            for p, few in zip(parts, (200, 60), strict=True)
+        ]
+    return parts[0], parts[1]
 
 
 _PARTS = ("train", "test")
@@ -365,7 +368,7 @@ def gpu_pictures(name: str, by_class: bool, seed: int, args: argparse.Namespace)
     y = train.y if by_class else None
     settings = {"random_state": seed, "device": args.device}
     if args.quick:
-        settings |= {"quality": 1, "n_particles": 1_000}
+        settings |= {"quality": 1, "n_particles": 60}
     first = ImageFlow(**settings).fit(train.x, y).particles_
     flow, row = timed(lambda: ImageFlow(**settings).fit(train.x, y))
     row["same_bits"] = bool(np.array_equal(first, flow.particles_))
