@@ -10,7 +10,7 @@ CIFAR-10), or all but the middle (CelebA).
 real        the test pictures themselves: the floor of every number
 copy        the hidden part of the training picture whose known part is nearest
 flow        ``ImageFlow(observed=…)``, fitted, then `inpaint`
-complete    `sliceflow.complete`, which needs no fit
+complete    `ImageFlow.inpaint(mask=…)` of a model that keeps its pictures: no steps
 labels      the same, if the labels are given
 
 FD          Fréchet distance of completed pictures to other test pictures, in the features of a network
@@ -38,8 +38,10 @@ import numpy as np
 from PIL import Image
 from report import keep, table
 
-from sliceflow import ImageFlow, complete, datasets, metrics
+from sliceflow import ImageFlow, datasets, metrics
 from sliceflow.devices import resolve_device
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.pictures.inpainting import complete_pictures
 from sliceflow.spaces.pictures.layout import MASKS
 
 HEADER = ("set", "method", "FD", "recognised", "NN ratio", "copies", "speckle", "seam", "seconds")
@@ -96,17 +98,18 @@ def methods(
     mask = KNOWN[train.name]
     known = MASKS[mask](*train.images.shape[1:3])
     options = {"n_pixel_values": train.n_pixel_values, "random_state": args.seed}
+    by_pictures: Any = {"n_pixel_values": train.n_pixel_values, "seed": Seed(args.seed)}
     yield "real", test.images, 0.0
     began = time.perf_counter()
     done = copied(test.images, known, train.images, args.device)
     yield "copy", done, time.perf_counter() - began
     began = time.perf_counter()
-    done = complete(test.images, known, train.images, **options)[:, 0]
+    done = complete_pictures(test.images, known, train.images, **by_pictures)[:, 0]
     yield "complete", done, time.perf_counter() - began
     if train.labels is not None:
         labels = {"y": test.labels, "like_y": train.labels}
         began = time.perf_counter()
-        done = complete(test.images, known, train.images, **labels, **options)[:, 0]
+        done = complete_pictures(test.images, known, train.images, **labels, **by_pictures)[:, 0]
         yield "labels", done, time.perf_counter() - began
     if args.no_flow:
         return

@@ -108,8 +108,8 @@ def made(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> tuple[dict[str
             rejection(theta, x, x0, true.shape[1], linear=True),
         )
     )
-    row: dict[str, Any] = {"task": task.name, "simulations": n, "k": found.near.k}
-    row |= {"h": found.near.spread}
+    row: dict[str, Any] = {"task": task.name, "simulations": n, "k": found.near.settings.k}
+    row |= {"h": found.near.settings.spread}
     row |= dict(zip(("NN", "NN, true"), nn_ratios(found, x0, samples[0], true), strict=True))
     row |= {"fit s": fitted - began, "s per observation": seconds / len(x0)}
     return row, samples

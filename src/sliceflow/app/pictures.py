@@ -144,7 +144,8 @@ class Gallery:
 
     def completed(self, request: Request) -> dict[str, Any]:
         """Completions of a picture, of which the white part of the mask is known."""
-        from sliceflow.spaces.pictures.completion import complete
+        from sliceflow.engine.random import Seed
+        from sliceflow.spaces.pictures.inpainting import complete_pictures
 
         asked = request.json
         run, n, seed = self._run(asked), _PICTURES, whole(asked, "seed", 0, MOST_SEED)
@@ -161,8 +162,8 @@ class Gallery:
                     f"{error}. To complete pictures without them, fit a model of one known part: "
                     "sliceflow fit … --observed top, or --mask mask.png"
                 ) from error
-            done = complete(
-                picture, mask, train.x, n, n_pixel_values=flow.n_pixel_values, random_state=seed
+            done = complete_pictures(
+                picture, mask, train.x, n=n, n_pixel_values=flow.n_pixel_values, seed=Seed(seed)
             )
         return {"pictures": self._shown(flow, done[0])}
 

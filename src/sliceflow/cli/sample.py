@@ -130,13 +130,14 @@ def complete(
     data, _ = read(like, root=data_root, holdout=0.0)
     if not data.pictures:
         raise WrongUsage(f"--like {like} is a table", "pass pictures; sliceflow impute fills tables")
-    from sliceflow.spaces.pictures.completion import complete as completed
+    from sliceflow.engine.random import Seed
+    from sliceflow.spaces.pictures.inpainting import complete_pictures
     from sliceflow.spaces.pictures.layout import Layout
 
     layout = Layout.of(data.x, data.n_pixel_values)
     known = _part(observed, mask, layout)
     pictures = read_pictures(given, layout, resize)
-    options: dict[str, Any] = {"n_pixel_values": data.n_pixel_values, "random_state": seed}
+    options: dict[str, Any] = {"n_pixel_values": data.n_pixel_values, "seed": Seed(seed)}
     if label is not None:
         classes = {} if data.labels is None else {str(c): c for c in np.unique(data.labels)}
         if label not in classes:
@@ -145,7 +146,7 @@ def complete(
             )
         options |= {"y": np.repeat(classes[label], len(pictures)), "like_y": data.labels}
     try:
-        done = completed(pictures, known, data.x, n, **options)
+        done = complete_pictures(pictures, known, data.x, n=n, **options)
     except ValueError as error:
         raise Failed(str(error), "pass other pictures") from error
     _write_completions(out, pictures, done, known, layout)

@@ -20,7 +20,7 @@ __all__ = [
     "MOST_BINS",
     "MOST_KNOTS",
     "CompactTable",
-    "Step",
+    "ModelStep",
     "at_bends",
     "map_bytes",
     "thinned",
@@ -31,19 +31,6 @@ MOST_BINS = (1 << 16) - 1
 _STEPS = kernels.MOST_LEVEL // 4  # steps of rounding in the reach of a map: far below its noise
 _ARRAYS = ("lo", "hi", "at", "levels")
 _SHARED = 8  # times as many knots of a map that classes share
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a model: its maps, and the directions `theta` (h, d) if they were fitted.
-
-    If it is None, the frame is drawn again from its place in the schedule.
-    """
-
-    stage: int
-    step: int
-    table: Table
-    theta: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -118,11 +105,22 @@ class CompactTable:
         numbers = None if self.numbers is None else self.numbers.to(device)
         return replace(self, **{n: getattr(self, n).to(device) for n in _ARRAYS}, numbers=numbers)
 
-    def displace(self, z: Tensor) -> Tensor:
-        return self.grid().displace(z)
 
-    def thin(self, n_knots: int) -> CompactTable:
-        return self
+@dataclass(frozen=True)
+class ModelStep:
+    """One step of a model: its maps, and the directions `theta` (h, d) if they were fitted.
+
+    If it is None, the frame is drawn again from its position: step `step` of stage number `stage`.
+    """
+
+    stage: int
+    step: int
+    table: KnotTable | GridTable | CompactTable
+    theta: Tensor | None = None
+
+    def maps(self) -> KnotTable | GridTable:
+        """The maps as they move particles."""
+        return self.table.grid() if isinstance(self.table, CompactTable) else self.table
 
 
 def thinned(

@@ -32,6 +32,7 @@ __all__ = [
     "format_label",
     "infer",
     "moved",
+    "offset_of",
     "proportional",
     "repeated",
     "row_groups",
@@ -90,6 +91,11 @@ class Offset:
             out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
             return out
         return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+
+
+def offset_of(theta: Tensor | None, codes: Tensor | None) -> Offset | None:
+    """The offset of rows with these codes; None if there is none."""
+    return None if theta is None or codes is None else Offset(theta, codes)
 
 
 @dataclass(frozen=True)

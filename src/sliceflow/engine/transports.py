@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.classes import Runs
+from sliceflow.engine.batches import ALL, Batch
+from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.errors import is_int, need
 
 __all__ = [
@@ -33,8 +34,6 @@ __all__ = [
     "Transport",
 ]
 
-RunPair = tuple[Runs, Runs] | None
-
 _AT_ONCE = 1 << 30  # values sorted at a time
 JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
@@ -43,8 +42,12 @@ MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little 
 class Table(Protocol):
     """The maps of one step."""
 
-    def displace(self, z: Tensor) -> Tensor:
-        """T(z) − z for any z (h, n): linear between knots, a rigid shift beyond the ends."""
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z for the projections z (h, n) of any points.
+
+        T is linear between knots, and a rigid shift beyond the ends. `cloud`, the points themselves,
+        tells their classes, if each class has its own maps.
+        """
         ...
 
     def thin(self, n_knots: int) -> Table:
@@ -55,12 +58,14 @@ class Table(Protocol):
 class Fit(NamedTuple):
     """A fitted table, and the mean of (T(z) − z)² over the particles for each direction.
 
-    `dz` is the displacement of the particles, if the fit has it more exactly than the table.
+    `dz` is the displacement of the particles, if the fit has it more exactly than the table. `moving`
+    is the share of maps that move anything, if some may stand still.
     """
 
     table: Table
     cost: Tensor
     dz: Tensor | None = None
+    moving: Tensor | None = None
 
 
 class Counts(NamedTuple):
@@ -82,11 +87,10 @@ class Transport(Protocol):
         """Maximum number of particles, and of data, per step; None uses all."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair = None) -> Fit:
-        """Fit to particles z_p (h, M) and data z_q (h, N) with weights (N,) > 0.
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        """Fit to particles z_p (h, M) and data z_q (h, N), with the weights of the batch.
 
-        `runs`, the ranges of classes in particles and data, fits each class separately. Not all
-        transports support this.
+        If the batch has `runs`, each class gets its own maps. Not all transports support this.
         """
         ...
 
@@ -98,7 +102,7 @@ class KnotTable:
     knots: Tensor
     values: Tensor
 
-    def displace(self, z: Tensor) -> Tensor:
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         out: Tensor = kernels.for_tensor(z).displace_knots(z, self.knots, self.values)
         return out
 
@@ -193,19 +197,22 @@ class GridTable:
     values: Tensor
     counts: Tensor | None = None
 
-    def displace(self, z: Tensor, runs: Runs | None = None) -> Tensor:
-        """T(z) − z; with `runs`, each class of columns uses its own maps."""
-        kernel, table = kernels.for_tensor(z), (z, self.lo, self.hi, self.values)
-        out: Tensor = (
-            kernel.displace_grid(*table) if runs is None else kernel.displace_runs(*table, runs.starts)
-        )
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z. If each class has its own maps, mixed classes take the weighted mean of theirs."""
+        kernel, table, h = kernels.for_tensor(z), (self.lo, self.hi, self.values), len(z)
+        if len(self.lo) == h:
+            out: Tensor = kernel.displace_grid(z, *table)
+        elif cloud is not None and cloud.runs is not None:
+            out = kernel.displace_runs(z, *table, cloud.runs.starts)
+        else:
+            assert cloud is not None
+            assert cloud.y is not None
+            out = z.new_zeros(z.shape)
+            for c, weight in enumerate(cloud.y.T.to(z.dtype)):
+                if bool(weight.any()):
+                    own = (part[c * h : (c + 1) * h] for part in table)
+                    out.addcmul_(weight, kernel.displace_grid(z, *own))
         return out
-
-    def of_class(self, c: int, n_classes: int) -> GridTable:
-        """The maps of class c, if each class has its own."""
-        h = len(self.lo) // n_classes
-        rows = slice(c * h, (c + 1) * h)
-        return GridTable(self.lo[rows], self.hi[rows], self.values[rows])
 
     def thin(self, n_knots: int) -> GridTable:
         """Keep every k-th edge, where k divides the number of bins, and smooth the tails.
@@ -251,18 +258,14 @@ class Sorted:
     def __post_init__(self) -> None:
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        if runs is not None:
-            raise ValueError(
-                "amplifier=inf needs histograms, which transport='sorted' does not use; "
-                "use a finite amplifier, or transport='histogram'"
-            )
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        _need_one_class(batch, "sorted")
         k = kernels.for_tensor(z_p)
-        if weights is None:
+        if batch.weights is None:
             sorted_q, w = k.sort_rows(z_q), None
         else:
             sorted_q, order = k.argsort_rows(z_q)
-            w = weights[order]
+            w = batch.weights[order]
         knots, order = k.argsort_rows(z_p)
         values = k.match(knots, sorted_q, w)
         moved = values - knots
@@ -307,15 +310,11 @@ class Interpolated:
     def __post_init__(self) -> None:
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        if runs is not None:
-            raise ValueError(
-                "amplifier=inf needs histograms, which transport='interpolated' does not use; "
-                "use a finite amplifier, or transport='histogram'"
-            )
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        _need_one_class(batch, "interpolated")
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
         row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
-        parts = [self._fit(z_p[part], z_q[part], weights) for part in row_slices]
+        parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
         if len(parts) == 1:
             return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
         knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
@@ -411,10 +410,10 @@ class Histogram:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        if runs is None:
-            return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
-        of_p, of_q = runs
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        if batch.runs is None:
+            return self.between(self.count(z_p), self.count(z_q, batch.weights), z_p.dtype)
+        of_p, of_q = batch.runs
         p, q = self.count(z_p, runs=of_p), self.count(z_q, runs=of_q)
         return self.between(p, q, z_p.dtype, {*of_p.empty, *of_q.empty}, len(of_p))
 
@@ -486,12 +485,21 @@ class Auto:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
-    def chosen(self, n: int) -> Sorted | Histogram:
-        """The transport for `n` particles and data in total."""
-        return Sorted(self.most) if n <= self.threshold else Histogram(self.n_bins, self.most)
+    def choose(self, n: int, n_ranks: int = 1) -> Sorted | Histogram:
+        """The transport for `n` particles and data in total; several ranks can only count."""
+        few = n <= self.threshold and n_ranks == 1
+        return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
+
+
+def _need_one_class(batch: Batch, name: str) -> None:
+    if batch.runs is not None:
+        raise ValueError(
+            f"amplifier=inf needs histograms, which transport={name!r} does not use; "
+            "use a finite amplifier, or transport='histogram'"
+        )
 
 
 def _need_columns(most: int | None) -> None:

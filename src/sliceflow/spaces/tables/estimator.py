@@ -17,8 +17,8 @@ from sliceflow.cells import Cells, Kept, made, read_cells
 from sliceflow.devices import resolve_device
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, is_real, need
-from sliceflow.models.file import Fields
-from sliceflow.models.limits import Allowance
+from sliceflow.models.old_file import Fields
+from sliceflow.models.old_limits import Allowance
 from sliceflow.spaces.tables import saved
 from sliceflow.spaces.tables.chained import redrawn
 from sliceflow.spaces.tables.columns import Column, grid_of, new_identifiers, some, understood

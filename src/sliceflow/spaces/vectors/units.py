@@ -9,11 +9,13 @@ logarithmic in the tails.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.models.codec import Array
 from sliceflow.models.ranks import Ranks
 
 __all__ = ["Units", "decode", "encode", "standardization"]
@@ -31,19 +33,24 @@ class Units:
 
     Examples
     --------
-    >>> units = Units.of(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
+    >>> units = Units.fit_to(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
     >>> units.shift.tolist(), units.scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
     >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
-    >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
+    >>> units = Units.fit_to(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
     >>> units.heavy_tailed.tolist()
     [True, False]
     """
 
-    shift: np.ndarray
-    scale: np.ndarray
-    middle: np.ndarray
-    width: np.ndarray
+    shift: Annotated[np.ndarray, Array("d", torch.float64)]
+    scale: Annotated[np.ndarray, Array("d", torch.float64)]
+    middle: Annotated[np.ndarray, Array("d", torch.float64)]
+    width: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
+
+    def check(self) -> None:
+        """Raise a ValueError unless all scales are positive."""
+        if not (self.scale > 0).all():
+            raise ValueError("a scale is not positive")
 
     @classmethod
     def linear(cls, shift: np.ndarray, scale: np.ndarray) -> Units:
@@ -51,7 +58,7 @@ class Units:
         return cls(shift, scale, np.zeros(len(shift)), np.zeros(len(shift)))
 
     @classmethod
-    def of(
+    def fit_to(
         cls,
         X: np.ndarray,
         standardize: bool,
