@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sliceflow.cli.data import Data
     from sliceflow.engine.events import Event
 
-__all__ = ["ProgressLines", "ProgressPanel", "last_distance", "listeners", "seconds_text", "sparkline"]
+__all__ = ["Clock", "ProgressLines", "ProgressPanel", "listener", "seconds_text", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
+_PIXELS = re.compile(r"(\d+)×(\d+)\[")
+_ANY_STEP = 30  # what a step costs besides its pixels, in pixels
+_SURE = 0.1  # share of the work after which remaining time is shown
 
 
 def sparkline(values: list[float], width: int = 32) -> str:
@@ -49,117 +53,106 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def sees_single_values(stage: str) -> bool:
-    """Whether the steps of a stage see columns or pixels one by one.
+def _work(stage: str) -> float:
+    """What a step of a stage costs: stages of pictures are named by their pixels."""
+    sides = _PIXELS.match(stage)
+    return _ANY_STEP + (int(sides[1]) * int(sides[2]) if sides else 0)
 
-    Such steps are soon exact, so their distance does not say how close the samples are. A picture of
-    one pixel has no other stage.
+
+class Clock:
+    """How much of the work is done, and how long the rest takes.
+
+    Later steps see more pixels, so work is not the number of steps. The clock starts after the first
+    step of this process, which compiles. It tells the remaining time only after a tenth of the work, and
+    only while the pace is steady: half as fast or twice as fast as before, and it says nothing.
+
+    Parameters
+    ----------
+    stages : the name and the number of steps of every stage
     """
-    return stage == "axis" or (stage.endswith("[1]") and stage != "1×1[1]")
 
-
-def last_distance(stages: Sequence[str], distances: Sequence[float]) -> tuple[str, float]:
-    """The last stage whose distance says how close the samples are, and its last distance.
-
-    Examples
-    --------
-    >>> last_distance(["flow", "flow", "axis"], [0.3, 0.1, 3e-18])
-    ('flow', 0.1)
-    """
-    pairs = list(zip(stages, distances, strict=True))
-    return ([pair for pair in pairs if not sees_single_values(pair[0])] or pairs)[-1]
-
-
-def _memory_used(event: Event) -> int | None:
-    """Bytes the process holds: on the GPU if it runs on one, else the most it has ever held."""
-    if event.particles.device.type == "cuda":
-        import torch
-
-        return int(torch.cuda.memory_allocated(event.particles.device))
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-class _Pace:
-    """The speed since the first step of this process, which compiles and does not count."""
-
-    def __init__(self) -> None:
-        self._began, self._first = 0.0, -1
+    def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
+        self._costs = [_work(name) for name, _ in stages]
+        self._before = [0.0]
+        for cost, (_, steps) in zip(self._costs, stages, strict=True):
+            self._before.append(self._before[-1] + cost * steps)
+        self._seen: deque[tuple[float, float]] = deque()  # (moment, work done)
+        self.share = 0.0
 
     def update(self, event: Event) -> None:
-        """Start the clock at the first event."""
-        if self._first < 0:
-            self._began, self._first = time.monotonic(), event.steps_done
+        """Note that a step was done."""
+        i = event.stage_index
+        if event.steps_done >= event.steps_total:
+            self.share = 1.0
+        elif i < len(self._costs):
+            self.share = (self._before[i] + self._costs[i] * (event.step + 1)) / self._before[-1]
+        else:  # a fit with other stages than planned
+            self.share = event.steps_done / event.steps_total
+        self._seen.append((time.monotonic(), self.share))
 
-    def time_left(self, event: Event) -> str:
-        """The time left at the pace so far. Later steps see more pixels and take longer."""
-        steps = event.steps_done - self._first
-        if steps <= 0:
-            return "?"
-        per_step = (time.monotonic() - self._began) / steps
-        return seconds_text(per_step * (event.steps_total - event.steps_done))
-
-    def particles_per_second(self, event: Event) -> float:
-        passed = max(time.monotonic() - self._began, 1e-9)
-        return float(event.particles.shape[1]) * (event.steps_done - self._first) / passed
+    def left(self) -> float | None:
+        """Seconds that remain; None as long as that is a guess."""
+        if len(self._seen) < 3 or self.share < _SURE:
+            return None
+        (began, first), (now, done) = self._seen[0], self._seen[-1]
+        half = next(k for k, (moment, _) in enumerate(self._seen) if 2 * (moment - began) >= now - began)
+        middle, share = self._seen[max(1, min(half, len(self._seen) - 2))]
+        early, late = ((share - first) / (middle - began or 1e-9), (done - share) / (now - middle or 1e-9))
+        if not 0.5 <= early / max(late, 1e-12) <= 2:
+            return None
+        return (1 - done) / late
 
 
 class ProgressLines:
-    """A listener that prints a plain line on stderr at every tenth of the way."""
+    """A listener that prints a plain line on stderr at the first step and every tenth of the work."""
 
-    def __init__(self) -> None:
-        self._pace, self._tenth = _Pace(), 0
-        self._distance: Any = None
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._tenth = clock, -1
 
     def __call__(self, event: Event) -> None:
-        self._pace.update(event)
-        if self._distance is None or not sees_single_values(event.stage):
-            self._distance = event.distance  # a tensor: reading it would wait for the device
-        tenth = event.steps_done * 10 // event.steps_total
+        self._clock.update(event)
+        tenth = int(10 * self._clock.share)
         if tenth > self._tenth:
             self._tenth = tenth
+            left = self._clock.left()
+            more = "" if left is None or tenth == 10 else f", {seconds_text(left)} left"
             print(
                 f"step {event.steps_done}/{event.steps_total}, stage {event.stage}, sliced distance "
-                f"{float(self._distance):.4g}, {self._pace.time_left(event)} left",
+                f"{float(event.distance):.4g}{more}",
                 file=sys.stderr,
                 flush=True,
             )
 
 
 class ProgressPanel:
-    """A listener with a live panel: stage, step, sliced distance, pace, time left, memory.
+    """A listener with a live panel: stage, step, sliced distance, remaining time.
 
     Parameters
     ----------
     console : of rich
-    stages : a description of every stage
+    clock : of the fit
     """
 
-    def __init__(self, console: Any, stages: list[str]) -> None:
+    def __init__(self, console: Any, clock: Clock) -> None:
         from rich.live import Live
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._pace, self._drawn, self._stages, self._console = _Pace(), 0.0, stages, console
+        self._clock, self._shown_at, self._console = clock, 0.0, console
         self._distances: list[float] = []
-        self._bar = Progress(BarColumn(None), TextColumn("{task.completed}/{task.total}"))
-        self._task = self._bar.add_task("steps", total=None)
-        self._live = Live(console=console, refresh_per_second=8, transient=True)
+        self._bar = Progress(BarColumn(None), TextColumn("{task.percentage:>3.0f}%"))
+        self._task = self._bar.add_task("work", total=1.0)
+        self._live = Live("preparing", console=console, refresh_per_second=8, transient=True)
         self._live.start()
 
     def __call__(self, event: Event) -> None:
-        self._pace.update(event)
+        self._clock.update(event)
         now = time.monotonic()
         # Reading the distance waits for the device, so not at every step.
-        if now - self._drawn < 0.12 and event.steps_done < event.steps_total:
+        if now - self._shown_at < 0.12 and event.steps_done < event.steps_total:
             return
-        self._drawn = now
-        if not self._distances or not sees_single_values(event.stage):
-            self._distances.append(float(event.distance))
-        self._bar.update(self._task, completed=event.steps_done, total=event.steps_total)
+        self._shown_at = now
+        self._distances.append(float(event.distance))
+        self._bar.update(self._task, completed=self._clock.share)
         self._live.update(self._table(event))
 
     def _table(self, event: Event) -> Any:
@@ -170,20 +163,13 @@ class ProgressPanel:
         least = 1e-4 * max(self._distances)
         heights = [math.log10(max(d, least)) for d in self._distances if d > 0]
         line = sparkline(heights, max(4, min(48, self._console.width - 23)))
-        description = self._stages[event.stage_index]
-        memory = _memory_used(event)
+        left = self._clock.left()
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, min_width=len("distance"))
         table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_row("stage", f"{event.stage_index + 1} of {len(self._stages)}: {description}")
-        table.add_row("step", f"{event.step + 1} of {event.stage_steps}")
+        table.add_row("step", f"{event.steps_done} of {event.steps_total}, stage {event.stage}")
         table.add_row("distance", f"{self._distances[-1]:<9.3g}  {line}")
-        if event.moving is not None:
-            table.add_row("moving", f"{float(event.moving):.0%} of the maps")
-        table.add_row("pace", f"{self._pace.particles_per_second(event):,.0f} particles/s")
-        table.add_row("left", self._pace.time_left(event))
-        if memory is not None:
-            table.add_row("memory", f"{memory / 2**20:,.0f} MiB")
+        table.add_row("left", "" if left is None else seconds_text(left))
         return Group(self._bar, table)
 
     def close(self) -> None:
@@ -191,18 +177,11 @@ class ProgressPanel:
         self._live.stop()
 
 
-def listeners(flow: Any, data: Data) -> list[Any]:
-    """The listeners that show the progress of fitting `flow` to the data, as the terminal allows."""
+def listener(stages: Sequence[tuple[str, int]]) -> ProgressLines | ProgressPanel:
+    """What shows the progress of a fit with these stages, as the terminal allows."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console, clock = Console(stderr=True), Clock(stages)
     if not console.is_terminal or console.is_dumb_terminal:
-        return [ProgressLines()]
-    if data.pictures:
-        stages = [
-            f"{s.h}×{s.w} pixels, patches of {s.patch}×{s.patch}"
-            for s in flow.stages(*data.x.shape[1:])
-        ]
-    else:
-        stages = [f"{s.name} steps" for s in flow.stages()]
-    return [ProgressPanel(console, stages)]
+        return ProgressLines(clock)
+    return ProgressPanel(console, clock)

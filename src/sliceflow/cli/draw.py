@@ -1,4 +1,4 @@
-"""``sliceflow sample``, ``inpaint`` and ``complete``: from a model or pictures to files of samples."""
+"""``sliceflow sample``, ``inpaint`` and ``impute``: from a model to files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.cli import mixed
-from sliceflow.cli.data import read
+from sliceflow.cli import seams
+from sliceflow.cli.data import read_frame, read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.run_folder import RunFolder, check_new
-from sliceflow.cli.settings import read_mask
+from sliceflow.cli.run_folder import RunFolder, check_new, load_model
 
-__all__ = ["complete", "inpaint", "read_pictures", "sample"]
+__all__ = ["impute", "inpaint", "read_pictures", "sample"]
+
+_TABLES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
+_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "table": _TABLES}
 
 
 def sample(
@@ -23,35 +25,36 @@ def sample(
     *,
     n: int,
     label: str | None,
-    given: Sequence[str] = (),
+    given: Sequence[str],
     device: str,
     seed: int,
     force: bool,
 ) -> dict[str, Any]:
-    """Write new samples to a picture, a folder of pictures, .npz or .csv; what was written."""
+    """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
     check_new(out, force=force)  # before torch is imported
     from sliceflow.errors import from_tensor
 
-    flow: Any = RunFolder.model(run, device)
-    if type(flow).__name__ == "TableFlow":
+    flow = load_model(run, device)
+    kind = _kind(flow)
+    _check_ending(out, kind)
+    made = {"out": str(out), "n": n, "label": label, "given": list(given), "seed": seed}
+    if kind == "table":
         if label is not None:
             raise WrongUsage("--label is for classes; this is a table", "pass --given column=value")
-        return mixed.sample(flow, out, n=n, given=given, seed=seed)
+        wanted = dict(_given(flow, text) for text in given)
+        _write_frame(flow.sample(n, given=wanted or None, random_state=seed), out)
+        return made
     if given:
         raise WrongUsage("--given is for tables", "pass --label for a class")
-    if getattr(flow, "observed", None) is not None:
+    if getattr(flow, "observed_", None) is not None:
         raise WrongUsage(f"{run} completes pictures, and makes none", "use sliceflow inpaint")
-    pictures = hasattr(flow, "schedule_")
-    _check_ending(out, pictures)
-    y = _class(flow, label, run)
-    _check_memory(flow, n)
-    x, labels = flow.sample(n, y=y, random_state=seed, return_y=True)
+    x, labels = flow.sample(n, y=_class(flow, label, run), random_state=seed, return_y=True)
     x = np.asarray(from_tensor(x))
-    if pictures:
+    if kind == "pictures":
         _write_pictures(out, x, flow.layout_, labels)
     else:
         _write_rows(out, x, *_columns(run, x.shape[1]), labels)
-    return {"out": str(out), "n": n, "label": label, "seed": seed}
+    return made
 
 
 def inpaint(
@@ -69,115 +72,76 @@ def inpaint(
     force: bool,
 ) -> dict[str, Any]:
     """Write completions of a picture, a folder of pictures or an array; what was written."""
-    _check_ending(out, pictures=True)
+    _check_ending(out, "pictures")
     check_new(out, force=force)
     if observed is not None and mask is not None:
         raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
-    from sliceflow.errors import from_tensor
-
-    flow: Any = RunFolder.model(run, device)
-    part = _part(observed, mask, getattr(flow, "layout_", None))
-    if part is None and getattr(flow, "observed", None) is None:
+    flow = load_model(run, device)
+    if _kind(flow) != "pictures":
+        raise WrongUsage(f"{run} is not a model of pictures", "sliceflow impute fills tables")
+    layout = flow.layout_
+    known: Any = observed
+    if mask is not None:
+        known = read_mask(str(mask), (layout.height, layout.width))
+    if known is None and flow.observed_ is None:
         raise WrongUsage(
-            f"{run} does not complete pictures",
-            "fit with --observed top (or left, border, …), or with --mask mask.png; a model of colour "
-            "pictures completes any part: pass it here",
+            f"{run} was not fitted for one known part",
+            "pass the known part with --observed top (or left, border, …), or with --mask mask.png",
         )
-    pictures = read_pictures(given, flow.layout_, resize)
-    _check_memory(flow, n * len(pictures))
+    pictures = read_pictures(given, layout, resize)
     y = _class(flow, label, run)
     try:
-        done = from_tensor(flow.inpaint(pictures, n, random_state=seed, mask=part, y=y))
+        done = np.asarray(seams.inpaint(flow, pictures, known, n=n, y=y, seed=seed))
     except ValueError as error:
-        raise Failed(str(error), "or see sliceflow complete --help") from error
-    known = flow.observed_ if part is None else part
-    _write_completions(out, pictures, done, known, flow.layout_)
+        again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
+        raise Failed(str(error).partition(";")[0], again) from error
+    _write_completions(out, pictures, done, _known(flow, known), layout)
     return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
 
 
-def _part(observed: str | None, mask: Path | None, layout: Any) -> np.ndarray | None:
-    """The known part (h, w) by its name or by a picture; None if neither is given."""
-    if layout is None or (observed is None and mask is None):
-        return None
-    from sliceflow.spaces.pictures.layout import part_of
-
-    if mask is not None:
-        return read_mask(str(mask), (layout.height, layout.width))
-    return part_of(observed, layout)
-
-
-def complete(
-    given: Path,
-    out: Path,
-    *,
-    like: str,
-    observed: str | None,
-    mask: Path | None,
-    label: str | None,
-    n: int,
-    resize: bool,
-    data_root: Path | None,
-    seed: int,
-    force: bool,
+def impute(
+    source: Path, out: Path, *, run: Path | None, n: int, device: str, seed: int, force: bool
 ) -> dict[str, Any]:
-    """Write completions by the pictures most like the given ones; what was written."""
-    _check_ending(out, pictures=True)
-    check_new(out, force=force)
-    if (observed is None) == (mask is None):
+    """Fill the missing cells of a table; n > 1 writes that many files."""
+    _check_ending(out, "table")
+    outs = [out] if n == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
+    for path in outs:
+        check_new(path, force=force)
+    frame = read_frame(source)
+    if run is None:
+        from sliceflow import TableFlow
+
+        flow: Any = TableFlow(device=device, random_state=seed).fit(frame)
+    else:
+        flow = load_model(run, device)
+        if _kind(flow) != "table":
+            raise WrongUsage(f"{run} is not a model of a table", "fit one, or leave --run out")
+    filled = seams.impute(flow, frame, n=n, seed=seed)
+    tables = [filled] if n == 1 else filled
+    for path, table in zip(outs, tables, strict=True):
+        _write_frame(table, path)
+    cells, left = (int(table.isna().sum().sum()) for table in (frame, tables[0]))
+    return {"out": [str(path) for path in outs], "cells": cells - left, "left": left, "seed": seed}
+
+
+def _kind(flow: Any) -> str:
+    kinds = {"TableFlow": "table", "ImageFlow": "pictures", "SlicedWassersteinFlow": "vectors"}
+    return kinds[type(flow).__name__]
+
+
+def _given(flow: Any, text: str) -> tuple[str, Any]:
+    """A column and its value from text such as plan=gold."""
+    name, equals, value = text.partition("=")
+    names = list(flow.feature_names_in_)
+    if not equals or name not in names:
         raise WrongUsage(
-            "the known part is not given, or twice", "pass --observed top, or --mask m.png"
+            f"--given {text} does not name a column", f"pass column=value; there are {', '.join(names)}"
         )
-    data, _ = read(like, root=data_root, holdout=0.0)
-    if not data.pictures:
-        raise WrongUsage(f"--like {like} is a table", "pass pictures; sliceflow impute fills tables")
-    from sliceflow.spaces.pictures.completion import complete as completed
-    from sliceflow.spaces.pictures.layout import Layout
-
-    layout = Layout.of(data.x, data.n_pixel_values)
-    known = _part(observed, mask, layout)
-    pictures = read_pictures(given, layout, resize)
-    options: dict[str, Any] = {"n_pixel_values": data.n_pixel_values, "random_state": seed}
-    if label is not None:
-        classes = {} if data.labels is None else {str(c): c for c in np.unique(data.labels)}
-        if label not in classes:
-            raise WrongUsage(
-                f"{like} has no class {label!r}", f"its classes: {', '.join(classes) or 'none'}"
-            )
-        options |= {"y": np.repeat(classes[label], len(pictures)), "like_y": data.labels}
     try:
-        done = completed(pictures, known, data.x, n, **options)
+        return name, flow.value_of(name, value)
     except ValueError as error:
-        raise Failed(str(error), "pass other pictures") from error
-    _write_completions(out, pictures, done, known, layout)
-    return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
-
-
-def _write_completions(
-    out: Path, pictures: np.ndarray, done: np.ndarray, known: Any, layout: Any
-) -> None:
-    """A grid shows the given picture first; a folder or an array holds completions only."""
-    if out.suffix.lower() != ".png":
-        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
-        return
-    from sliceflow.cli.grid import as_bytes, grid
-
-    hidden = pictures.astype(done.dtype)  # a copy
-    hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
-    shown = np.concatenate((hidden[:, None], done), axis=1)
-    grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
-
-
-def _check_memory(flow: Any, n: int) -> None:
-    """Refuse more samples than memory could ever hold."""
-    from sliceflow.devices import need_memory, resolve_device
-    from sliceflow.errors import NotEnoughMemoryError
-
-    d = flow.layout_.dimension if hasattr(flow, "schedule_") else flow.n_features_in_
-    try:
-        need_memory(12 * n * d, resolve_device(flow.device), f"{n} samples need", "")
-    except NotEnoughMemoryError as error:
-        hint = "pass a smaller --n, several times with different --seed"
-        raise Failed(error.fact, hint) from error
+        fact, _, hint = str(error).partition("; ")
+        raise WrongUsage(f"--given {text}: {fact}", hint or "pass another value") from error
 
 
 def _class(flow: Any, label: str | None, run: Path) -> Any:
@@ -192,15 +156,37 @@ def _class(flow: Any, label: str | None, run: Path) -> Any:
     return classes[label]
 
 
-def _check_ending(out: Path, pictures: bool) -> None:
+def _check_ending(out: Path, kind: str) -> None:
     """Refuse an ending that does not say what to write."""
-    if out.suffix.lower() not in ((".png", ".npz", "") if pictures else (".csv", ".npz")):
-        kinds = "a .png, an .npz or a folder" if pictures else "a .csv or an .npz"
-        raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name {kinds}")
+    if out.suffix.lower() not in _ENDINGS[kind]:
+        endings = ", ".join(ending or "a folder" for ending in _ENDINGS[kind])
+        raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name one of {endings}")
+
+
+def _known(flow: Any, known: Any) -> np.ndarray:
+    """The known part as (h, w) booleans."""
+    from sliceflow.spaces.pictures.layout import part_of
+
+    return np.asarray(flow.observed_ if known is None else part_of(known, flow.layout_))
+
+
+def _write_completions(
+    out: Path, pictures: np.ndarray, done: np.ndarray, known: np.ndarray, layout: Any
+) -> None:
+    """A grid shows the given picture first; a folder or an array holds completions only."""
+    if out.suffix.lower() != ".png":
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
+        return
+    from sliceflow.cli.pictures import as_bytes, grid
+
+    hidden = pictures.astype(done.dtype)  # a copy
+    hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
+    shown = np.concatenate((hidden[:, None], done), axis=1)
+    grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
 
 
 def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
-    from sliceflow.cli.grid import as_bytes, grid, single
+    from sliceflow.cli.pictures import as_bytes, grid, single
 
     if path.suffix.lower() == ".npz":
         _write_arrays(path, labels, images=x)
@@ -226,10 +212,16 @@ def _write_rows(
     if path.suffix.lower() == ".npz":
         _write_arrays(path, labels, x=x, columns=np.array(columns))
         return
-    from sliceflow.cli.table import write_csv
+    import pandas
 
-    table = dict(zip(columns, x.T.tolist(), strict=True))
-    write_csv(path, table if labels is None else table | {target: labels.tolist()})
+    frame = pandas.DataFrame(x, columns=columns)
+    _write_frame(frame if labels is None else frame.assign(**{target: labels}), path)
+
+
+def _write_frame(frame: Any, path: Path) -> None:
+    from sliceflow.spaces.tables.files import write_table
+
+    write_table(frame, path)
 
 
 def _write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
@@ -239,7 +231,7 @@ def _write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -
 
 
 def _columns(run: Path, d: int) -> tuple[list[str], str]:
-    """The names of a table's columns and of its column of labels, where they are known."""
+    """The names of the columns and of the column of labels, where they are known."""
     if run.is_dir() and (run / "config.json").exists():
         config = RunFolder(run).read_json("config.json")
         names = config["data"]["columns"]
