@@ -7,38 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from sliceflow import __version__
-from sliceflow.cli.failures import with_exit_code
+from sliceflow.cli.failures import WrongUsage, with_exit_code
 
 __all__ = ["app"]
-
-SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "celeba")  # listing them imports nothing
-
-
-class _BareSwitches:
-    """A command that shows its switches bare: typer 0.29 by itself writes <bool> behind each."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False) and param.metavar is None:
-                param.metavar = ""
-        return params
-
-
-class _Group(_BareSwitches, TyperGroup):
-    pass
-
-
-class _Command(_BareSwitches, TyperCommand):
-    pass
 
 
 app = typer.Typer(
     name="sliceflow",
-    cls=_Group,
     help="New pictures and table rows like those you have: nonparametric generative modelling by "
     "sliced-Wasserstein flows.",
     pretty_exceptions_enable=False,
@@ -48,7 +25,7 @@ app = typer.Typer(
 
 
 def _command(function: Any) -> Any:
-    return app.command(cls=_Command)(with_exit_code(function))
+    return app.command()(with_exit_code(function))
 
 
 def _option(default: Any, help: str, *names: str, **more: Any) -> Any:
@@ -64,21 +41,7 @@ def _repeated(help: str) -> Any:
 
 
 def _switch(help: str, *names: str, **more: Any) -> Any:
-    return typer.Option(False, *names, help=help, **more)
-
-
-def _complete_source(incomplete: str) -> list[str]:
-    """Named sets, and paths."""
-    folder, slash, start = incomplete.rpartition("/")
-    try:
-        paths = sorted(Path(folder + slash or ".").iterdir())
-    except OSError:
-        paths = []
-    return [name for name in SETS if name.startswith(incomplete)] + [
-        folder + slash + path.name + ("/" if path.is_dir() else "")
-        for path in paths
-        if path.name.startswith(start) and (start.startswith(".") or not path.name.startswith("."))
-    ]
+    return typer.Option(False, *names, help=help, metavar="", **more)
 
 
 def _print_version(asked: bool) -> None:
@@ -100,7 +63,6 @@ _SOURCE: Any = typer.Argument(
     help="digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are "
     "classes); a .npy or .npz file; a table (.csv, .parquet, .xlsx).",
     show_default=False,
-    autocompletion=_complete_source,
 )
 _OBSERVED = _option(
     None,
@@ -128,7 +90,7 @@ def fit(
     particles: int | None = _integer(None, "Number of particles; default: by the data."),
     conditional: bool = _switch("Fit pictures by class.", "--conditional"),
     vectors: bool = _switch("Fit only the numbers of a table, as vectors.", "--vectors"),
-    target: str | None = _option(None, "A table's column that predictors are measured by; its labels, with --vectors."),
+    target: str | None = _option(None, "The column that measures predict; with --vectors, the labels."),
     drop: list[str] | None = _repeated("Leave this column of a table out"),
     column: list[str] | None = _repeated("The kind of a table's column, such as zip=category"),
     constraint: list[str] | None = _repeated('What holds between columns, such as "start <= end"'),
@@ -136,10 +98,12 @@ def fit(
     observed: Part | None = _OBSERVED,
     mask: Path | None = _MASK,
     mirror: bool = _switch("Also fit the mirror images.", "--mirror"),
-    keep_rows: bool = _switch("Keep the data in the model: to complete any part, add and forget.", "--keep-rows"),
+    keep_rows: bool = _switch("Keep the data in the model, to complete any part.", "--keep-rows"),
     skip_broken: bool = _switch("Leave out pictures that cannot be read.", "--skip-broken"),
     data_root: Path | None = _DATA_ROOT,
-    holdout: float = _option(0.1, "Share of your own data held out for measuring.", metavar="<float>", min=0, max=0.9),
+    holdout: float = _option(
+        0.1, "Share of your own data held out for measuring.", metavar="<float>", min=0, max=0.9
+    ),
     device: str = _DEVICE,
     seed: int = _SEED,
     checkpoint_every: float = _option(60.0, "Seconds between checkpoints.", metavar="<float>", min=0),
@@ -179,8 +143,10 @@ def sample(
 ) -> None:
     """Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."""
     from sliceflow.cli.draw import sample as draw
+    from sliceflow.cli.run_folder import check_new
 
-    drawn = draw(run, out, n=n, label=label, given=given or (), device=device, seed=seed, force=force)
+    check_new(out, force=force)
+    drawn = draw(run, out, n=n, label=label, given=given or (), device=device, seed=seed)
     _print(drawn, f"wrote {n} samples to {out}", json, quiet)
 
 
@@ -207,9 +173,13 @@ def inpaint(
     pictures, or --keep-rows) completes any part: pass it here.
     """
     from sliceflow.cli.draw import inpaint as complete
+    from sliceflow.cli.run_folder import check_new
 
-    how = {"observed": observed, "mask": mask, "label": label, "n": n, "resize": resize}
-    done = complete(run, picture, out, **how, device=device, seed=seed, force=force)
+    check_new(out, force=force)
+    if observed is not None and mask is not None:
+        raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
+    how: dict[str, Any] = {"label": label, "n": n, "resize": resize, "device": device, "seed": seed}
+    done = complete(run, picture, out, mask or observed, **how)
     _print(done, f"wrote {n} completions of each of {done['pictures']} pictures to {out}", json, quiet)
 
 
@@ -258,7 +228,7 @@ def evaluate(
 
 @_command
 def info(
-    run: Path | None = typer.Argument(None, help="A run folder, or a .sliceflow file.", show_default=False),
+    run: Path | None = typer.Argument(None, help="A run folder, or a .sliceflow file."),
     json: bool = _JSON,
     debug: bool = _DEBUG,
 ) -> None:

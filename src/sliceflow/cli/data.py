@@ -14,10 +14,21 @@ from typing import Any
 import numpy as np
 
 from sliceflow import datasets
+from sliceflow.cli import seams
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
 
-__all__ = ["NAMES", "Data", "check_source", "estimator", "read", "read_frame", "read_mask"]
+__all__ = [
+    "NAMES",
+    "Data",
+    "check_source",
+    "estimator",
+    "labels_of",
+    "read",
+    "read_frame",
+    "read_mask",
+    "split",
+]
 
 NAMES = ("digits", *datasets.sets.SETS)
 _LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
@@ -26,7 +37,7 @@ _VECTOR_STEPS = {"draft": 50, "standard": 200, "best": 400}
 _HINTS = {
     datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
     datasets.MixedSizesError: "pass --size 32, or any other: it crops the middle square and resizes it",
-    datasets.MissingSetError: "name the folder that holds the set with --data-root, or set SLICEFLOW_DATA",
+    datasets.MissingSetError: "name the folder above the set with --data-root, or set SLICEFLOW_DATA",
     datasets.DatasetError: "pass a folder of pictures, an .npy or .npz file, or a table",
 }
 
@@ -62,7 +73,7 @@ class Data:
 
     def in_levels_of(self, other: Data) -> Data:
         """The same pictures with the other's kind of pixels: as many values, or real numbers."""
-        if self.kind != PICTURES or self.x.dtype == other.x.dtype and self.white == other.white:
+        if self.kind != PICTURES or (self.x.dtype, self.white) == (other.x.dtype, other.white):
             return self
         x = self.x * (other.white / self.white)
         x = x if other.x.dtype.kind == "f" else x.round()
@@ -101,7 +112,7 @@ def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | Non
                 return whole, _pictures(settings, "test", root or own)
             except Failed:  # CelebA without its list of splits, a missing file
                 pass
-        return _split(whole, settings.holdout)
+        return split(whole, settings.holdout)
     path = Path(source).expanduser()
     frame = read_frame(path)
     for name in (*settings.drop, *([settings.target] if settings.target else ())):
@@ -109,9 +120,10 @@ def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | Non
             names = ", ".join(map(str, frame.columns))
             raise WrongUsage(f"{source} has no column {name!r}", f"it has {names}")
     if settings.kind == VECTORS:
-        return _split(_vectors(settings, frame), settings.holdout)
-    names = [str(name) for name in frame.columns]
-    return _split(Data(path.stem, TABLE, frame, columns=names), settings.holdout)
+        return split(_vectors(settings, frame), settings.holdout)
+    whole = Data(path.stem, TABLE, frame, columns=[str(name) for name in frame.columns])
+    seams.check_table(estimator(settings, whole), frame)  # with the rows as the file numbers them
+    return split(whole, settings.holdout)
 
 
 def read_frame(path: Path) -> Any:
@@ -184,7 +196,7 @@ def _complete_rows(
     path: str, bad: dict[str, np.ndarray], target: str | None, notes: list[str]
 ) -> np.ndarray:
     """Which rows have all cells, with a note on the others; an error if those are the most."""
-    incomplete = np.any(list(bad.values()), axis=0)
+    incomplete: np.ndarray = np.any(list(bad.values()), axis=0)
     gone, n = int(incomplete.sum()), len(incomplete)
     if gone == 0:
         return ~incomplete
@@ -202,10 +214,8 @@ def _complete_rows(
 
 def _labels(cells: Any, target: str) -> np.ndarray:
     """Labels as whole numbers where they all are, else as text."""
-    if cells.dtype.kind in "iu":
-        labels = cells.to_numpy(np.int64)
-    else:
-        labels = cells.astype(str).to_numpy(str)
+    whole = cells.dtype.kind in "iu"
+    labels: np.ndarray = cells.to_numpy(np.int64) if whole else cells.astype(str).to_numpy(str)
     classes = len(np.unique(labels))
     if classes > _MOST_CLASSES:
         raise Failed(
@@ -216,7 +226,7 @@ def _labels(cells: Any, target: str) -> np.ndarray:
     return labels
 
 
-def _split(data: Data, share: float) -> tuple[Data, Data | None]:
+def split(data: Data, share: float) -> tuple[Data, Data | None]:
     """The rows to fit, and those held out, or None if there are too few."""
     n, count = len(data.x), round(share * len(data.x))
     if count == 0 or n < _LEAST_TO_HOLD_OUT:
@@ -240,7 +250,8 @@ def estimator(settings: Settings, data: Data) -> Any:
     common |= {"n_particles": settings.particles}
     if settings.keep_rows:
         common["keep_rows"] = True
-    classes = 0 if labels_of(settings, data) is None else len(np.unique(data.labels))
+    labels = labels_of(settings, data)
+    classes = 0 if labels is None else len(np.unique(labels))
     if settings.particles is not None and settings.particles < classes:
         raise WrongUsage(
             f"--particles {settings.particles} is fewer than the {classes} classes",
@@ -248,7 +259,7 @@ def estimator(settings: Settings, data: Data) -> Any:
         )
     steps = settings.steps(tuple(_VECTOR_STEPS))
     if data.kind == VECTORS:
-        n_steps = _VECTOR_STEPS.get(str(steps), steps)
+        n_steps: Any = _VECTOR_STEPS.get(str(steps), steps)
         return sliceflow.SlicedWassersteinFlow(n_steps=n_steps, **common)
     observed: Any = settings.observed
     if settings.mask is not None:

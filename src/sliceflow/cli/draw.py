@@ -20,18 +20,9 @@ _ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "ta
 
 
 def sample(
-    run: Path,
-    out: Path,
-    *,
-    n: int,
-    label: str | None,
-    given: Sequence[str],
-    device: str,
-    seed: int,
-    force: bool,
+    run: Path, out: Path, *, n: int, label: str | None, given: Sequence[str], device: str, seed: int
 ) -> dict[str, Any]:
     """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
-    check_new(out, force=force)  # before torch is imported
     from sliceflow.errors import from_tensor
 
     flow = load_model(run, device)
@@ -57,32 +48,30 @@ def sample(
     return made
 
 
-def inpaint(
+def inpaint(  # a parameter for each flag
     run: Path,
     given: Path,
     out: Path,
+    part: str | Path | None,
     *,
-    observed: str | None,
-    mask: Path | None,
     label: str | None,
     n: int,
     resize: bool,
     device: str,
     seed: int,
-    force: bool,
 ) -> dict[str, Any]:
-    """Write completions of a picture, a folder of pictures or an array; what was written."""
+    """Write completions of a picture, a folder of pictures or an array; what was written.
+
+    `part` is what is known: its name, or the path of a mask; None for models fitted to one part.
+    """
     _check_ending(out, "pictures")
-    check_new(out, force=force)
-    if observed is not None and mask is not None:
-        raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
     flow = load_model(run, device)
     if _kind(flow) != "pictures":
         raise WrongUsage(f"{run} is not a model of pictures", "sliceflow impute fills tables")
     layout = flow.layout_
-    known: Any = observed
-    if mask is not None:
-        known = read_mask(str(mask), (layout.height, layout.width))
+    known: Any = part
+    if isinstance(part, Path):
+        known = read_mask(str(part), (layout.height, layout.width))
     if known is None and flow.observed_ is None:
         raise WrongUsage(
             f"{run} was not fitted for one known part",

@@ -17,13 +17,14 @@ from sliceflow.cli import seams
 from sliceflow.cli.data import Data, labels_of, read
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
-from sliceflow.cli.settings import PICTURES, TABLE, Settings
+from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
 
 __all__ = ["as_text", "evaluate", "finish", "number"]
 
 _MOST_PICTURES = 2000  # samples of pictures that are drawn and measured
 _LEAST = 10  # held-out rows; with fewer, no measure is meaningful
-_COPYING = 5  # times as many copies as held-out rows
+_SHOWN = 30  # columns in heat maps
+_METRICS = {PICTURES: "pictures", VECTORS: "vectors", TABLE: "tables"}
 
 
 def evaluate(
@@ -116,7 +117,7 @@ def write_samples(
     if train.kind == PICTURES:
         from sliceflow.cli.pictures import as_bytes, by_class, grid
 
-        arrays = {} if labels is None else {"labels": labels}
+        arrays: dict[str, Any] = {} if labels is None else {"labels": labels}
         np.savez_compressed(folder / "samples.npz", images=samples, **arrays)
         shown, _ = by_class(as_bytes(samples, train.n_pixel_values), labels)
         grid(shown).save(folder / "samples.png", optimize=True)
@@ -143,67 +144,41 @@ def measure(
     samples: Any,
     labels: np.ndarray | None,
 ) -> dict[str, Any]:
-    """The rows of `metrics.report` (name, value, floor, explanation), a note and a verdict."""
+    """What `metrics.report` finds, as JSON, with a note; its verdict says where samples start."""
     held_out = 0 if test is None else len(test.x)
+    start = ""
+    if train.kind == PICTURES:
+        start = f"Particles start as {seams.start_of(flow)}. "
     if test is None or held_out < _LEAST:
         note = f"not measured: {held_out} rows were held out, and {_LEAST} are needed"
         hint = "" if held_out else " (--holdout, for 100 rows or more)"
-        return {"rows": [], "note": note + hint, "verdict": verdict(flow, train, samples, [])}
+        return {"numbers": [], "details": {}, "verdict": start, "note": note + hint}
     x, fitted, other = samples, train.x, test.x
+    y: Any = None
     if train.kind == TABLE:
         known = [name for name in fitted.columns if name in samples]
-        x, fitted, other = samples[known], fitted[known], other[known]
-    found = seams.measure(x, fitted, other, kind=train.kind, y=labels, target=settings.target)
+        x, fitted, other, y = samples[known], fitted[known], other[known], settings.target
+    elif labels is not None and test.labels is not None:
+        y = labels, train.labels, test.labels
+    found = seams.measure(x, fitted, other, kind=_METRICS[train.kind], y=y)
+    for one in found["numbers"]:
+        one |= {name: None if one[name] != one[name] else one[name] for name in ("value", "floor")}
+    if pairs := found["details"].get("pairs"):  # the worst, and those of the heat maps
+        shown = {str(name) for name in train.columns[:_SHOWN]} if train.columns else set()
+        kept = [p for k, p in enumerate(pairs) if k < 50 or {p[0], p[1]} <= shown]
+        found["details"] = found["details"] | {"pairs": kept}
     note = f"{len(samples)} samples and {held_out} held-out rows"
-    return found | {"note": note, "verdict": verdict(flow, train, samples, found["rows"])}
-
-
-def verdict(flow: Any, train: Data, samples: Any, rows: list[dict[str, Any]]) -> str:
-    """What can be trusted and what cannot, in one sentence."""
-    found, parts = {row["name"]: row for row in rows}, []
-    if train.kind == PICTURES:
-        observed = getattr(flow, "observed_", None) is not None
-        parts.append(f"{'completions' if observed else 'samples'} start as {seams.start_of(flow)}")
-    if train.kind == TABLE:
-        rules = len(getattr(flow, "constraints", ()) or ())
-        parts.append(f"all rows keep the {rules} constraints" if rules else "no constraint was given")
-    if "copies" in found:
-        share, floor = found["copies"]["value"], found["copies"]["floor"] or 0.0
-        copying = share is not None and share > _COPYING * max(floor, 0.01)
-        words = "too many: fewer steps, or more data, help" if copying else "as new rows would"
-        parts.append(f"{share or 0:.1%} nearly repeat a fitted row ({words})")
-    if (detected := found.get("detection")) and detected["value"] is not None:
-        parts.append(f"a detector tells them from held-out rows with AUC {detected['value']:.2f} (½: not)")
-    if train.kind == TABLE:
-        parts += _personal(flow, train.x, samples)
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _personal(flow: Any, train: Any, samples: Any) -> list[str]:
-    """Columns that identify people: new values in samples, or real ones, which the report must say."""
-    identifiers = [name for name, kind in flow.kinds_.items() if kind == "identifier"]
-    parts = [f"{', '.join(identifiers)}: every value is new"] if identifiers else []
-    for name in samples.columns:
-        real = train[name].dropna()
-        if name in identifiers or len(real) == 0 or real.dtype.kind not in "OTUS":
-            continue
-        unique = real.nunique() / len(real)
-        if unique > 0.5:
-            share = samples[name].dropna().isin(set(real)).mean()
-            parts.append(f"{name} looks personal, and {share:.0%} of its samples are real values: "
-                         f"pass --column {name}=identifier, or --drop {name}")  # fmt: skip
-    return parts
+    return found | {"verdict": f"{start}{found['verdict']}.", "note": note}
 
 
 def as_text(measures: dict[str, Any]) -> str:
-    """A plain table of the measures, the note and the verdict."""
-    lines = []
-    if rows := measures["rows"]:
+    """The verdict, a plain table of the numbers, and a note."""
+    lines = [measures["verdict"].strip()]
+    if rows := measures["numbers"]:
         wide = max(len(row["name"]) for row in rows)
-        lines = [f"{'measure':{wide}} {'samples':>8} {'floor':>8}"]
+        lines.append(f"{'':{wide}} {'samples':>8} {'floor':>8}")
         lines += [f"{r['name']:{wide}} {number(r['value']):>8} {number(r['floor']):>8}" for r in rows]
-    return "\n".join([*lines, measures["note"], *filter(None, [measures["verdict"]])])
+    return "\n".join(filter(None, [*lines, measures["note"]]))
 
 
 def number(value: float | None) -> str:
@@ -214,9 +189,9 @@ def number(value: float | None) -> str:
 def _read_against(settings: Settings, against: str, root: Path | None, train: Data) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
     path = Path(against).expanduser()
-    if settings.source in datasets.sets.SETS and path.is_dir():
-        if datasets.available(path)[settings.source]:
-            against, root = settings.source, path
+    named = settings.source in datasets.sets.SETS and path.is_dir()
+    if named and datasets.available(path)[settings.source]:
+        against, root = settings.source, path
     resized = path.is_dir() or against == "celeba"
     size = settings.size if resized else None
     how = replace(settings, source=against, size=size, holdout=0.0, target=None, conditional=False)

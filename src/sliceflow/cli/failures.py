@@ -1,7 +1,7 @@
 """How a command fails: one line and a hint on stderr, and an exit code.
 
-Commands raise `Failed` and `WrongUsage` where they know what to do. Errors of the library are translated
-here: a parameter becomes the flag that sets it, and advice behind a semicolon becomes the hint.
+Commands raise `Failed` and `WrongUsage` where they know what to do. Errors of the library are
+translated here: a parameter becomes its flag, and advice behind a semicolon becomes the hint.
 """
 
 from __future__ import annotations

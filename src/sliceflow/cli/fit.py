@@ -21,7 +21,7 @@ from sliceflow.cli import evaluate, progress, seams
 from sliceflow.cli.data import Data, check_source, estimator, labels_of, read
 from sliceflow.cli.failures import Failed
 from sliceflow.cli.info import installed_version
-from sliceflow.cli.interrupts import DelayedInterrupt
+from sliceflow.cli.interrupts import uninterrupted
 from sliceflow.cli.run_folder import Lock, RunFolder, load_model
 from sliceflow.cli.settings import PICTURES, Settings
 
@@ -92,11 +92,9 @@ def fit(
                 folder.remove_checkpoint()
             if resume and not folder.has_checkpoint:
                 say("note: there is no checkpoint yet; the fit starts from the beginning")
-        delay = DelayedInterrupt()
         try:
-            _run(job, delay, replace=force and not resume, show_progress=first and not quiet)
+            _run(job, replace=force and not resume, show_progress=first and not quiet)
         except BaseException as error:
-            delay.release()
             if first:
                 lock.close()
                 folder.remove_failed()
@@ -104,10 +102,7 @@ def fit(
                 sys.exit(1)
             _raise_with_hint(error, settings, folder)
         if first:
-            delay.check()
             _finish(settings, folder, job.flow, job.train, job.test, say, as_json=as_json)
-        else:
-            delay.release()
 
 
 def _prepare(
@@ -160,7 +155,7 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     return joined(device)
 
 
-def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bool) -> None:
+def _run(job: _Job, *, replace: bool, show_progress: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
     flow, train, ranks = job.flow, job.train, job.ranks
     labels, config = labels_of(job.settings, train), _config(job)
@@ -170,9 +165,9 @@ def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bo
         mine = ranks.share(len(train.x)).slice
         x, labels = x[mine], None if labels is None else labels[mine]
     begin = _Beginning(job.folder, config, replace=replace)
-    listeners: list[Any] = [delay, *([begin] if first else [])]
+    listeners: list[Any] = [begin] if first else []
     if show_progress:
-        listeners.append(progress.listener(seams.plan_stages(job.plan)))
+        listeners.append(progress.Progress(seams.plan_stages(job.plan)))
     began = time.perf_counter()
     seams.fit(
         flow,
@@ -185,10 +180,11 @@ def _run(job: _Job, delay: DelayedInterrupt, *, replace: bool, show_progress: bo
     )
     if not first:
         return
-    begin()  # a fit without steps
-    flow.save(job.folder / "model.sliceflow")
-    job.folder.write_json("config.json", config | _outcome(flow, time.perf_counter() - began))
-    job.folder.remove_checkpoint()
+    with uninterrupted():
+        begin()  # a fit without steps
+        flow.save(job.folder / "model.sliceflow")
+        job.folder.write_json("config.json", config | _outcome(flow, time.perf_counter() - began))
+        job.folder.remove_checkpoint()
 
 
 class _Beginning:

@@ -64,7 +64,7 @@ def run_info(run: Path) -> dict[str, Any]:
         out["columns"] = config["data"]["columns"] or out.get("columns")
     if run.is_dir() and (run / "evaluation.json").exists():
         found = RunFolder(run).read_json("evaluation.json")
-        out["measures"] = {row["name"]: row["value"] for row in found["rows"]}
+        out["measures"] = {row["name"]: row["value"] for row in found["numbers"]}
         out["verdict"] = found["verdict"]
     return {name: value for name, value in out.items() if value is not None}
 

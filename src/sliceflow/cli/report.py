@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from sliceflow.cli.settings import PICTURES, TABLE
 
 __all__ = ["page", "write_report"]
 
-_MOST_CLASSES, _STILLS, _ROWS, _PAIRS = 20, 6, 8, 12
+_MOST_CLASSES, _ROWS, _PAIRS = 20, 8, 12
 _BINS, _LEVELS, _MOST_COLUMNS = 24, 12, 30
-_WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 720, 300, 72, 22, 266  # of a chart, and the edges of its axes
+_WIDE, _HIGH = 720, 300  # of the scatter
 _BARS_WIDE, _BARS_HIGH = 240, 90
 
 
@@ -60,10 +59,12 @@ def page(
         config=config,
         data=config["data"],
         measures=measures,
-        distance=_distance_chart(getattr(flow, "history_", None) or {}),
+        heats=_heats(measures, train.columns),
+        pairs=(measures["details"].get("pairs") or [])[:_PAIRS],
+        stages=_stages(getattr(flow, "history_", None) or {}),
         evolution=None if film is None else _evolution(film),
-        sizes={"wide": _WIDE, "high": _HIGH, "left": _LEFT, "top": _TOP, "bottom": _BOTTOM},
-        bars={"wide": _BARS_WIDE, "high": _BARS_HIGH},
+        scatter_size=(_WIDE, _HIGH),
+        bars_size=(_BARS_WIDE, _BARS_HIGH),
         **shown(flow, train, samples, labels),
     )
     return html + "\n"
@@ -101,7 +102,7 @@ def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -
 
 
 def _columns(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -> dict[str, Any]:
-    """Rows of samples, a small plot for every column, and associations side by side."""
+    """Rows of samples, and a small plot for every column; of vectors also the first two as points."""
     import pandas as pd
 
     real, new = train.x, samples
@@ -110,36 +111,50 @@ def _columns(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) ->
     kinds = getattr(flow, "kinds_", {})
     names = [name for name in real.columns if name in new]
     plotted = [name for name in names if kinds.get(name) not in ("identifier", "drop")]
-    some = new[names].head(_ROWS)
-    tables = [_association([frame[name] for name in plotted[:_MOST_COLUMNS]]) for frame in (real, new)]
-    heats = [*tables, np.abs(tables[0] - tables[1])]
-    n = len(heats[0])
-    worst = sorted(((heats[2][i, j], i, j) for i in range(n) for j in range(i)), reverse=True)[:_PAIRS]
+    first = new[names].head(_ROWS)
     return {
         "names": names,
-        "rows": some.astype(object).where(some.notna(), "").to_numpy().tolist(),
+        "rows": first.astype(object).where(first.notna(), "").to_numpy().tolist(),
         "labels": None if labels is None else [str(label) for label in labels[:_ROWS]],
         "plots": [_bars(str(name), real[name], new[name]) for name in plotted],
         "identifiers": [name for name in names if kinds.get(name) == "identifier"],
-        "heats": [
-            {"title": title, "names": [str(c) for c in plotted[:n]], "cells": heat.round(3).tolist()}
-            for title, heat in zip(("real rows", "samples", "difference"), heats, strict=True)
-        ],
-        "pairs": [
-            (plotted[j], plotted[i], float(tables[0][i, j]), float(tables[1][i, j]))
-            for _, i, j in worst
-        ],
+        "scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None,
     }
+
+
+def _scatter(real: Any, new: Any) -> dict[str, Any]:
+    """The first two columns of some rows, in the units of a chart."""
+    rows = [f.iloc[np.linspace(0, len(f) - 1, min(len(f), 400)).astype(int), :2] for f in (real, new)]
+    low, high = (getattr(np.concatenate(rows), of)(axis=0) for of in ("min", "max"))
+    corner, size = np.array((8, _HIGH - 8)), np.array((_WIDE - 16, 16 - _HIGH))
+    spread = np.where(high > low, high - low, 1)
+    points = [(corner + size * (r.to_numpy() - low) / spread).tolist() for r in rows]
+    return {"points": points, "names": [str(name) for name in real.columns[:2]]}
+
+
+def _heats(measures: dict[str, Any], columns: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Associations of held-out rows, of samples, and their difference, from the measured pairs."""
+    pairs = measures["details"].get("pairs") or []
+    found = {name for pair in pairs for name in pair[:2]}
+    names = [name for name in columns or () if name in found][:_MOST_COLUMNS]
+    tables = np.zeros((3, len(names), len(names)))
+    for a, b, real, new in pairs:
+        if a in names and b in names:
+            i, j = names.index(a), names.index(b)
+            tables[:, i, j] = tables[:, j, i] = abs(real), abs(new), abs(real - new)
+    titles = ("held-out rows", "samples", "difference") if names else ()
+    both = zip(titles, tables.clip(0, 1).round(3).tolist(), strict=False)
+    return [{"title": title, "names": names, "cells": cells} for title, cells in both]
 
 
 def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
     """Shares of real and synthetic cells, side by side."""
-    numbers = [_numbers(column) for column in (real, new)]
-    ordered = numbers[0] is not None and numbers[1] is not None
-    if ordered and real.nunique() > _LEVELS:
-        low, high = np.nanquantile(numbers[0], [0.005, 0.995])
+    a, b = _numbers(real), _numbers(new)
+    ordered = a is not None and b is not None
+    if a is not None and b is not None and real.nunique() > _LEVELS:
+        low, high = np.nanquantile(a, [0.005, 0.995])
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        present = [x[np.isfinite(x)] for x in numbers]
+        present = [x[np.isfinite(x)] for x in (a, b)]
         shares = [
             np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0] / max(1, len(x)) for x in present
         ]
@@ -185,82 +200,28 @@ def _numbers(column: Any) -> np.ndarray | None:
     return out
 
 
-def _association(columns: Sequence[Any]) -> np.ndarray:
-    """Cramér's V of all pairs of columns, of which numbers are cut into eight parts."""
-    import pandas as pd
-
-    blocks = []
-    for column in columns:
-        numbers = _numbers(column)
-        cells: Any = column.astype(str)
-        if numbers is not None:
-            cells = pd.qcut(pd.Series(numbers), 8, labels=False, duplicates="drop").fillna(-1)
-        codes, levels = pd.factorize(cells)
-        kept = np.argsort(-np.bincount(codes, minlength=1))[:_LEVELS]
-        blocks.append((codes[:, None] == kept).astype(np.float32))
-    out, n = np.eye(len(blocks)), max(1, len(blocks[0]) if blocks else 1)
-    for i, a in enumerate(blocks):
-        for j, b in enumerate(blocks[:i]):
-            least = min(a.shape[1], b.shape[1]) - 1
-            expected = np.outer(a.sum(0), b.sum(0)) / n
-            chi2 = ((a.T @ b - expected) ** 2 / np.maximum(expected, 1e-9)).sum()
-            out[i, j] = out[j, i] = min(1.0, math.sqrt(chi2 / n / least)) if least > 0 else 0.0
-    return out
-
-
 def _evolution(film: Path) -> dict[str, Any]:
     from PIL import Image, ImageSequence
 
     with Image.open(film) as stored:
         frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(stored)]
-    stills = []
-    for i in np.unique(np.linspace(0, len(frames) - 1, _STILLS).round().astype(int)):
-        caption = f"{i / max(len(frames) - 1, 1):.0%} of the way"
-        quarter = frames[i].crop((0, 0, frames[i].width // 2, frames[i].height // 2))
-        stills.append((caption, _picture(quarter, f"Some samples at {caption}")))
     data = base64.b64encode(film.read_bytes()).decode()
     return {
-        "film": {"alt": "Samples on their way to pictures, as an animation", "kind": "gif", "data": data},
+        "film": {
+            "alt": "Samples on their way to pictures, as an animation",
+            "kind": "gif",
+            "data": data,
+        },
         "last": _picture(frames[-1], "The samples at the end"),
-        "stills": stills,
     }
 
 
-def _distance_chart(history: dict[str, list[Any]]) -> dict[str, Any] | None:
-    """The sliced distance before every step on a logarithmic scale, with a band for every stage."""
+def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]]:
+    """Every stage: its name, its steps, its first and last sliced distance."""
     names, distances = history.get("stage", []), history.get("distance", [])
-    positive = [d for d in distances if d > 0 and math.isfinite(d)]
-    if not positive:
-        return None
     starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
-    stages = list(zip(starts, [*starts[1:], len(names)], strict=True))
-    high = math.log10(max(positive))
-    # A last step may be exact: what lies far below the rest is drawn at the lower edge.
-    low = max(math.log10(min(positive)), high - 4)
-    high = max(high, low + 0.1)
-
-    def x(step: float) -> float:
-        return _LEFT + (_WIDE - _LEFT - 8) * step / len(distances)
-
-    def y(exponent: float) -> float:
-        return _BOTTOM - (_BOTTOM - _TOP) * (max(exponent, low) - low) / (high - low)
-
-    digits = (1,) if high - low > 2 else (1, 2, 5)  # ticks of every decade
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    ticks = [decade + math.log10(digit) for decade in decades for digit in digits]
-    return {
-        "words": f"From {distances[0]:.3g} to {distances[-1]:.3g} in {len(distances)} steps and "
-        f"{len(stages)} stages, which are the bands.",
-        "bands": [(x(a), x(b) - x(a), names[a]) for a, b in stages],
-        "ticks": [(y(t), f"{10**t:.3g}") for t in ticks if low - 1e-9 <= t <= high + 1e-9],
-        "points": [
-            (x(i + 0.5), y(math.log10(d) if d > 0 else low))
-            for i, d in enumerate(distances)
-            if math.isfinite(d)
-        ],
-        "stages": [(names[a], b - a, distances[a], distances[b - 1]) for a, b in stages],
-        "n_steps": len(distances),
-    }
+    ends = zip(starts, [*starts[1:], len(names)], strict=True)
+    return [(names[a], b - a, distances[a], distances[b - 1]) for a, b in ends]
 
 
 def _picture(picture: Any, alt: str) -> dict[str, str]:

@@ -136,7 +136,7 @@ class RunFolder:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def begin(self, config: dict[str, Any], *, replace: bool) -> None:
-        """Write what runs; with `replace` first remove the files of an earlier run, and nothing else."""
+        """Write what runs; `replace` first removes the files of an earlier run, and nothing else."""
         for name in self.FILES if replace else ():
             (self / name).unlink(missing_ok=True)
         self.write_json("config.json", config)
