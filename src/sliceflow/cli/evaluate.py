@@ -225,10 +225,11 @@ def _read_against(settings: Settings, against: str, root: Path | None, train: Da
 def _fitted_rows(test: Data, train: Data) -> str:
     """A note on rows that were fitted: they say nothing about new ones."""
     if train.kind == TABLE:
-        fitted = set(train.x.astype(str).agg("|".join, axis=1))
-        both = int(test.x.astype(str).agg("|".join, axis=1).isin(fitted).sum())
+        fitted, other = (x.astype(object).map(str).to_numpy() for x in (train.x, test.x))
+        known = set(map(tuple, fitted))
+        both = sum(tuple(row) in known for row in other)
     else:
-        rows = {row.tobytes() for row in np.ascontiguousarray(train.x)}
-        other = np.ascontiguousarray(test.x.astype(train.x.dtype))
-        both = sum(row.tobytes() in rows for row in other)
+        fitted, other = (np.ascontiguousarray(x.astype(train.x.dtype)) for x in (train.x, test.x))
+        known = {row.tobytes() for row in fitted}
+        both = sum(row.tobytes() in known for row in other)
     return f"; not held out: {both} of them were fitted" if both else ""

@@ -90,20 +90,20 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
 
 
 def _from_library(error: BaseException, flags: Collection[str]) -> Failed:
-    from sliceflow.errors import NotEnoughMemoryError, ParameterError
+    from sliceflow.errors import ParameterError
 
     if isinstance(error, ParameterError):
         name = _FLAGS.get(error.name, error.name)
         if name in flags:
             hint = "pass --device cpu" if name == "device" else "--help shows what each flag takes"
             return WrongUsage(f"--{name.replace('_', '-')} {error.value} {error.fact}", hint)
-    if isinstance(error, NotEnoughMemoryError):
+    if isinstance(error, MemoryError) or "allocate" in str(error):
         if "particles" in flags:
-            columns = ", or leave columns out with --drop" if "columns" in error.fact else ""
+            columns = ", or leave columns out with --drop" if "columns" in str(error) else ""
             hint = f"lower --particles or --quality{columns}; --dry-run estimates the memory they need"
         else:
             hint = "pass a smaller --n, several times with different --seed"
-        return Failed(error.fact, hint)
+        return Failed(getattr(error, "fact", str(error)), hint)
     known = isinstance(error, (ValueError, MemoryError, ImportError, RuntimeError, OSError))
     message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
     fact, _, advice = message.rpartition("; ")

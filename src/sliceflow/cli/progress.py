@@ -44,8 +44,8 @@ class Clock:
     """How much of the work is done, and how long the rest takes.
 
     Later steps see more pixels, so work is not the number of steps. The clock starts after the first
-    step of this process, which compiles. It tells the remaining time only after a tenth of the work,
-    and only while the pace is steady: within a factor of two of what it was.
+    step of this process, which compiles, and with the first stage that costs half of what the dearest
+    does. It tells the remaining time only after a tenth of the work, and only while the pace is steady.
 
     Parameters
     ----------
@@ -66,6 +66,8 @@ class Clock:
             self.share = event.steps_done / event.steps_total
         else:
             self.share = (self._before[i] + self._costs[i] * (event.step + 1)) / self._before[-1]
+        if i < len(self._costs) and 2 * self._costs[i] < max(self._costs):
+            self._seen.clear()  # small pictures do not tell the time of large ones
         self._seen.append((time.monotonic(), self.share))
 
     def left(self) -> float | None:

@@ -220,8 +220,8 @@ def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]
     """Every stage: its name, its steps, its first and last sliced distance."""
     names, distances = history.get("stage", []), history.get("distance", [])
     starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
-    ends = zip(starts, [*starts[1:], len(names)], strict=True)
-    return [(names[a], b - a, distances[a], distances[b - 1]) for a, b in ends]
+    both = zip(starts, [*starts[1:], len(names)], strict=False)  # without stages there is an end
+    return [(names[a], b - a, distances[a], distances[b - 1]) for a, b in both]
 
 
 def _picture(picture: Any, alt: str) -> dict[str, str]:
