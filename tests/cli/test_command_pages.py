@@ -12,7 +12,7 @@ import typer
 
 from sliceflow.cli.commands import app
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "commands"
 COMMANDS = typer.main.get_command(app).commands
 FLAGS = {verb: {name for p in COMMANDS[verb].params for name in p.opts} for verb in COMMANDS}

@@ -1,16 +1,17 @@
-"""Pictures as files: grids, single pictures, animations."""
+"""Pictures as files: grids, single pictures, animations, and samples beside their neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["animation", "as_bytes", "by_class", "grid", "single"]
+__all__ = ["as_bytes", "by_class", "grid", "single", "write_evolution"]
 
 _SHOWN = 56  # pixels: smaller pictures are enlarged
+_FRAMES = 40
 
 
 def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
@@ -58,8 +59,17 @@ def by_class(
     return np.stack([images[labels == c][:columns] for c in classes]), [str(c) for c in classes]
 
 
-def animation(path: Path, frames: Sequence[Image.Image], milliseconds: int = 90) -> None:
-    """Write an endless .gif that pauses at its last frame."""
-    times = [milliseconds] * (len(frames) - 1) + [2000]
-    first, *rest = frames
+def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> None:
+    """Write samples of a model, or completions of these pictures, as an animation from their start."""
+    side = 8 if pictures.ndim == 3 else 6  # colours make a .gif large
+    how: dict[str, Any] = {"random_state": seed, "n_frames": _FRAMES}
+    if flow.observed_ is None:
+        way = flow.evolution(side**2, **how)
+    else:
+        some = pictures[np.linspace(0, len(pictures) - 1, side**2).astype(int)]
+        way = flow.evolution(1, **how, X=some)[:, :, 0]
+    values = flow.layout_.n_pixel_values
+    shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(way))
+    first, *rest = (grid(x, 32, ground=128) for x in shown)  # a .gif cannot fit the page: grey
+    times = [90] * len(rest) + [2000]  # it pauses at its last frame
     first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
