@@ -165,7 +165,7 @@ class _At:
     def items(self, node: Any, names: Sequence[str]) -> list[Any]:
         """The values of a JSON object that must have these names."""
         self.need(isinstance(node, dict), "is %s; it must be a JSON object", node)
-        for name in {*names, *node}:
+        for name in [*names, *node]:
             self.inside(name).need(name in node, "is missing")
             self.inside(name).need(name in names, "is not known")
         return [node[name] for name in names]
@@ -625,18 +625,18 @@ def _union(kinds: Sequence[Any]) -> Any:
 
 def _generic(origin: Any, args: tuple[Any, ...]) -> Any:
     """The kind of a list, tuple or dict."""
-    if origin is list or (origin is tuple and args[-1:] == (...,)):
+    if origin in (list, Sequence) or (origin is tuple and args[-1:] == (...,)):
         items = _need(args[0])
         if _array_in(items) is not None:  # in an object each, which has their shapes
             take, make = (lambda v, _: v), (lambda values: values["array"])
             items = _Struct("item", {"array": items}, lambda v: True, take, make)
-        return _Sequence(items, origin)
+        return _Sequence(items, list if origin is list else tuple)
     if origin is tuple:
         kinds = {str(i): _need(arg) for i, arg in enumerate(args)}
         holds = lambda v: isinstance(v, tuple) and len(v) == len(args)  # noqa: E731
         take, make = (lambda v, i: v[int(i)]), (lambda values: tuple(values.values()))
         return _Struct("tuple", kinds, holds, take, make)
-    if origin is dict and args[0] is str:
+    if origin in (dict, Mapping) and args[0] is str:
         pairs = _kind(types.GenericAlias(tuple, (types.GenericAlias(tuple, (str, args[1])), ...)))
         return _Mapped("dict", pairs, lambda v: isinstance(v, dict), lambda v: tuple(v.items()), _dict)
     return None

@@ -91,7 +91,7 @@ def _kind(text: dict[str, Any], kinds: tuple[type[Any], ...]) -> type[Any]:
     number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
     if "estimator" in text or "checkpoint" in text:
         raise ValueError(
-            f"it was written by sliceflow {library} in format {number}, which is not read any more; "
+            f"it was written by sliceflow {library or '0.2.0'}, whose files are not read any more; "
             "fit the model again"
         )
     if type(number) is int and number > FORMAT:
