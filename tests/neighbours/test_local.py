@@ -243,7 +243,11 @@ def test_damaged_rows_are_refused(name, damage):
 
 def test_settings_that_pass_the_check_can_be_sampled():
     """A file may hold any projection and spread that the check lets through."""
-    for projection in (torch.zeros(3, 2), 1e-200 * torch.ones(3, 1).double(), 1e40 * torch.eye(3).double()):
+    for projection in (
+        torch.zeros(3, 2),
+        1e-200 * torch.ones(3, 1).double(),
+        1e40 * torch.eye(3).double(),
+    ):
         settings = replace(SOUND.settings, projection=projection.double(), spread=100.0, k=60)
         damaged = replace(SOUND, settings=settings)
         damaged.check()
