@@ -131,10 +131,10 @@ def test_heavy_tails_do_not_hide_the_rest():
 
 
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
-    x, y = norms(1_000)
+    x, y = norms(600)
     local = LocalRows.fit_to(x, y)
-    assert local.settings.n_features == 250
-    _, y0 = norms(100, seed=7)
+    assert local.settings.n_features == 150
+    _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
     columns = LocalRows.fit_to(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
@@ -143,8 +143,8 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
         for one in (local, columns)
     )
     assert ours < 0.8 * theirs
-    y = Seed(0).normal(1_000, 5)
-    plain = LocalRows.fit_to(y[:, :2] + 0.3 * Seed(1).normal(1_000, 2), y)
+    y = Seed(0).normal(500, 5)
+    plain = LocalRows.fit_to(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
