@@ -63,12 +63,44 @@ def fitted():
 
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory):
-    """A finished run on digits by class, made by the installed command, and what that said."""
+    """A finished run on digits by class, and what that said."""
     pytest.importorskip("typer")
-    from running import FEW, installed
+    from running import FEW, inside
 
     folder = tmp_path_factory.mktemp("digits") / "run"
-    result = installed("fit", "digits", "--conditional", *FEW, "--out", folder)
+    result = inside("fit", "digits", "--conditional", *FEW, "--out", folder)
+    assert result.returncode == 0, result.stderr
+    return folder, result
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory):
+    """A CSV file of 200 rows: numbers, a category, dates in order, missing cells, e-mail addresses."""
+    import numpy as np
+    import pandas as pd
+
+    rng, n = np.random.default_rng(0), 200
+    start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
+    table = {
+        "plan": rng.choice(["basic", "gold"], n),
+        "age": np.where(rng.random(n) < 0.06, np.nan, rng.integers(18, 80, n)),
+        "spent": rng.gamma(2, 20, n).round(2),
+        "start": start,
+        "end": start + pd.to_timedelta(rng.integers(1, 99, n), "D"),
+        "mail": [f"person{i % 190}@example.org" for i in range(n)],
+    }
+    path = tmp_path_factory.mktemp("people") / "people.csv"
+    pd.DataFrame(table).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def table_run(people, tmp_path_factory):
+    """A finished run on a table, and what that said."""
+    from running import inside
+
+    folder = tmp_path_factory.mktemp("table") / "run"
+    result = inside("fit", people, "--constraint", "start <= end", "--out", folder)
     assert result.returncode == 0, result.stderr
     return folder, result
 
