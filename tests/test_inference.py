@@ -163,12 +163,20 @@ def test_what_redraws_do_not_fill_is_mirrored_at_the_bound(line, monkeypatch):
 def test_far_observations_warn_with_their_number_and_near_ones_do_not(moons):
     with pytest.warns(UserWarning, match=r"x\[1\] is .* standard deviations of x from the nearest"):
         moons.sample_batched((3,), x=[[0.0, 0.0], [50.0, 0.0]])
-    reach = float(np.abs(MOONS.draw(1_000, 0)[1]).max(0)[0])
-    with pytest.warns(UserWarning, match=r"x\[0\]"):  # already at twice the farthest simulation
-        moons.sample((3,), x=[2 * reach + 1, 0.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         moons.sample((3,), x=[0.0, 0.0])
+
+
+def test_far_is_farther_than_simulations_have_ten_neighbours():
+    """On a line of 60 simulations, one apart, an end has its tenth 9 away (itself the first)."""
+    line = np.arange(60.0)
+    found = posterior(line, line)
+    with pytest.warns(UserWarning, match=r"x\[0\] is .* from the nearest"):
+        found.sample((3,), x=59 + 12.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.sample((3,), x=59 + 6.0)
 
 
 def test_fresh_simulations_calibrate_it_and_its_own_are_refused(line):

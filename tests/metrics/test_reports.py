@@ -96,6 +96,8 @@ def test_numbers_are_those_of_the_single_functions(fresh):
 
 
 def test_few_rows_are_compared_if_so_asked_and_floors_have_as_many(fresh):
+    fewer = report(FRESH[:60], TRAIN, TEST, device="cpu")  # the floor is of as many training rows
+    assert fewer["sliced distance"].floor > 1.3 * fresh["sliced distance"].floor
     few = report(FRESH, TRAIN, TEST, max_rows=40, device="cpu")
     assert few["sliced distance"].floor > 1.5 * fresh["sliced distance"].floor
     assert few["copies"].floor == pytest.approx(1 / 41)

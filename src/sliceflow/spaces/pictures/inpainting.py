@@ -110,7 +110,7 @@ def _classes(y: Any, like_y: Any, m: int, n: int) -> list[tuple[np.ndarray, np.n
     for labels, count in ((asked, m), (learnt, n)):
         if labels.shape != (count,):
             raise ValueError(f"y has shape {labels.shape}; pass a label for each of {count} pictures")
-    classes = conditions.Labels.of(learnt)
+    classes = conditions.Labels.fit_to(learnt)
     codes, known = classes.encode(asked).numpy(), classes.encode(learnt).numpy()
     return [(np.flatnonzero(codes == c), np.flatnonzero(known == c)) for c in np.unique(codes)]
 
