@@ -1,12 +1,13 @@
-"""Shared by all tests: hypothesis' profile, Triton's interpreter where there is no GPU, and fixtures.
+"""Shared by all tests: hypothesis' profiles, Triton's interpreter where there is no GPU, and fixtures.
 
-No deadlines, because numba compiles on first use; the same examples every time. Waiting threads sleep.
+Fitted models are made once for all tests of a process: read them, sample from them, never fit them
+again. `models.py` says how they are made.
 """
 
 import os
 import signal
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: see the Makefile
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep: read when torch is imported
 
 import pytest
 import torch
@@ -15,8 +16,23 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
-settings.register_profile("sliceflow", deadline=None, derandomize=True, max_examples=25)
-settings.load_profile("sliceflow")
+# The same examples every time, and no deadlines: numba compiles on first use.
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
+settings.register_profile("slow", deadline=None, derandomize=True, max_examples=100)
+settings.load_profile("ci")
+
+
+def pytest_configure(config):
+    if "slow" in config.option.markexpr and "not slow" not in config.option.markexpr:
+        settings.load_profile("slow")
+
+
+def pytest_collection_modifyitems(items):
+    """Why a test is skipped: `-m gpu` and `-m browser` choose those that need what is missing."""
+    no_gpu = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +47,60 @@ def ctrl_c_is_heard():
 
 
 @pytest.fixture(scope="session")
+def fitted():
+    """``fitted(kind)``: the model of a kind in `models.FITTED`, fitted when it is first asked for."""
+    from models import FITTED
+
+    made = {}
+
+    def model(kind):
+        if kind not in made:
+            made[kind] = FITTED[kind]()
+        return made[kind]
+
+    return model
+
+
+@pytest.fixture(scope="session")
 def digits_run(tmp_path_factory):
-    """A finished run on digits by class, made by the installed command, and what that said."""
+    """A finished run on digits by class, and what that said."""
     pytest.importorskip("typer")
-    from running import FEW, installed
+    from running import FEW, inside
 
     folder = tmp_path_factory.mktemp("digits") / "run"
-    result = installed("fit", "digits", "--conditional", *FEW, "--out", folder)
+    result = inside("fit", "digits", "--conditional", *FEW, "--out", folder)
+    assert result.returncode == 0, result.stderr
+    return folder, result
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory):
+    """A CSV file of 200 rows: numbers, a category, dates in order, missing cells, e-mail addresses."""
+    import numpy as np
+    import pandas as pd
+
+    rng, n = np.random.default_rng(0), 200
+    start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
+    table = {
+        "plan": rng.choice(["basic", "gold"], n),
+        "age": np.where(rng.random(n) < 0.06, np.nan, rng.integers(18, 80, n)),
+        "spent": rng.gamma(2, 20, n).round(2),
+        "start": start,
+        "end": start + pd.to_timedelta(rng.integers(1, 99, n), "D"),
+        "mail": [f"person{i % 190}@example.org" for i in range(n)],
+    }
+    path = tmp_path_factory.mktemp("people") / "people.csv"
+    pd.DataFrame(table).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def table_run(people, tmp_path_factory):
+    """A finished run on a table, and what that said."""
+    from running import inside
+
+    folder = tmp_path_factory.mktemp("table") / "run"
+    result = inside("fit", people, "--constraint", "start <= end", "--out", folder)
     assert result.returncode == 0, result.stderr
     return folder, result
 

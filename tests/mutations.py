@@ -47,7 +47,7 @@ def change_text(text: Any, rng: random.Random) -> Any:
 
 
 def change_tensors(tensors: dict[str, Tensor], rng: random.Random) -> dict[str, Tensor]:
-    """A copy with one tensor changed in its bytes, its dtype or its shape, removed, added or renamed."""
+    """A copy with one tensor changed: its bytes, dtype, shape or name; or removed, or added."""
     tensors = {name: t.clone() for name, t in tensors.items()}
     name = rng.choice(sorted(tensors))
     t, how = tensors[name], rng.randrange(8)

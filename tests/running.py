@@ -40,11 +40,8 @@ def installed(*words, cwd=None, **more):
     )
 
 
-def inside(*words, trees=2):
-    """The same in this process, where torch is imported already: only for what needs no process.
-
-    The forests of the two-sample test, which take the longest to grow, are smaller than the command's.
-    """
+def inside(*words):
+    """The same in this process, where torch is imported already: only for what needs no process."""
     from sliceflow.cli import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
@@ -52,7 +49,6 @@ def inside(*words, trees=2):
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["sliceflow", *map(str, words)]),
-        mock.patch("sliceflow.cli.evaluate._TREES", trees),
         mock.patch.object(warnings, "showwarning", warnings.showwarning),  # a command sets its own
     ):
         try:
@@ -62,10 +58,17 @@ def inside(*words, trees=2):
     return subprocess.CompletedProcess(words, code or 0, out.getvalue(), err.getvalue())
 
 
+def done(*words):
+    """What a command says that must succeed."""
+    result = inside(*words)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 def refused(result, code, *words):
     """Exit code, one line of error and one of hint, no traceback, and what they say."""
     assert result.returncode == code, result.stdout + result.stderr
-    lines = result.stderr.strip().splitlines()
+    lines = [line for line in result.stderr.strip().splitlines() if not line.startswith("step ")]
     assert [line.split(":")[0] for line in lines] == ["error", "hint"], result.stderr
     assert "--debug" not in lines[1], "a hint that says nothing: " + result.stderr
     for word in words:

@@ -1,8 +1,8 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
 There is no network and no training: an observation asks the simulations nearest to it, by
-``SlicedWassersteinFlow(condition="local")``. The calls are those of sbi's posteriors, except `log_prob`:
-there are samples, but no density.
+``SlicedWassersteinFlow(condition="local")``. The calls are those of sbi's posteriors, except that
+there is no `log_prob`: there are samples, but no density.
 """
 
 from __future__ import annotations
@@ -30,15 +30,7 @@ _FOR_MAP, _SHIFTS = 2_000, 50  # samples that `map` sees, and steps to their mod
 
 
 class Posterior:
-    """Samples of θ given x. Made by `posterior`.
-
-    Parameters
-    ----------
-    theta, x : (n, d) parameters and (n, l) simulations, float64
-    low, high : (d,), the bounds of θ; infinite where there are none
-    dtype : of the samples
-    verbose : show the progress of samples at many observations
-    """
+    """Samples of θ given x. Made by `posterior`, which checks what it is given."""
 
     def __init__(
         self,
@@ -55,7 +47,7 @@ class Posterior:
         # The flow sees θ and x around 0, in units of their spread: near 10⁶ it would round them.
         self._units = [_units(rows) for rows in (theta, x)]
         (centre, unit), (middle, scale) = self._units
-        flow = SlicedWassersteinFlow(condition="local", random_state=0, device="cpu")
+        flow = SlicedWassersteinFlow(condition="local", n_particles=1, random_state=0, device="cpu")
         self._flow = flow.fit((theta - centre) / unit, (x - middle) / scale)
 
     def __repr__(self) -> str:
@@ -70,12 +62,8 @@ class Posterior:
     def sample(self, shape: Any = (), x: Any = None, *, random_state: Any = None) -> Tensor:
         """Samples at one observation x (l,) or (1, l): a tensor (*shape, d).
 
-        Parameters
-        ----------
-        shape : the number of samples, as a tuple such as (1000,), or an int
-        x : the observation; None takes that of `set_default_x`
-        random_state : int, RandomState, Generator or None
-            None gives new samples on every call.
+        `shape` is a tuple such as (1000,), or an int. Without x it is that of `set_default_x`. The same
+        `random_state` gives the same samples; None gives new ones on every call.
         """
         shape = _shape(shape)
         made = self._draw(self._observations(x, most=1), int(np.prod(shape)), random_state)
@@ -106,20 +94,9 @@ class Posterior:
     def calibrate(
         self, theta: Any, x: Any, *, n_samples: int = 100, random_state: Any = 0
     ) -> Calibration:
-        """Whether samples cover the truth as often as they should, on fresh simulations.
+        """Whether n samples at each x cover theta as often as they should: `metrics.calibration`.
 
-        Parameters
-        ----------
-        theta, x : some hundred parameters from the prior and simulations of them, none of which made
-            this posterior
-        n_samples : at each of them
-
-        Examples
-        --------
-        >>> theta, x = torch.randn(2, 1200, 1, generator=torch.Generator().manual_seed(0)).double()
-        >>> found = posterior(theta[:1000], theta[:1000] + x[:1000])
-        >>> print(found.calibrate(theta[1000:], theta[1000:] + x[1000:]).verdict)
-        calibrated, as far as 200 conditions can tell
+        Pass some hundred fresh simulations: parameters from the prior that did not make this posterior.
         """
         theta, x = _matching(theta, x)
         seen = {row.tobytes() for row in np.hstack((self.theta, self.x))}
@@ -159,10 +136,8 @@ class Posterior:
         width = self.x.shape[1]
         x0 = x0.reshape(-1, 1) if width == 1 and x0.ndim < 2 else np.atleast_2d(x0)
         if x0.ndim != 2 or x0.shape[1] != width or not len(x0):
-            raise ValueError(
-                f"x has shape {np.shape(x)} but simulations have {width} values; pass ({width},) or "
-                f"(q, {width})"
-            )
+            shapes = f"x has shape {np.shape(x)} but simulations have {width} values"
+            raise ValueError(f"{shapes}; pass ({width},) or (q, {width})")
         if most is not None and len(x0) > most:
             raise ValueError(f"x has {len(x0)} observations; sample takes one, sample_batched several")
         _check_values("x", x0, "observations must be finite")
@@ -178,7 +153,7 @@ class Posterior:
             made = self._ask(x0[part], n, rng, first)
             for i in np.flatnonzero(self._outside(made).any(1)):
                 outside = np.flatnonzero(self._outside(made[i]))
-                more = self._ask(x0[part][i : i + 1], _REDRAWN * n, rng, first + i)[0]
+                more = self._ask(x0[part][i : i + 1], _REDRAWN * n, rng, first + int(i))[0]
                 inside = more[~self._outside(more)][: len(outside)]
                 made[i, outside[: len(inside)]] = inside
             out[part] = _mirrored(made, self.low, self.high)
@@ -201,7 +176,8 @@ class Posterior:
                 r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message)
             )
             warnings.warn(re.sub(r"\bof y\b", "of x", text), warning.category, stacklevel=4)
-        return np.asarray(made, np.float64).reshape(len(x0), n, -1) * unit + centre
+        rows = np.asarray(made, np.float64).reshape(len(x0), n, -1)
+        return np.asarray(rows * unit + centre)
 
 
 def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) -> Posterior:
@@ -220,7 +196,7 @@ def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) 
     --------
     θ has the prior N(0, 1) and x = θ + noise, so the posterior at x = 1 is N(½, ½):
 
-    >>> theta, noise = np.random.default_rng(0).normal(size=(2, 2000))
+    >>> theta, noise = np.random.default_rng(1).normal(size=(2, 2000))
     >>> found = posterior(theta, theta + noise)
     >>> samples = found.sample((1000,), x=1.0, random_state=0)
     >>> samples.shape, round(float(samples.mean()), 1), round(float(samples.var()), 1)
@@ -264,10 +240,9 @@ def _matching(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
         if a.ndim != 2 or 0 in a.shape:
             raise ValueError(f"{name} has shape {a.shape}; pass one row for each simulation")
         _check_values(name, a, "drop such simulations")
-    if len(rows[0]) != len(rows[1]):
-        raise ValueError(
-            f"theta has {len(rows[0])} rows but x has {len(rows[1])}; pass one x for each theta"
-        )
+    n, m = map(len, rows)
+    if n != m:
+        raise ValueError(f"theta has {n} rows but x has {m}; pass one x for each theta")
     return rows[0], rows[1]
 
 
@@ -281,9 +256,9 @@ def _check_values(name: str, rows: np.ndarray, advice: str) -> None:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    shape = (shape,) if is_int(shape, 0) else tuple(shape)
-    need(all(is_int(m, 1) for m in shape), "shape", shape, "ints of at least 1")
-    return shape
+    out = (shape,) if is_int(shape, 0) else tuple(shape)
+    need(all(is_int(m, 1) for m in out), "shape", out, "ints of at least 1")
+    return tuple(int(m) for m in out)
 
 
 def _units(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from mutations import change_tensors, change_text
 from torch import Tensor
 
+from mutations import change_tensors, change_text
 from sliceflow.models import packing
 from sliceflow.models.codec import Array, Between, Label, Record, pack, store_as, unpack
 from sliceflow.models.limits import Allowance
@@ -56,7 +56,7 @@ SCALARS = {
     float: st.floats(),
     bool: st.booleans(),
     str: st.text(max_size=5),
-    None: st.none(),
+    type(None): st.none(),
     torch.dtype: st.sampled_from([torch.float32, torch.int16]),
     Literal["a", "b"]: st.sampled_from(["a", "b"]),
     Annotated[int, Between(3, 5)]: st.integers(3, 5),
@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_named(kind, node, words):
 
 
 def test_tensors_that_nothing_uses_are_an_error():
-    with pytest.raises(ValueError, match="tensors that nothing uses: .'x'"):
+    with pytest.raises(ValueError, match="tensors that nothing uses: "):
         unpack(Model, NODE, TENSORS | {"x": torch.zeros(1)}, Allowance(1000))
 
 
@@ -284,7 +284,7 @@ def refused_or_valid(kind, node, tensors):
     return False
 
 
-@pytest.mark.parametrize("n", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [400, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_changed_texts_and_tensors_are_refused_or_valid(n):
     rng = random.Random(n)
     refused = sum(refused_or_valid(Model, change_text(NODE, rng), TENSORS) for _ in range(n))
@@ -301,6 +301,8 @@ def test_any_json_is_refused(node, kind):
 # Bombs
 
 BIG = 1 << 31
+HUGE = {"dims": {"h": BIG, "k": BIG, "d": 0}, "knots": "float32", "n": 1}
+HUGE |= {"near": {"dtype": "int64", "int64": [5]}, "theta": {"is": "value", "value": None}}
 
 
 @pytest.mark.parametrize(
@@ -310,14 +312,12 @@ BIG = 1 << 31
         (tuple[int, ...], {"sizes": BIG, "items": {"runs": [[1, BIG - 1], [2, 1]]}}, {}),
         (tuple[tuple[int, ...], ...], {"sizes": 9999, "items": {"sizes": 9999, "items": 0}}, {}),
         (tuple[Sorted, ...], {"sizes": BIG, "items": {"most": None}}, {}),
-        (Maps, {"dims": {"h": BIG, "k": BIG, "d": 0}, "knots": "float32", "near": {"dtype": "int64", "int64": [5]},
-                "n": 1, "theta": {"is": "value", "value": None}},
-         {"knots.float32": torch.zeros(4), "near.int64": torch.zeros(5, dtype=torch.uint8)}),
+        (Maps, HUGE, {"knots.float32": torch.zeros(4), "near.int64": torch.zeros(5).byte()}),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_counted_before_anything_is_made(kind, node, tensors):
     tracemalloc.start()
-    with pytest.raises(ValueError, match="memory|instead of|cannot hold"):
+    with pytest.raises(ValueError, match=r"memory|instead of|cannot hold"):
         unpack(kind, node, tensors, Allowance(1000))
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()

@@ -18,7 +18,8 @@ def comes_back(given_arrays, way):
     dtype = given_arrays[0].dtype
     packed, sizes = packing.pack(given_arrays, way)
     out = packing.unpack(packed, sizes, way, [a.shape for a in given_arrays], dtype)
-    assert all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(given_arrays, out))
+    for a, b in zip(given_arrays, out, strict=True):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     return len(packed)
 
 

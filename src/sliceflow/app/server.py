@@ -1,4 +1,4 @@
-"""The server of the page: 127.0.0.1 only, a token in every path, limits on what is uploaded.
+"""The server of the page: 127.0.0.1 only, a token in every path, limits on size, time and connections.
 
 A request is answered if
 
@@ -6,19 +6,26 @@ A request is answered if
   rebinding) does not,
 - its path begins with the token, which only the address that was printed has,
 - its origin is the page itself, if it has one,
-- it says beforehand how long its body is, and that is within the limit of what it asks for.
+- it says beforehand how long its body is, and that is within the limit of what it asks for,
+- its head and its body arrive in time.
 
-Files are served by name from a fixed list, so a path cannot lead elsewhere.
+Of too many connections, the oldest that has not shown the token is closed. Files are served by name
+from a fixed list, so a path cannot lead elsewhere.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,12 +33,12 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from sliceflow.app.sessions import Sessions
-
 __all__ = ["MOST_SEED", "Answer", "PlayServer", "Request", "Route", "whole"]
 
 JSON_LIMIT = 16 << 20  # bytes
 MOST_SEED = 2**32 - 1
+MOST_CONNECTIONS = 24  # a browser opens six
+HEAD_SECONDS, BODY_SECONDS, IDLE_SECONDS = 5.0, 60.0, 60.0
 _HERE = Path(__file__).parent
 _POINTS = re.compile("<!-- points: (?:begin|end) -->")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -43,9 +50,8 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Request:
-    """What a route gets: who asks, the words behind the question mark, and the body."""
+    """What a route gets: the words behind the question mark, and the body."""
 
-    session: Any
     words: Mapping[str, str]
     body: bytes
 
@@ -109,10 +115,12 @@ class PlayServer(ThreadingHTTPServer):
     """The server: a free port of 127.0.0.1, a fresh token, and routes by name."""
 
     daemon_threads = True
+    request_queue_size = 64
 
-    def __init__(self, routes: Mapping[str, Route], sessions: Sessions[Any]) -> None:
-        self.routes, self.sessions, self.files = routes, sessions, _files()
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self.routes, self.files = routes, _files()
         self.token = secrets.token_urlsafe(24)
+        self._lock, self._open = threading.Lock(), dict[socket.socket, bool]()  # oldest first
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def server_bind(self) -> None:
@@ -124,13 +132,35 @@ class PlayServer(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Make room before a thread is started: for a stranger, never at the page's own expense."""
+        with self._lock:
+            if len(self._open) >= MOST_CONNECTIONS:
+                strangers = [line for line, known in self._open.items() if not known]
+                gone = next(iter(strangers), request)
+                self._open.pop(gone, None)
+                with suppress(OSError):
+                    gone.shutdown(socket.SHUT_RDWR)
+            if len(self._open) < MOST_CONNECTIONS:
+                self._open[request] = False
+                super().process_request(request, client_address)
+            else:
+                super().shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def know(self, request: Any) -> None:
+        """The connection has shown the token."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = True
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # a browser that went away is no error
             super().handle_error(request, client_address)
-
-    def server_close(self) -> None:
-        super().server_close()
-        self.sessions.close()
 
 
 @dataclass
@@ -139,19 +169,44 @@ class _Refused(Exception):
     why: str
 
 
-@dataclass
-class _Place:
-    """A checked request line: the name of what is asked for, and the words behind it."""
+class _Timed(io.RawIOBase):
+    """What a connection sends, until a deadline: bytes that drip do not move it."""
 
-    name: str
-    words: dict[str, str] = field(default_factory=dict)
+    def __init__(self, line: socket.socket) -> None:
+        self._line, self.deadline = line, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._line.settimeout(left)
+        return self._line.recv_into(buffer)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: PlayServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "sliceflow", ""
-    timeout = 60  # seconds that a silent connection is kept
+
+    def setup(self) -> None:
+        super().setup()
+        self._timed = _Timed(self.connection)
+        self.rfile = io.BufferedReader(self._timed)
+
+    def handle_one_request(self) -> None:
+        self._timed.deadline = time.monotonic() + IDLE_SECONDS
+        try:
+            if not self.rfile.peek(1):  # type: ignore[attr-defined]
+                self.close_connection = True
+                return
+        except OSError:  # TimeoutError is one
+            self.close_connection = True
+            return
+        self._timed.deadline = time.monotonic() + HEAD_SECONDS
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._respond(post=False)
@@ -162,14 +217,14 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_expect_100(self) -> bool:
         """Refuse a body before it is sent."""
         try:
-            self._length(self._checked(post=True))
+            self._length(self._checked(post=True)[0])
         except _Refused as refused:
             self._refuse(refused)
             return False
         return super().handle_expect_100()
 
-    def _checked(self, post: bool) -> _Place:
-        """What is asked for, by someone who may."""
+    def _checked(self, post: bool) -> tuple[str, dict[str, str]]:
+        """The name of what is asked for and the words behind it, by someone who may."""
         host = self.headers.get("Host", "")
         if host not in {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}:
             raise _Refused(HTTPStatus.FORBIDDEN, "this server answers to 127.0.0.1 only")
@@ -183,20 +238,20 @@ class _Handler(BaseHTTPRequestHandler):
         foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         if post and (foreign or origin not in (None, f"http://{host}")):
             raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
-        words = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        return _Place(unquote(name), words)
+        self.server.know(self.connection)
+        return unquote(name), {key: values[-1] for key, values in parse_qs(parts.query).items()}
 
-    def _route(self, place: _Place, post: bool) -> Route:
-        route = self.server.routes.get(place.name.removeprefix("api/"))
-        if route is None or not place.name.startswith("api/"):
+    def _route(self, name: str, post: bool) -> Route:
+        route = self.server.routes.get(name.removeprefix("api/"))
+        if route is None or not name.startswith("api/"):
             raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
         if route.post != post:
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it")
         return route
 
-    def _length(self, place: _Place) -> int:
+    def _length(self, name: str) -> int:
         """The length of the body, within the limit; nothing of it is read yet."""
-        limit = self._route(place, post=True).limit
+        limit = self._route(name, post=True).limit
         text = self.headers.get("Content-Length")
         if text is None or "Transfer-Encoding" in self.headers:
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
@@ -208,27 +263,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self, length: int) -> bytes:
         """All of the body: half of a table looks like a table."""
+        self._timed.deadline = time.monotonic() + BODY_SECONDS
         try:
             body = self.rfile.read(length)
         except TimeoutError as error:
             raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not come") from error
         if len(body) < length:
-            raise _Refused(
-                HTTPStatus.BAD_REQUEST, f"the body ended after {len(body)} of {length} bytes"
-            )
+            raise _Refused(HTTPStatus.BAD_REQUEST, "the body is shorter than it says")
         return body
 
     def _respond(self, post: bool) -> None:
         try:
-            place = self._checked(post)
-            if not post and place.name in self.server.files:
-                self._send(HTTPStatus.OK, self.server.files[place.name])
+            name, words = self._checked(post)
+            if not post and name in self.server.files:
+                self._send(HTTPStatus.OK, self.server.files[name])
                 return
-            route = self._route(place, post)
-            body = self._body(self._length(place)) if post else b""
-            session = self.server.sessions.of(place.words.get("session", ""))
-            made = route.answer(Request(session, place.words, body))
-            self._send(HTTPStatus.OK, made if isinstance(made, Answer) else _json(made))
+            route = self._route(name, post)
+            found = route.answer(Request(words, self._body(self._length(name)) if post else b""))
+            self._send(HTTPStatus.OK, found if isinstance(found, Answer) else _json(found))
         except _Refused as refused:
             self._refuse(refused)
         except ConnectionError:
@@ -244,6 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(refused.status, _json({"error": refused.why, "hint": ""}))
 
     def _send(self, status: HTTPStatus, answer: Answer) -> None:
+        self.connection.settimeout(BODY_SECONDS)  # for all of the answer
         self.send_response(status)
         self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(answer.body)))

@@ -1,56 +1,61 @@
-"""The data that a command fits or measures with: pictures, or the numbers of a table."""
+"""The data of a command: pictures, the numbers of a table, or a table of any columns.
+
+`read` returns what is fitted and what is held out for measuring, and `estimator` the model for it.
+"""
 
 from __future__ import annotations
 
+import shlex
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from sliceflow import datasets
+from sliceflow.cli import seams
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.table import read_csv
-from sliceflow.datasets import (
-    BrokenPictureError,
-    DatasetError,
-    MissingSetError,
-    MixedSizesError,
-    load,
-    sets,
-)
+from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
 
-__all__ = ["NAMES", "Data", "check_source", "held_out", "read"]
+__all__ = [
+    "NAMES",
+    "Data",
+    "check_source",
+    "estimator",
+    "labels_of",
+    "read",
+    "read_frame",
+    "read_mask",
+    "split",
+]
 
-NAMES = ("digits", *sets.SETS)
-
+NAMES = ("digits", *datasets.sets.SETS)
 _LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
-_TABLES = (".csv", ".tsv")
+_MOST_CLASSES = 200
+_VECTOR_STEPS = {"draft": 50, "standard": 200, "best": 400}
 _HINTS = {
-    BrokenPictureError: "fix or remove that file, or pass --skip-broken",
-    MixedSizesError: "pass --size 32, or any other: it crops the middle square and resizes it",
-    MissingSetError: "name the folder that holds the set with --data-root, or set SLICEFLOW_DATA",
-    DatasetError: "pass a folder of pictures, or a .npy, .npz or .csv file",
+    datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
+    datasets.MixedSizesError: "pass --size 32, or any other: it crops the middle square and resizes it",
+    datasets.MissingSetError: "name the folder above the set with --data-root, or set SLICEFLOW_DATA",
+    datasets.DatasetError: "pass a folder of pictures, an .npy or .npz file, or a table",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Pictures (n, h, w[, c]) or rows (n, d), with labels if there are any.
+    """Pictures (n, h, w[, c]), rows of numbers (n, d), or a DataFrame; labels if there are any.
 
-    `columns` are the names of a table's columns, and None for pictures. `notes` say what was left out.
+    `columns` are the names of the columns of rows and tables. `notes` say what was left out.
     """
 
     name: str
-    x: np.ndarray
+    kind: str
+    x: Any
     labels: np.ndarray | None = None
     n_pixel_values: int = 256
     columns: list[str] | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def pictures(self) -> bool:
-        return self.columns is None
 
     @property
     def what(self) -> str:
@@ -61,34 +66,23 @@ class Data:
         colour = "" if self.x.ndim == 3 else " in colour"
         return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
 
-    @property
-    def white(self) -> float:
-        """The value of a white pixel: 1 for real numbers, else the highest pixel value."""
-        return 1.0 if self.x.dtype.kind == "f" else self.n_pixel_values - 1.0
+    def rows(self, chosen: np.ndarray) -> Data:
+        """Some of the rows."""
+        x = self.x.iloc[chosen].reset_index(drop=True) if self.kind == TABLE else self.x[chosen]
+        return replace(self, x=x, labels=None if self.labels is None else self.labels[chosen])
 
-    def rows(self, x: np.ndarray | None = None) -> np.ndarray:
-        """These data, or `x` like them, as rows of numbers near 1 for the metrics.
-
-        Pixels are in [-1, 1], in float32, and columns in units of the data's standard deviation.
-        """
-        x = self.x if x is None else x
-        if self.pictures:
-            scaled = np.multiply(x.reshape(len(x), -1), 2 / self.white, dtype=np.float32)
-            return np.asarray(np.subtract(scaled, 1, out=scaled))
-        spread = self.x.std(axis=0)
-        return np.asarray((x - self.x.mean(axis=0)) / np.where(spread > 0, spread, 1))
-
-    def like(self, other: Data) -> Data:
+    def in_levels_of(self, other: Data) -> Data:
         """The same pictures with the other's kind of pixels: as many values, or real numbers."""
-        if not self.pictures or (self.white, self.x.dtype) == (other.white, other.x.dtype):
+        if self.kind != PICTURES or (self.x.dtype, self.white) == (other.x.dtype, other.white):
             return self
         x = self.x * (other.white / self.white)
         x = x if other.x.dtype.kind == "f" else x.round()
         return replace(self, x=x.astype(other.x.dtype), n_pixel_values=other.n_pixel_values)
 
-    def part(self, rows: np.ndarray) -> Data:
-        """Some of the rows."""
-        return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
+    @property
+    def white(self) -> float:
+        """The value of a white pixel: 1 for real numbers, else the highest pixel value."""
+        return 1.0 if self.x.dtype.kind == "f" else self.n_pixel_values - 1.0
 
 
 def check_source(source: str) -> None:
@@ -96,75 +90,208 @@ def check_source(source: str) -> None:
     if not source.strip() or not (source in NAMES or Path(source).expanduser().exists()):
         raise WrongUsage(
             f"{source!r} is neither a known set nor an existing path",
-            f"pass one of {', '.join(NAMES)}, a folder, or a .npy, .npz or .csv file",
+            f"pass one of {', '.join(NAMES)}, a folder of pictures, an .npy or .npz file, or a table",
         )
 
 
-def read(
-    source: str,
-    *,
-    root: Path | None = None,
-    size: int | None = None,
-    target: str | None = None,
-    columns: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    keep: Sequence[str] = (),
-    skip_broken: bool = False,
-    holdout: float = 0.1,
-) -> tuple[Data, Data | None]:
+def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | None]:
     """The data to fit, and those to measure with: the test split of a set, else a held-out share.
 
-    Which rows are held out depends only on their number. From a table all numeric columns are read
-    except those to `drop`, or exactly `columns`; see `read_csv` for `keep`.
+    Which rows are held out depends only on their number. `root` replaces --data-root.
     """
+    source = settings.source
     check_source(source)
-    path, named = Path(source).expanduser(), source in NAMES
-    if path.suffix.lower() in _TABLES and not named:
-        if size is not None:
-            raise WrongUsage(f"--size is for pictures; {source} is a table", "leave it out")
-        x, labels, names, notes = read_csv(path, target, columns, drop=drop, keep=keep)
-        return _hold_out(Data(path.stem, x, labels, columns=names, notes=tuple(notes)), holdout)
-    if target is not None:
-        raise WrongUsage("--target is for tables", "use --conditional for pictures with labels")
-    if drop or keep:
-        raise WrongUsage(f"--{'drop' if drop else 'keep'} is for columns of tables", "leave it out")
-    if size is not None and (source != "celeba" if named else path.is_file()):
-        raise WrongUsage(f"--size is for folders and celeba, not for {source}", "leave it out")
-    train = _read_pictures(source, "train", root, size, skip_broken)
-    if not named:
-        return _hold_out(train, holdout)
-    try:
-        return train, _read_pictures(source, "test", root, size, skip_broken)
-    except Failed:  # CelebA without its list of splits, a missing file
-        return _hold_out(train, holdout)
+    if settings.kind == PICTURES:
+        own = None if settings.data_root is None else Path(settings.data_root).expanduser()
+        named = source in NAMES
+        if settings.size is not None and (source != "celeba" if named else Path(source).is_file()):
+            raise WrongUsage(f"--size is for folders and celeba, not for {source}", "leave it out")
+        whole = _pictures(settings, "train", root or own)
+        if named:
+            try:
+                return whole, _pictures(settings, "test", root or own)
+            except Failed:  # CelebA without its list of splits, a missing file
+                pass
+        return split(whole, settings.holdout)
+    path = Path(source).expanduser()
+    frame = read_frame(path)
+    for name in (*settings.drop, *([settings.target] if settings.target else ())):
+        if name not in frame:
+            names = ", ".join(map(str, frame.columns))
+            raise WrongUsage(f"{source} has no column {name!r}", f"it has {names}")
+    if settings.kind == VECTORS:
+        return split(_vectors(settings, frame), settings.holdout)
+    whole = Data(path.stem, TABLE, frame, columns=[str(name) for name in frame.columns])
+    seams.check_table(estimator(settings, whole), frame)  # with the rows as the file numbers them
+    return split(whole, settings.holdout)
 
 
-def _read_pictures(
-    source: str, split: str, root: Path | None, size: int | None, skip_broken: bool
-) -> Data:
+def read_frame(path: Path) -> Any:
+    """A CSV, Parquet or Excel file as a DataFrame."""
+    from sliceflow.spaces.tables.files import read_table
+
+    return read_table(path)
+
+
+def _pictures(settings: Settings, split: str, root: Path | None) -> Data:
     """Pictures by name or path, with a note on skipped ones; an error comes with the flag for it."""
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            found = load(source, split, root, size=size, skip_broken=skip_broken)
-    except (DatasetError, MissingSetError) as error:
+            found = datasets.load(
+                settings.source, split, root, size=settings.size, skip_broken=settings.skip_broken
+            )
+    except (datasets.DatasetError, datasets.MissingSetError) as error:
         hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
         raise Failed(error.fact, hint) from error
+    if found.images.ndim == 4 and found.images.shape[3] > 4:
+        raise WrongUsage(
+            f"{settings.source} has {found.images.shape[3]} channels, but files show at most 4",
+            "fit them in Python, with sliceflow.ImageFlow",
+        )
+    if settings.conditional and found.labels is None:
+        raise WrongUsage(
+            f"--conditional needs labels, but {found.name} has none",
+            "put the pictures into one subfolder per class, or leave --conditional out",
+        )
     notes = tuple(str(warning.message) for warning in heard)
-    return Data(found.name, found.images, found.labels, found.n_pixel_values, notes=notes)
+    return Data(found.name, PICTURES, found.images, found.labels, found.n_pixel_values, notes=notes)
 
 
-def held_out(n: int, share: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """The rows to fit and those to measure with, of n; None if none are held out."""
-    count = round(share * n)
+def _vectors(settings: Settings, frame: Any) -> Data:
+    """The numeric columns of a table, and labels from --target; rows without a number are left out.
+
+    A column is numeric if at least half of its cells that are not missing are numbers.
+    """
+    import pandas as pd
+
+    path, target = settings.source, settings.target
+    numbers: dict[str, np.ndarray] = {}
+    notes = [f"left out the column {name!r}, as --drop says" for name in settings.drop]
+    for name in frame.columns:
+        if name == target or name in settings.drop:
+            continue
+        cells = frame[name]
+        times = pd.api.types.is_datetime64_any_dtype(cells)
+        values = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        found, there = int(np.isfinite(values).sum()), int(cells.notna().sum())
+        if not times and found and 2 * found >= there:
+            numbers[str(name)] = values
+        else:
+            example = f" (such as {cells.dropna().iloc[0]!r})" if there else ""
+            notes.append(f"left out the column {name!r}, which is not numeric{example}")
+    if not numbers:
+        raise Failed(f"{path} has no numeric column", "leave --vectors out, which takes all columns")
+    x = np.stack(list(numbers.values()), axis=1)
+    bad = {name: ~np.isfinite(column) for name, column in numbers.items()}
+    if target is not None:
+        bad[target] = frame[target].isna().to_numpy()
+    complete = _complete_rows(path, bad, target, notes)
+    labels = None if target is None else _labels(frame[target][complete], target)
+    names = list(numbers)
+    return Data(Path(path).stem, VECTORS, x[complete], labels, columns=names, notes=tuple(notes))
+
+
+def _complete_rows(
+    path: str, bad: dict[str, np.ndarray], target: str | None, notes: list[str]
+) -> np.ndarray:
+    """Which rows have all cells, with a note on the others; an error if those are the most."""
+    incomplete: np.ndarray = np.any(list(bad.values()), axis=0)
+    gone, n = int(incomplete.sum()), len(incomplete)
+    if gone == 0:
+        return ~incomplete
+    worst = sorted((name for name in bad if bad[name].any()), key=lambda name: -bad[name].sum())
+    counts = ", ".join(f"{name!r} {bad[name].sum()}" for name in worst[:5])
+    what = f"{gone} of {n} rows, with missing or non-numeric cells: {counts}"
+    if 2 * gone > n:
+        hint = f"--drop {shlex.quote(worst[0])} leaves that column out"
+        if worst[0] == target:
+            hint = "fill in the labels, or leave --target out"
+        raise Failed(f"{path}: no number in {what}", hint)
+    notes.append(f"left out {what}")
+    return ~incomplete
+
+
+def _labels(cells: Any, target: str) -> np.ndarray:
+    """Labels as whole numbers where they all are, else as text."""
+    whole = cells.dtype.kind in "iu"
+    labels: np.ndarray = cells.to_numpy(np.int64) if whole else cells.astype(str).to_numpy(str)
+    classes = len(np.unique(labels))
+    if classes > _MOST_CLASSES:
+        raise Failed(
+            f"the column {target!r} has {classes} different values in {len(labels)} rows; "
+            f"labels have at most {_MOST_CLASSES}",
+            "leave --target out to fit it as a numeric column",
+        )
+    return labels
+
+
+def split(data: Data, share: float) -> tuple[Data, Data | None]:
+    """The rows to fit, and those held out, or None if there are too few."""
+    n, count = len(data.x), round(share * len(data.x))
     if count == 0 or n < _LEAST_TO_HOLD_OUT:
-        return None
+        return data, None
     if count >= n:
         raise Failed(f"--holdout {share:g} leaves none of {n} rows to fit", "pass less than 1")
     order = np.random.default_rng(0).permutation(n)
-    return np.sort(order[count:]), np.sort(order[:count])
+    return data.rows(np.sort(order[count:])), data.rows(np.sort(order[:count]))
 
 
-def _hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
-    rows = held_out(len(data.x), share)
-    return (data, None) if rows is None else (data.part(rows[0]), data.part(rows[1]))
+def estimator(settings: Settings, data: Data) -> Any:
+    """The estimator for these data, with the parameters that the flags set."""
+    import sliceflow
+    from sliceflow.devices import resolve_device
+
+    resolve_device(settings.device)
+    common: dict[str, Any] = {"device": settings.device, "random_state": settings.seed}
+    if data.kind == TABLE:
+        kinds = settings.kinds or None
+        return sliceflow.TableFlow(columns=kinds, constraints=settings.constraint, **common)
+    common |= {"n_particles": settings.particles}
+    if settings.keep_rows:
+        common["keep_rows"] = True
+    labels = labels_of(settings, data)
+    classes = 0 if labels is None else len(np.unique(labels))
+    if settings.particles is not None and settings.particles < classes:
+        raise WrongUsage(
+            f"--particles {settings.particles} is fewer than the {classes} classes",
+            f"pass {classes} or more",
+        )
+    steps = settings.steps(tuple(_VECTOR_STEPS))
+    if data.kind == VECTORS:
+        n_steps: Any = _VECTOR_STEPS.get(str(steps), steps)
+        return sliceflow.SlicedWassersteinFlow(n_steps=n_steps, **common)
+    observed: Any = settings.observed
+    if settings.mask is not None:
+        observed = read_mask(settings.mask, data.x.shape[1:3])
+    return sliceflow.ImageFlow(
+        quality=steps,
+        n_pixel_values=data.n_pixel_values,
+        mirror=settings.mirror,
+        observed=observed,
+        **common,
+    )
+
+
+def labels_of(settings: Settings, data: Data) -> np.ndarray | None:
+    """The labels that condition the flow: those of --target, or of --conditional."""
+    return data.labels if settings.conditional or data.kind == VECTORS else None
+
+
+def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
+    """(h, w) booleans, True where the picture in a file is white."""
+    from PIL import Image, UnidentifiedImageError
+
+    height, width = shape
+    hint = f"pass a picture of {width}x{height}, white where pixels are known and black elsewhere"
+    try:
+        with Image.open(Path(file).expanduser()) as stored:
+            known = np.asarray(stored.convert("L")) >= 128
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
+    if known.shape != (height, width):
+        own = f"{known.shape[1]}x{known.shape[0]}"
+        raise WrongUsage(f"--mask {file} is {own}, the pictures are {width}x{height}", hint)
+    if known.all() or not known.any():
+        raise WrongUsage(f"--mask {file} is all {'white' if known.all() else 'black'}", hint)
+    return known

@@ -1,68 +1,184 @@
-"""``sliceflow evaluate``: the quality of a run's samples, with the floor beside every number."""
+"""What follows a fit: samples, their measures with a floor beside each, and the report.
+
+``sliceflow evaluate`` does the same again, or measures against other data.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sliceflow import metrics
-from sliceflow.cli.data import Data, read
+from sliceflow import datasets
+from sliceflow.cli import seams
+from sliceflow.cli.data import Data, labels_of, read
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.run_folder import RunFolder
-from sliceflow.cli.settings import Settings
-from sliceflow.datasets import available, sets
-from sliceflow.metrics.floors import subsample
+from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
 
-__all__ = ["Measure", "Measures", "draw_neighbours", "evaluate_run", "measure", "number"]
+__all__ = ["as_text", "evaluate", "finish", "number"]
 
-_MOST = 2000  # rows of each kind
-_LEAST = 10  # with fewer, no measure is meaningful
-_WORK = 1e11  # rows times data times columns, for distances between all pairs
-_TO_LEARN = 5000  # rows that the classifier of `accuracy` is trained on, without a GPU
-_HELD_OUT = "held-out rows"
-_TREES = 20  # of the two-sample test
+_MOST_PICTURES = 2000  # samples of pictures that are drawn and measured
+_LEAST = 10  # held-out rows; with fewer, no measure is meaningful
+_SHOWN = 30  # columns in heat maps
+_METRICS = {PICTURES: "pictures", VECTORS: "vectors", TABLE: "tables"}
 
 
-@dataclass(frozen=True)
-class Measure:
-    """One number for batched and for offline samples, what real rows score, and the ideal value."""
+def evaluate(
+    run: Path, against: str | None, root: Path | None, device: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measure the run in a folder, and write its samples, measures and report again.
 
-    name: str
-    batched: float | None
-    offline: float | None
-    floor: float | None
-    ideal: str
-    what: str
+    `against` are other data to compare with than the run's own held-out rows: a set, a path, or the
+    folder that holds the run's own set. Then nothing is written.
+    """
+    folder = RunFolder(run)
+    folder.check_fitted()
+    settings = Settings.from_folder(folder)
+    say(f"reading {settings.source}")
+    try:
+        train, test = read(settings, root)
+    except (Failed, FileNotFoundError) as error:
+        raise Failed(
+            f"the data of the run cannot be read again: {error}",
+            "run this where the run was made, with its data in place (--data-root for a named set)",
+        ) from error
+    flow = load_model(run, device)
+    if against is None:
+        return finish(settings, folder, flow, train, test, say)
+    other = _read_against(settings, against, root, train)
+    say("measuring")
+    samples, labels = draw(flow, settings, train, test)
+    measures = measure(flow, settings, train, other, samples, labels)
+    return measures | {"note": f"{measures['note']} of {against}{_fitted_rows(other, train)}"}
 
 
-@dataclass(frozen=True)
-class Measures:
-    """All measures; `note` says what the samples were compared with, `copying` that they are copies."""
+def finish(
+    settings: Settings,
+    folder: RunFolder,
+    flow: Any,
+    train: Data,
+    test: Data | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Draw samples of a fitted model, measure them, and write all files but the model."""
+    from sliceflow.cli.report import write_report
 
-    measures: list[Measure]
-    note: str
-    copying: str | None = None
+    say("drawing samples")
+    samples, labels = draw(flow, settings, train, test)
+    write_samples(folder, settings, train, samples, labels)
+    if getattr(flow, "history_", None):
+        _frame(flow.history_).to_csv(folder / "history.csv", index=False)
+    if train.kind == PICTURES:
+        from sliceflow.cli.pictures import write_evolution
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        write_evolution(flow, train.x, folder / "evolution.gif", settings.seed)
+    say("measuring them")
+    measures = measure(flow, settings, train, test, samples, labels)
+    folder.write_json("evaluation.json", measures)
+    write_report(folder, flow, train, samples, labels)
+    return measures
 
-    def text(self) -> str:
-        """A plain table."""
-        if not self.measures:
-            return self.note
-        rows: list[tuple[str, ...]] = [("measure", "batched", "offline", "floor", "ideal")]
-        rows += [
-            (m.name, *map(number, (m.batched, m.offline, m.floor)), m.ideal) for m in self.measures
-        ]
-        first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-        lines = [
-            "  ".join((name.ljust(first), *(c.rjust(w) for c, w in zip(cells, others, strict=True))))
-            for name, *cells in rows
-        ]
-        return "\n".join((*lines, self.note, *([f"warning: {self.copying}"] if self.copying else ())))
+
+def draw(
+    flow: Any, settings: Settings, train: Data, test: Data | None
+) -> tuple[Any, np.ndarray | None]:
+    """New samples of the model, as ``sliceflow sample`` makes them, and their labels.
+
+    As many as fitted rows, in the proportions of the classes; a model that completes pictures completes
+    held-out ones.
+    """
+    from sliceflow.errors import from_tensor
+
+    n, seed = len(train.x), settings.seed
+    if train.kind == TABLE:
+        return flow.sample(n, random_state=seed), None
+    n = min(n, _MOST_PICTURES) if train.kind == PICTURES else n
+    if getattr(flow, "observed_", None) is not None:
+        given = _spread(train.x if test is None else test.x, n)
+        return np.asarray(seams.inpaint(flow, given, None, n=1, y=None, seed=seed))[:, 0], None
+    labels = labels_of(settings, train)
+    labels = None if labels is None else _spread(labels, n)
+    return np.asarray(from_tensor(flow.sample(n, y=labels, random_state=seed))), labels
+
+
+def _spread(rows: Any, n: int) -> Any:
+    """At most n rows, from all over."""
+    return rows[np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)]
+
+
+def write_samples(
+    folder: RunFolder, settings: Settings, train: Data, samples: Any, labels: np.ndarray | None
+) -> None:
+    """samples.csv of rows; samples.npz and samples.png of pictures."""
+    if train.kind == PICTURES:
+        from sliceflow.cli.pictures import as_bytes, by_class, grid
+
+        arrays: dict[str, Any] = {} if labels is None else {"labels": labels}
+        np.savez_compressed(folder / "samples.npz", images=samples, **arrays)
+        shown, _ = by_class(as_bytes(samples, train.n_pixel_values), labels)
+        grid(shown).save(folder / "samples.png", optimize=True)
+        return
+    frame = samples
+    if train.kind != TABLE:
+        frame = _frame(dict(zip(train.columns or (), samples.T, strict=True)))
+        if labels is not None:
+            frame[settings.target] = labels
+    frame.to_csv(folder / "samples.csv", index=False)
+
+
+def _frame(columns: dict[str, Any]) -> Any:
+    import pandas
+
+    return pandas.DataFrame(columns)
+
+
+def measure(
+    flow: Any,
+    settings: Settings,
+    train: Data,
+    test: Data | None,
+    samples: Any,
+    labels: np.ndarray | None,
+) -> dict[str, Any]:
+    """What `metrics.report` finds, as JSON, with a note; its verdict says where samples start."""
+    held_out = 0 if test is None else len(test.x)
+    start = ""
+    if train.kind == PICTURES:
+        start = f"Particles start as {seams.start_of(flow)}. "
+    if test is None or held_out < _LEAST:
+        note = f"not measured: {held_out} rows were held out, and {_LEAST} are needed"
+        hint = "" if held_out else " (--holdout, for 100 rows or more)"
+        return {"numbers": [], "details": {}, "verdict": start, "note": note + hint}
+    x, fitted, other = samples, train.x, test.x
+    y: Any = None
+    if train.kind == TABLE:
+        known = [name for name in fitted.columns if name in samples]
+        x, fitted, other, y = samples[known], fitted[known], other[known], settings.target
+    elif labels is not None and test.labels is not None:
+        y = labels, train.labels, test.labels
+    found = seams.measure(x, fitted, other, kind=_METRICS[train.kind], y=y)
+    for one in found["numbers"]:
+        one |= {name: None if one[name] != one[name] else one[name] for name in ("value", "floor")}
+    if pairs := found["details"].get("pairs"):  # the worst, and those of the heat maps
+        shown = {str(name) for name in train.columns[:_SHOWN]} if train.columns else set()
+        kept = [p for k, p in enumerate(pairs) if k < 50 or {p[0], p[1]} <= shown]
+        found["details"] = found["details"] | {"pairs": kept}
+    note = f"{len(samples)} samples and {held_out} held-out rows"
+    return found | {"verdict": f"{start}{found['verdict']}.", "note": note}
+
+
+def as_text(measures: dict[str, Any]) -> str:
+    """The verdict, a plain table of the numbers, and a note."""
+    lines = [measures["verdict"].strip()]
+    if rows := measures["numbers"]:
+        wide = max(len(row["name"]) for row in rows)
+        lines.append(f"{'':{wide}} {'samples':>8} {'floor':>8}")
+        lines += [f"{r['name']:{wide}} {number(r['value']):>8} {number(r['floor']):>8}" for r in rows]
+    return "\n".join(filter(None, [*lines, measures["note"]]))
 
 
 def number(value: float | None) -> str:
@@ -70,216 +186,50 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def evaluate_run(run: Path, against: str | None, root: Path | None, device: str) -> Measures:
-    """Measure the run in a folder.
-
-    `against` are other data to compare with than the run's own held-out rows: a set, a path, or the
-    folder that holds the run's own set. Without it the result is saved in the run folder.
-    """
-    folder = RunFolder(run)
-    folder.check_finished()
-    settings = Settings.of(folder)
-    try:
-        train, test = read(settings.source, **settings.reading(root))
-    except Failed as error:
-        raise Failed(
-            f"the data of the run cannot be read again: {error}",
-            "run this where the run was made, with its data in place (--data-root for a named set)",
-        ) from error
-    called = _HELD_OUT
-    if against is not None:
-        test, called = _read_against(settings, against, root, train), f"rows of {against}"
-    flow: Any = RunFolder.model(run, device)
-    samples = folder.samples()
-    batched = samples["images" if train.pictures else "x"]
-    labels = samples.get("labels")
-    measures = measure(flow, train, test, settings, batched=batched, labels=labels, called=called)
-    if against is not None and test is not None:
-        notes = (measures.note, *_note_on_fitted(test, train), *test.notes)
-        return replace(measures, note="; ".join(notes))
-    folder.write_json("evaluation.json", measures.as_dict())
-    draw_neighbours(batched, train, folder / "neighbours.png", mirror=settings.mirror)
-    return measures
-
-
 def _read_against(settings: Settings, against: str, root: Path | None, train: Data) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
     path = Path(against).expanduser()
-    if settings.source in sets.SETS and path.is_dir() and available(path)[settings.source]:
+    named = settings.source in datasets.sets.SETS and path.is_dir()
+    if named and datasets.available(path)[settings.source]:
         against, root = settings.source, path
     resized = path.is_dir() or against == "celeba"
-    whole, held_out = read(
-        against,
-        root=root,
-        size=settings.size if resized else None,
-        columns=train.columns,
-        skip_broken=settings.skip_broken,
-        holdout=0,
-    )
+    size = settings.size if resized else None
+    how = replace(settings, source=against, size=size, holdout=0.0, target=None, conditional=False)
+    try:
+        whole, held_out = read(how, root)
+    except Failed as error:
+        raise WrongUsage(f"--against {against}: {error}", "pass data like the fitted ones") from error
     test = whole if held_out is None else held_out
-    if test.x.shape[1:] != train.x.shape[1:]:
+    alike = test.kind == train.kind and (
+        set(train.columns or ()) <= set(test.columns or ())
+        if train.columns
+        else test.x.shape[1:] == train.x.shape[1:]
+    )
+    if not alike:
         raise WrongUsage(
             f"--against {against} has {test.what}, the run {train.what}",
             "pass data like those that were fitted",
         )
-    # An array file of whole pixels does not say how many values they have.
-    unsaid = path.suffix.lower() in (".npy", ".npz") and test.x.dtype.kind in "iu"
-    fewer = train.x.dtype.kind in "iu" and train.n_pixel_values < test.n_pixel_values
-    if train.pictures and unsaid and fewer and test.x.max() < train.n_pixel_values:
-        highest = train.n_pixel_values - 1
-        note = f"its pixels, 0 to {int(test.x.max())}, are taken as the run's, 0 to {highest}"
-        test = replace(test, n_pixel_values=train.n_pixel_values, notes=(note,))
-    return test.like(train)
+    if train.kind == PICTURES:
+        # An array file of whole pixels does not say how many values they have.
+        unsaid = path.suffix.lower() in (".npy", ".npz") and test.x.dtype.kind in "iu"
+        if unsaid and train.x.dtype.kind in "iu" and test.x.max() < train.n_pixel_values:
+            test = replace(test, n_pixel_values=train.n_pixel_values)
+        return test.in_levels_of(train)
+    if train.kind == TABLE:
+        return replace(test, x=test.x[list(train.x.columns)])
+    order = [(test.columns or []).index(name) for name in train.columns or ()]
+    return replace(test, x=test.x[:, order], columns=train.columns)
 
 
-def _note_on_fitted(test: Data, train: Data) -> list[str]:
+def _fitted_rows(test: Data, train: Data) -> str:
     """A note on rows that were fitted: they say nothing about new ones."""
-    fitted = {row.tobytes() for row in np.ascontiguousarray(train.x)}
-    both = sum(row.tobytes() in fitted for row in np.ascontiguousarray(test.x.astype(train.x.dtype)))
-    return [f"not held out: {both} of the {len(test.x)} rows were fitted"] if both else []
-
-
-def measure(
-    flow: Any,
-    train: Data,
-    test: Data | None,
-    settings: Settings,
-    *,
-    batched: np.ndarray,
-    labels: np.ndarray | None = None,
-    called: str = _HELD_OUT,
-) -> Measures:
-    """Compare batched samples, with their `labels`, and new ones with the rows of `test`.
-
-    The floor is what training rows score in place of the samples. `settings` are those of the fit, and
-    `called` says what `test` is.
-    """
-    from sliceflow.devices import resolve_device  # imports torch, which a report does not need
-    from sliceflow.errors import from_tensor
-
-    if test is None:
-        return Measures([], "not measured: no rows were held out (--holdout, for 100 rows or more)")
-    n = min(_MOST, len(batched), len(train.x))
-    if min(n, len(test.x)) < _LEAST:
-        counts = f"{n} samples and {len(test.x)} {called}"
-        return Measures([], f"not measured: {counts}; {_LEAST} are needed")
-    device = str(resolve_device(flow.device))
-    by_class = train.labels is not None and getattr(flow, "classes_", None) is not None
-    predict, by = _classifier(train, test, device) if by_class else (None, "")
-
-    def rows(x: np.ndarray) -> np.ndarray:  # pictures keep their shape: mirror images are compared, too
-        return train.rows(x).reshape(x.shape)
-
-    fitted = rows(train.x)
-    battery = metrics.Battery(
-        fitted,
-        rows(test.x),
-        predict=predict,
-        test_labels=test.labels,
-        n_trees=_TREES,
-        most=n,
-        neighbours_of=int(np.clip(_WORK // fitted.size, 50, _MOST)),
-        mirror=settings.mirror,
-        device=device,
-    )
-    labels = None if labels is None else subsample(labels, n)
-    scores = [battery.score(rows(subsample(batched, n)), labels)]
-    completes = getattr(flow, "observed", None) is not None  # pictures, and makes none
-    if not completes:
-        y = subsample(train.labels, n) if by_class and train.labels is not None else None
-        made = np.asarray(from_tensor(flow.sample(n, y=y, random_state=1)))
-        scores.append(battery.score(rows(made), y))
+    if train.kind == TABLE:
+        fitted, other = (x.astype(object).map(str).to_numpy() for x in (train.x, test.x))
+        known = set(map(tuple, fitted))
+        both = sum(tuple(row) in known for row in other)
     else:
-        scores.append({})
-    out = []
-    for name, (ideal, what) in metrics.MEANING.items():
-        if called != _HELD_OUT:
-            what = what.replace("a held-out", "another").replace("held-out", "other")
-        if any(name in score for score in scores):
-            batched_score, offline = (score.get(name) for score in scores)
-            out.append(Measure(name, batched_score, offline, battery.floors.get(name), ideal, what))
-    unseen = battery.as_dict()["held-out rows"]
-    note = f"{n} samples and {unseen} {called}; floor: {n} training rows in place of the samples{by}"
-    # Completed pictures share pixels with training pictures; other data may be farther from them.
-    copying = None if completes or called != _HELD_OUT else _copying(out)
-    return Measures(out, note, copying and f"{copying}; {_against_copying(settings, train)}")
-
-
-def _copying(measures: list[Measure]) -> str | None:
-    """A sentence on samples that copy training rows, with the numbers that show it."""
-    from sliceflow.metrics.copied import copies_rows
-
-    found = {m.name: m for m in measures}
-    if not {"copies", "NN ratio"} <= found.keys():
-        return None
-    shares, ratios = (
-        [value for value in (m.batched, m.offline) if value is not None]
-        for m in (found["copies"], found["NN ratio"])
-    )
-    copies, ratio = max(shares), min(ratios)
-    if not copies_rows(copies, ratio, found["copies"].floor or 0):
-        return None
-    return f"the samples copy training rows (copies {number(copies)}, NN ratio {number(ratio)})"
-
-
-def _against_copying(settings: Settings, train: Data) -> str:
-    """What helps against copying: a flag for fewer steps."""
-    if settings.quality in ("standard", "best"):
-        return "fewer steps help: --quality draft"
-    steps = settings.n_steps(train)
-    return "fit more rows" if steps == 1 else f"fewer steps help: --quality {steps // 2}"
-
-
-def _classifier(train: Data, test: Data, device: str) -> tuple[Any, str]:
-    """A function that predicts the classes of rows, trained on the data, and a note on it.
-
-    On a GPU it is a network for pictures, kept in the cache; else a support vector machine.
-    """
-    if train.pictures and device.startswith("cuda") and train.x.dtype.kind in "iu":
-        network = metrics.train_classifier(
-            train.x,
-            train.labels,
-            test.x,
-            test.labels,
-            n_pixel_values=train.n_pixel_values,
-            device=device,
-            cache=sets.root_folder(None) / "classifiers",
-        )
-
-        def predict(rows: np.ndarray) -> np.ndarray:  # back from `Data.rows`
-            pixels = ((rows + 1) * (train.white / 2)).round().astype(train.x.dtype)
-            return network.predict(pixels.reshape(-1, *train.x.shape[1:]))
-
-        return predict, f"; accuracy by a network trained on {len(train.x)} pictures"
-    from sklearn.svm import SVC
-
-    some = train.part(subsample(np.arange(len(train.x)), _TO_LEARN))
-    machine = SVC(C=10).fit(train.rows(some.x), some.labels)
-
-    def recognise(rows: np.ndarray) -> Any:
-        return machine.predict(rows.reshape(len(rows), -1))
-
-    return recognise, f"; accuracy by a support vector machine trained on {len(some.x)} rows"
-
-
-def draw_neighbours(
-    samples: np.ndarray, train: Data, path: Path, *, mirror: bool, n: int = 8, k: int = 5
-) -> None:
-    """Draw a row for each sample: itself, then its nearest training pictures. Tables have none.
-
-    With `mirror`, training pictures are mirrored where that brings them nearer.
-    """
-    if not train.pictures:
-        return
-    from PIL import Image
-
-    from sliceflow.cli.grid import as_bytes, grid
-
-    first = samples[:n]
-    found, _ = metrics.nearest_pictures(first, train.x, min(k, len(train.x)), mirror=mirror)
-    left = grid(as_bytes(first[:, None], train.n_pixel_values), ground=None)
-    right = grid(as_bytes(found, train.n_pixel_values), ground=None)
-    page = Image.new(left.mode, (left.width * 3 // 2 + right.width, left.height))
-    page.paste(left, (0, 0))
-    page.paste(right, (left.width * 3 // 2, 0))
-    page.save(path, optimize=True)
+        fitted, other = (np.ascontiguousarray(x.astype(train.x.dtype)) for x in (train.x, test.x))
+        known = {row.tobytes() for row in fitted}
+        both = sum(row.tobytes() in known for row in other)
+    return f"; not held out: {both} of them were fitted" if both else ""

@@ -1,32 +1,35 @@
 """How a command fails: one line and a hint on stderr, and an exit code.
 
-Commands raise `Failed` and `WrongUsage` where they know what to do about an error. Unforeseen errors
-are shown as they are.
+Commands raise `Failed` and `WrongUsage` where they know what to do. Errors of the library are
+translated here: a parameter becomes its flag, and advice behind a semicolon becomes the hint.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from sliceflow.cli.interrupts import signals_as_interrupt
 
-__all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "as_flags", "print_error", "with_exit_code"]
+__all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "print_error", "with_exit_code"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 INSTALL = "pip install 'sliceflow[cli]'"
 OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
-_FLAGS = {
+_FLAGS = {  # parameters of the library that flags set under another name
     "n_particles": "particles",
-    "n_clusters": "clusters",
     "n_steps": "quality",
     "random_state": "seed",
+    "constraints": "constraint",
+    "columns": "column",
 }
+_KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
 
 
 class Failed(Exception):
@@ -45,24 +48,12 @@ class WrongUsage(Failed):
     code = 2
 
 
-@contextmanager
-def as_flags() -> Iterator[None]:
-    """Errors about a parameter of the library name the flag that set it."""
-    from sliceflow.errors import ParameterError
-
-    try:
-        yield
-    except ParameterError as error:
-        flag = "--" + _FLAGS.get(error.name, error.name).replace("_", "-")
-        hint = "pass --device cpu" if error.name == "device" else "--help shows what each flag takes"
-        raise WrongUsage(f"{flag} {error.value} {error.fact}", hint) from error
-
-
 def with_exit_code(command: F) -> F:
     """The command with every error turned into a line, a hint and an exit code.
 
     With ``debug=True`` the traceback comes first.
     """
+    flags = set(inspect.signature(command).parameters)
 
     @functools.wraps(command)
     def inner(*args: Any, **kwargs: Any) -> Any:
@@ -76,25 +67,49 @@ def with_exit_code(command: F) -> F:
         except (Exception, KeyboardInterrupt) as error:
             if kwargs.get("debug", False):
                 traceback.print_exception(error)
-            print_error(*_described(error))
-            sys.exit(error.code if isinstance(error, Failed) else 1)
+            failed = translated(error, flags)
+            print_error(str(failed), failed.hint)
+            sys.exit(failed.code)
 
     return inner  # type: ignore[return-value]
 
 
-def _described(error: BaseException) -> tuple[str, str]:
-    """The line and the hint for an error."""
+def translated(error: BaseException, flags: Collection[str]) -> Failed:
+    """The error in the words of a command that has these flags."""
     if isinstance(error, Failed):
-        return str(error), error.hint
+        return error
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", "nothing was finished; run it again"
+        return Failed("interrupted", "nothing was finished; run it again")
     if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
-        return f"this command needs {error.name}, which is not installed", INSTALL
+        return Failed(f"this command needs {error.name}, which is not installed", INSTALL)
+    if isinstance(error.__cause__, ModuleNotFoundError):
+        return translated(error.__cause__, flags)
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", "check that path"
+        return Failed(f"{error.filename}: {error.strerror}", "check that path")
+    return _from_library(error, flags)
+
+
+def _from_library(error: BaseException, flags: Collection[str]) -> Failed:
+    from sliceflow.errors import ParameterError
+
+    if isinstance(error, ParameterError):
+        name = _FLAGS.get(error.name, error.name)
+        if name in flags:
+            hint = "pass --device cpu" if name == "device" else "--help shows what each flag takes"
+            return WrongUsage(f"--{name.replace('_', '-')} {error.value} {error.fact}", hint)
+    if isinstance(error, MemoryError) or "allocate" in str(error):
+        if "particles" in flags:
+            columns = ", or leave columns out with --drop" if "columns" in str(error) else ""
+            hint = f"lower --particles or --quality{columns}; --dry-run estimates the memory they need"
+        else:
+            hint = "pass a smaller --n, several times with different --seed"
+        return Failed(getattr(error, "fact", str(error)), hint)
     known = isinstance(error, (ValueError, MemoryError, ImportError, RuntimeError, OSError))
     message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
-    return message, "--debug shows where it happened"
+    fact, _, advice = message.rpartition("; ")
+    if not known or not fact:
+        return Failed(message, "--debug shows where it happened")
+    return Failed(fact, _KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
 
 
 def print_error(message: str, hint: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["DelayedInterrupt", "signals_as_interrupt"]
+__all__ = ["signals_as_interrupt", "uninterrupted"]
 
 _ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
 
@@ -21,7 +21,7 @@ def signals_as_interrupt() -> Iterator[None]:
     that is stopped writes a checkpoint. Others with a handler of their own, as under nohup, keep it.
     """
     before: dict[signal.Signals, Any] = {}
-    if _in_main_thread():
+    if threading.current_thread() is threading.main_thread():
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in _ENDS:
@@ -39,38 +39,22 @@ def _interrupt(_: int, frame: Any) -> None:
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
-class DelayedInterrupt:
-    """Delays Ctrl-C from the end of a fit until its files are written; a second one is not delayed.
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Files are written to the end: Ctrl-C waits until then; a second one does not."""
+    before, asked = signal.getsignal(signal.SIGINT), []
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    It is a listener of the fit, whose `close` marks that end.
-    """
+    def remember(*_: object) -> None:
+        asked.append(True)
+        signal.signal(signal.SIGINT, before)
 
-    def __init__(self) -> None:
-        self._asked, self._before = False, signal.getsignal(signal.SIGINT)
-
-    def __call__(self, _: object) -> None:
-        pass
-
-    def close(self) -> None:
-        """Begin to delay. Only the main thread hears Ctrl-C."""
-        if _in_main_thread() and callable(self._before):
-            signal.signal(signal.SIGINT, self._remember)
-
-    def _remember(self, *_: object) -> None:
-        self._asked = True
-        self.release()
-
-    def release(self) -> None:
-        """Stop delaying, and forget what was delayed."""
-        if callable(self._before) and signal.getsignal(signal.SIGINT) == self._remember:
-            signal.signal(signal.SIGINT, self._before)
-
-    def check(self) -> None:
-        """Stop delaying, and raise an interrupt that was delayed."""
-        self.release()
-        if self._asked:
-            raise KeyboardInterrupt
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt

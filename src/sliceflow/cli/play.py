@@ -5,11 +5,12 @@ torch is imported in the background, so that the page is there at once.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import webbrowser
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -18,22 +19,26 @@ import numpy as np
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.points import gif
 from sliceflow.app.server import PlayServer, Route
-from sliceflow.app.sessions import Sessions
-from sliceflow.app.tables import TableState
+from sliceflow.app.tables import TableTab
+from sliceflow.cli import seams
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.run_folder import RunFolder
+from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.settings import PICTURES, TABLE, Settings
 
-__all__ = ["PICTURE_LIMIT", "TABLE_LIMIT", "fit_and_report", "play", "run_of", "runs_in", "server"]
+__all__ = ["PICTURE_LIMIT", "TABLE_LIMIT", "TableWork", "play", "run_of", "runs_in", "server"]
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
+_KIND_IN_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 
 
 def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
     """Serve the page until Ctrl-C."""
-    models = [run_of(path, device) for path in runs or runs_in(Path("runs"))]
-    with server(models) as serving:
+    models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
+    table = TableTab(TableWork, _example())
+    gallery = Gallery(models, _read_picture, seams.complete)
+    with closing(table), server(gallery, table) as serving:
         print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
-        threading.Thread(target=_warm, args=(models,), daemon=True).start()
+        threading.Thread(target=_warm, args=(gallery,), daemon=True).start()
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(serving.address,), daemon=True).start()
         try:
@@ -42,10 +47,8 @@ def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
             print("\nended", flush=True)
 
 
-def server(runs: Sequence[Run]) -> PlayServer:
+def server(gallery: Gallery, table: TableTab) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
-    gallery = Gallery(runs, _read_picture)
-    sessions: Sessions[TableState] = Sessions(lambda: TableState(fit_and_report))
     routes = {
         "gif": Route(gif),
         "runs": Route(gallery.names),
@@ -54,37 +57,114 @@ def server(runs: Sequence[Run]) -> PlayServer:
         "chosen": Route(gallery.chosen),
         "picture": Route(gallery.upload, limit=PICTURE_LIMIT),
         "complete": Route(gallery.completed),
-        "table": Route(lambda request: request.session.status(request)),
-        "table/upload": Route(lambda request: request.session.upload(request), limit=TABLE_LIMIT),
-        "table/fit": Route(lambda request: request.session.fit(request)),
-        "table/cancel": Route(lambda request: request.session.cancel(request)),
-        "table/samples": Route(lambda request: request.session.samples(request)),
-        "table/report": Route(lambda request: request.session.report(request), post=False),
+        "table": Route(table.status),
+        "table/upload": Route(table.upload, limit=TABLE_LIMIT),
+        "table/example": Route(table.example),
+        "table/fit": Route(table.fit),
+        "table/cancel": Route(table.cancel),
+        "table/samples": Route(table.samples),
+        "table/imputed": Route(table.imputed),
+        "table/report": Route(table.report, post=False),
     }
-    return PlayServer(routes, sessions)
+    return PlayServer(routes)
 
 
-def fit_and_report(flow: Any, frame: Any, name: str, tell: Callable[[int], None]) -> str:
-    """Fit a table, all but the rows held out to measure with; the page of its report."""
-    from sliceflow.cli.mixed import described, measured, split
-    from sliceflow.cli.mixed_page import page
-    from sliceflow.cli.settings import Settings
+class TableWork:
+    """What the process of the tab Table does: the pipeline of ``sliceflow fit``, step by step."""
 
-    train, test = split(frame)
-    begun = time.perf_counter()
-    tell(1)
-    flow.fit(train)
-    tell(2)
-    made = flow.sample(len(train), random_state=0)
-    seconds = time.perf_counter() - begun
-    tell(3)
-    kinds = tuple(f"{column}={kind}" for column, kind in (flow.columns or {}).items())
-    config = {
-        "data": described(PurePath(name).stem, train, test, flow.kinds_),
-        "command": Settings(name, column=kinds).command,
-        "seconds": seconds,
-    }
-    return page(config, train, test, made, measured(train, test, made))
+    def __init__(self) -> None:
+        self._frame: Any = None
+        self._flow: Any = None
+        with suppress(ImportError):  # is told when it is needed
+            import sliceflow.spaces.tables.estimator  # noqa: F401
+
+    def read(self, path: str) -> dict[str, Any]:
+        """Read a file; what its columns were understood as."""
+        from sliceflow.cli.data import read_frame
+
+        self._frame = read_frame(Path(path))
+        return {"columns": seams.understand(self._frame), "rows": len(self._frame)}
+
+    def fit(
+        self, kinds: dict[str, str], constraints: list[str], name: str, tell: Callable[[int], None]
+    ) -> str:
+        """Fit all but the rows held out to measure with; the page of the report."""
+        from sliceflow.cli import data, evaluate, report
+
+        column = tuple(f"{name}={kind}" for name, kind in kinds.items())
+        settings = Settings(name, column=column, constraint=tuple(constraints))
+        columns = [str(c) for c in self._frame.columns]
+        everything = data.Data(PurePath(name).stem, TABLE, self._frame, columns=columns)
+        flow, begun = data.estimator(settings, everything), time.perf_counter()
+        try:
+            seams.check_table(flow, self._frame)
+            train, test = data.split(everything, settings.holdout)
+            tell(1)
+            flow.fit(train.x)
+        except ValueError as error:
+            raise ValueError(_KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
+        seconds = time.perf_counter() - begun
+        tell(2)
+        samples, _ = evaluate.draw(flow, settings, train, test)
+        tell(3)
+        measures = evaluate.measure(flow, settings, train, test, samples, None)
+        self._flow = flow
+        about: dict[str, Any] = {"name": train.name, "what": train.what, "notes": []}
+        about["held_out"] = 0 if test is None else len(test.x)
+        config = {"data": about, "command": settings.command, "seconds": seconds}
+        return report.page(config, measures, flow, train, samples)
+
+    def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
+        """New rows as CSV."""
+        values = {name: self._flow.value_of(name, text) for name, text in given.items()}
+        return _csv(self._flow.sample(n, given=values or None, random_state=seed))
+
+    def impute(self, seed: int) -> bytes:
+        """The table with its missing cells filled."""
+        return _csv(seams.impute(self._flow, self._frame, n=1, seed=seed))
+
+
+def _csv(frame: Any) -> bytes:
+    text: str = frame.to_csv(index=False)
+    return text.encode()
+
+
+def _example() -> tuple[str, bytes]:
+    """A table to try: scikit-learn's wines, with their kinds as words and some missing cells."""
+    from sklearn.datasets import load_wine
+
+    wine = load_wine(as_frame=True)
+    frame = wine["data"].iloc[:, :6].round(2)
+    frame.insert(0, "kind", wine["target"].map({0: "Barolo", 1: "Grignolino", 2: "Barbera"}))
+    frame.loc[::15, "magnesium"] = np.nan
+    return "wine.csv", _csv(frame)
+
+
+def _digits(device: str) -> Run:
+    """A model of digits that is fitted when it is asked for, in some seconds."""
+
+    def load() -> Any:
+        from sliceflow.cli import data
+
+        settings = Settings("digits", quality="draft", particles=2000, conditional=True, device=device)
+        train, _ = data.read(settings)
+        keeps = {"keep_rows": True} if "keep_rows" in _parameters() else {}
+        flow = data.estimator(settings, train).set_params(**keeps)
+        return flow.fit(train.x, train.labels)
+
+    def read() -> tuple[Any, Any]:
+        from sliceflow.cli import data
+
+        return data.read(Settings("digits"))
+
+    return Run("digits, fitted now", load, read)
+
+
+def _parameters() -> dict[str, Any]:
+    from sliceflow import ImageFlow
+
+    out: dict[str, Any] = ImageFlow().get_params(deep=False)
+    return out
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -96,8 +176,7 @@ def runs_in(folder: Path) -> list[Path]:
 def _may_be_of_pictures(run: Path) -> bool:
     """Whether no config.json says that a run is of something else."""
     with suppress(Failed, AttributeError):
-        kind = RunFolder(run).read_json("config.json").get("data", {}).get("kind", "pictures")
-        return bool(kind == "pictures")
+        return bool(RunFolder(run).read_json("config.json").get("data", {}).get("kind") == PICTURES)
     return True
 
 
@@ -109,26 +188,21 @@ def run_of(path: Path, device: str = "auto") -> Run:
 
     def read() -> tuple[Any, Any]:
         from sliceflow.cli.data import read
-        from sliceflow.cli.settings import Settings
 
         if not path.is_dir():
             raise ValueError("a model file does not say where they are; name its run folder")
-        settings = Settings.of(RunFolder(path))
-        return read(settings.source, **settings.reading())
+        return read(Settings.from_folder(RunFolder(path)))
 
-    return Run(str(path), lambda: RunFolder.model(path, device), read)
+    return Run(str(path), lambda: load_model(path, device), read)
 
 
 def _read_picture(file: Path, layout: Any) -> np.ndarray:
-    from sliceflow.cli.sample import read_pictures
+    from sliceflow.cli.draw import read_pictures
 
     return read_pictures(file, layout, resize=True)
 
 
-def _warm(runs: Sequence[Run]) -> None:
-    """Import what the tabs will need, and load the first model; its errors are told when asked for."""
+def _warm(gallery: Gallery) -> None:
+    """Open the first model; its errors are told when it is asked for."""
     with suppress(Exception):
-        import sliceflow.loading  # noqa: F401
-
-        for run in runs[:1]:
-            _ = run.flow
+        gallery.open(0)

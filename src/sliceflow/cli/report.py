@@ -1,38 +1,51 @@
-"""report.html: one self-contained page, made from nothing but the files of a run folder."""
+"""report.html: one self-contained page about a run, from one template for all kinds of data."""
 
 from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sliceflow.cli.data import Data
 from sliceflow.cli.evaluate import number
-from sliceflow.cli.progress import last_distance, seconds_text
+from sliceflow.cli.progress import seconds_text
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.metrics.floors import subsample
+from sliceflow.cli.settings import PICTURES, TABLE
 
-__all__ = ["write_report"]
+__all__ = ["page", "write_report"]
 
-_MOST_CLASSES, _STILLS, _POINTS, _ROWS = 20, 6, 400, 8
-# Of a chart: its size, and the edges of what is drawn inside the axes.
-_WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 720, 300, 72, 22, 266
+_MOST_CLASSES, _ROWS, _PAIRS = 20, 8, 12
+_BINS, _LEVELS, _MOST_COLUMNS = 24, 12, 30
+_WIDE, _HIGH = 720, 300  # of the scatter
+_BARS_WIDE, _BARS_HIGH = 240, 90
 
 
-def write_report(folder: RunFolder) -> Path:
-    """Write the page of a finished run into its folder."""
+def write_report(
+    folder: RunFolder, flow: Any, train: Data, samples: Any, labels: np.ndarray | None
+) -> None:
+    """Write the page of a fitted run into its folder."""
+    config, measures = folder.read_json("config.json"), folder.read_json("evaluation.json")
+    film = folder / "evolution.gif"
+    html = page(config, measures, flow, train, samples, labels, film if film.exists() else None)
+    folder.write_text("report.html", html)
+
+
+def page(
+    config: dict[str, Any],
+    measures: dict[str, Any],
+    flow: Any,
+    train: Data,
+    samples: Any,
+    labels: np.ndarray | None = None,
+    film: Path | None = None,
+) -> str:
+    """The page as HTML."""
     from jinja2 import Environment, FileSystemLoader
 
-    folder.check_finished()
-    config = folder.read_json("config.json")
-    measured = (folder / "evaluation.json").exists()
-    history = folder.history()
-    names, distances = [row["stage"] for row in history], [row["distance"] for row in history]
-    stages = _stages(names, distances)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -40,158 +53,179 @@ def write_report(folder: RunFolder) -> Path:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "seconds": seconds_text}
-    page = environment.get_template("report.html.j2").render(
-        title=f"{config['data']['name']}: a sliced-Wasserstein flow",
+    shown = _pictures if train.kind == PICTURES else _columns
+    html: str = environment.get_template("report.html.j2").render(
+        title=f"{config['data']['name']}: {train.kind} from a sliced-Wasserstein flow",
         config=config,
         data=config["data"],
-        **_samples(folder, config["data"]),
-        evolution=_evolution(folder),
-        stages=stages,
-        distance=_distance_chart(stages, names, distances),
-        measures=folder.read_json("evaluation.json") if measured else None,
-        neighbours=_file(
-            folder / "neighbours.png", "Each row: a sample, then its nearest training pictures"
-        ),
-        wide=_WIDE,
-        high=_HIGH,
-        left=_LEFT,
-        top=_TOP,
-        bottom=_BOTTOM,
+        measures=measures,
+        heats=_heats(measures, train.columns),
+        pairs=(measures["details"].get("pairs") or [])[:_PAIRS],
+        stages=_stages(getattr(flow, "history_", None) or {}),
+        evolution=None if film is None else _evolution(film),
+        scatter_size=(_WIDE, _HIGH),
+        bars_size=(_BARS_WIDE, _BARS_HIGH),
+        **shown(flow, train, samples, labels),
     )
-    folder.write_text("report.html", page + "\n")
-    return folder / "report.html"
+    return html + "\n"
 
 
-def _samples(folder: RunFolder, data: dict[str, Any]) -> dict[str, Any]:
-    """The samples for the template: rows of a table, a picture of each class, or one of all."""
-    arrays = folder.samples()
-    labels = arrays.get("labels")
-    if data["kind"] == "table":
-        x, columns = arrays["x"], [str(c) for c in arrays["columns"]]
-        shown = [] if labels is None else [str(label) for label in labels[:_ROWS]]
-        two = len(columns) > 1 and "data" in arrays
-        return {
-            "table": {"columns": columns, "rows": x[:_ROWS].tolist(), "labels": shown},
-            "scatter": _scatter_chart(columns, arrays["data"], x) if two else None,
-        }
-    from sliceflow.cli.grid import as_bytes, by_class, grid
+def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -> dict[str, Any]:
+    """A grid of samples for each class, or one of all; samples beside the nearest training pictures."""
+    from PIL import Image
 
-    pictures, names = by_class(as_bytes(arrays["images"], data["n_pixel_values"]), labels)
-    if not names:
-        alt = f"A grid of {pictures.shape[0]} by {pictures.shape[1]} samples"
-        return {"samples": _drawn(grid(pictures, ground=None), alt)}
-    rows = list(zip(names, pictures, strict=True))[:_MOST_CLASSES]
-    classes = [
-        (name, _drawn(grid(row[None], ground=None), f"{len(row)} samples of class {name}"))
-        for name, row in rows
-    ]
-    return {"classes": classes, "n_classes": len(names)}
+    from sliceflow import metrics
+    from sliceflow.cli.pictures import as_bytes, by_class, grid
+
+    def drawn(rows: np.ndarray, alt: str) -> dict[str, str]:
+        return _picture(grid(as_bytes(rows, train.n_pixel_values), ground=None), alt)
+
+    rows, names = by_class(samples, labels)
+    if names:
+        classes = [
+            (name, drawn(row[None], f"{len(row)} samples of class {name}"))
+            for name, row in list(zip(names, rows, strict=True))[:_MOST_CLASSES]
+        ]
+        out: dict[str, Any] = {"classes": classes, "n_classes": len(names)}
+    else:
+        out = {"samples": drawn(rows, f"A grid of {rows.shape[0]} by {rows.shape[1]} samples")}
+    first, k = samples[:8], min(5, len(train.x))
+    found, _ = metrics.nearest_pictures(first, train.x, k, mirror=getattr(flow, "mirror", False))
+    left, right = (
+        grid(as_bytes(x, train.n_pixel_values), ground=None) for x in (first[:, None], found)
+    )
+    both = Image.new(left.mode, (left.width * 3 // 2 + right.width, left.height))
+    both.paste(left, (0, 0))
+    both.paste(right, (left.width * 3 // 2, 0))
+    out["neighbours"] = _picture(both, "Each row: a sample, then its nearest training pictures")
+    return out
 
 
-def _evolution(folder: RunFolder) -> dict[str, Any] | None:
-    path = folder / "evolution.gif"
-    if not path.exists():
+def _columns(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -> dict[str, Any]:
+    """Rows of samples, and a small plot for every column; of vectors also the first two as points."""
+    import pandas as pd
+
+    real, new = train.x, samples
+    if train.kind != TABLE:
+        real, new = (pd.DataFrame(x, columns=train.columns) for x in (real, samples))
+    kinds = getattr(flow, "kinds_", {})
+    names = [name for name in real.columns if name in new]
+    plotted = [name for name in names if kinds.get(name) not in ("identifier", "drop")]
+    first = new[names].head(_ROWS)
+    return {
+        "names": names,
+        "rows": first.astype(object).where(first.notna(), "").to_numpy().tolist(),
+        "labels": None if labels is None else [str(label) for label in labels[:_ROWS]],
+        "plots": [_bars(str(name), real[name], new[name]) for name in plotted],
+        "identifiers": [name for name in names if kinds.get(name) == "identifier"],
+        "scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None,
+    }
+
+
+def _scatter(real: Any, new: Any) -> dict[str, Any]:
+    """The first two columns of some rows, in the units of a chart."""
+    rows = [f.iloc[np.linspace(0, len(f) - 1, min(len(f), 400)).astype(int), :2] for f in (real, new)]
+    low, high = (getattr(np.concatenate(rows), of)(axis=0) for of in ("min", "max"))
+    corner, size = np.array((8, _HIGH - 8)), np.array((_WIDE - 16, 16 - _HIGH))
+    spread = np.where(high > low, high - low, 1)
+    points = [(corner + size * (r.to_numpy() - low) / spread).tolist() for r in rows]
+    return {"points": points, "names": [str(name) for name in real.columns[:2]]}
+
+
+def _heats(measures: dict[str, Any], columns: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Associations of held-out rows, of samples, and their difference, from the measured pairs."""
+    pairs = measures["details"].get("pairs") or []
+    found = {name for pair in pairs for name in pair[:2]}
+    names = [name for name in columns or () if name in found][:_MOST_COLUMNS]
+    tables = np.zeros((3, len(names), len(names)))
+    for a, b, real, new in pairs:
+        if a in names and b in names:
+            i, j = names.index(a), names.index(b)
+            tables[:, i, j] = tables[:, j, i] = abs(real), abs(new), abs(real - new)
+    titles = ("held-out rows", "samples", "difference") if names else ()
+    both = zip(titles, tables.clip(0, 1).round(3).tolist(), strict=False)
+    return [{"title": title, "names": names, "cells": cells} for title, cells in both]
+
+
+def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
+    """Shares of real and synthetic cells, side by side."""
+    a, b = _numbers(real), _numbers(new)
+    ordered = a is not None and b is not None
+    if a is not None and b is not None and real.nunique() > _LEVELS:
+        low, high = np.nanquantile(a, [0.005, 0.995])
+        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
+        present = [x[np.isfinite(x)] for x in (a, b)]
+        shares = [
+            np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0] / max(1, len(x)) for x in present
+        ]
+        labels, ends = [""] * _BINS, [str(real.dropna().min()), str(real.dropna().max())]
+    else:
+        common = real.value_counts().index[:_LEVELS]
+        labels = [str(v) for v in (sorted(common) if ordered else common)] or [""]
+        shares = [np.array([(c.astype(str) == v).mean() for v in labels]) for c in (real, new)]
+        ends = [labels[0], labels[-1]]
+        if real.nunique() > _LEVELS:
+            ends[1] += f" (the most frequent {_LEVELS} of {real.nunique()})"
+    top, width = max(float(np.max(shares)), 1e-9), _BARS_WIDE / len(labels)
+    return {
+        "name": name,
+        "bars": [
+            [(k * width, _BARS_HIGH * float(share) / top, labels[k]) for k, share in enumerate(of)]
+            for of in shares
+        ],
+        "width": width,
+        "ends": ends,
+        "missing": [float(column.isna().mean()) for column in (real, new)],
+    }
+
+
+def _numbers(column: Any) -> np.ndarray | None:
+    """The cells of a column as numbers, NaN where there is none; None if they are words."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(column):
         return None
+    if pd.api.types.is_numeric_dtype(column):
+        return np.asarray(column.to_numpy(np.float64, na_value=np.nan))
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return np.where(column.isna(), np.nan, column.astype("int64").to_numpy(np.float64))
+    from sliceflow.written import written_as
+
+    there = column.notna().to_numpy()
+    way = written_as(column[there].to_numpy(dtype=object)) if there.any() else None
+    if way is None:
+        return None
+    out = np.full(len(column), np.nan)
+    out[there] = way.parse(column[there].to_numpy(dtype=object))
+    return out
+
+
+def _evolution(film: Path) -> dict[str, Any]:
     from PIL import Image, ImageSequence
 
-    with Image.open(path) as film:
-        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(film)]
-    stills = []
-    for i in np.unique(np.linspace(0, len(frames) - 1, _STILLS).round().astype(int)):
-        caption = f"{i / max(len(frames) - 1, 1):.0%} of the way"
-        quarter = frames[i].crop((0, 0, frames[i].width // 2, frames[i].height // 2))
-        stills.append((caption, _drawn(quarter, f"Some samples at {caption}")))
+    with Image.open(film) as stored:
+        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(stored)]
+    data = base64.b64encode(film.read_bytes()).decode()
     return {
-        "film": _file(path, "Samples on their way to pictures, as an animation"),
-        "last": _drawn(frames[-1], "The samples at the end"),
-        "stills": stills,
+        "film": {
+            "alt": "Samples on their way to pictures, as an animation",
+            "kind": "gif",
+            "data": data,
+        },
+        "last": _picture(frames[-1], "The samples at the end"),
     }
 
 
-def _stages(names: Sequence[str], distances: Sequence[float]) -> list[dict[str, Any]]:
-    """Every stage: its name, its steps from `begin` to `end`, its first and last distance."""
+def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]]:
+    """Every stage: its name, its steps, its first and last sliced distance."""
+    names, distances = history.get("stage", []), history.get("distance", [])
     starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
-    return [
-        {"name": names[a], "begin": a, "end": b, "first": distances[a], "last": distances[b - 1]}
-        for a, b in zip(starts, [*starts[1:], len(names)], strict=True)
-    ]
+    both = zip(starts, [*starts[1:], len(names)], strict=False)  # without stages there is an end
+    return [(names[a], b - a, distances[a], distances[b - 1]) for a, b in both]
 
 
-def _distance_chart(
-    stages: list[dict[str, Any]], names: Sequence[str], distances: Sequence[float]
-) -> dict[str, Any] | None:
-    """The sliced distance before every step on a logarithmic scale, with a band for every stage."""
-    positive = [d for d in distances if d > 0 and math.isfinite(d)]
-    if not positive:
-        return None
-    high = math.log10(max(positive))
-    # A last step may be exact: what lies far below the rest is drawn at the lower edge.
-    low = max(math.log10(min(positive)), high - 4)
-    high = max(high, low + 0.1)
-
-    def x(step: float) -> float:
-        return _LEFT + (_WIDE - _LEFT - 8) * step / len(distances)
-
-    def y(exponent: float) -> float:
-        return _BOTTOM - (_BOTTOM - _TOP) * (max(exponent, low) - low) / (high - low)
-
-    digits = (1,) if high - low > 2 else (1, 2, 5)  # ticks of every decade
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    ticks = [decade + math.log10(digit) for decade in decades for digit in digits]
-    last_stage, last = last_distance(names, distances)
-    return {
-        "id": "distance",
-        "title": "Sliced distance before every step, logarithmic",
-        "words": f"It goes from {distances[0]:.3g} at the first step to {last:.3g} at the last step of "
-        f"stage {last_stage}, over {len(stages)} stages. Bands are stages.",
-        "bands": [(x(s["begin"]), x(s["end"]) - x(s["begin"]), s["name"]) for s in stages],
-        "ticks": [(y(t), f"{10**t:.3g}") for t in ticks if low - 1e-9 <= t <= high + 1e-9],
-        "points": [
-            (x(i + 0.5), y(math.log10(d) if d > 0 else low))
-            for i, d in enumerate(distances)
-            if math.isfinite(d)
-        ],
-        "n_steps": len(distances),
-    }
-
-
-def _scatter_chart(columns: Sequence[str], real: np.ndarray, samples: np.ndarray) -> dict[str, Any]:
-    """The first two columns: real rows as rings, samples as dots."""
-    real, samples = subsample(real[:, :2], _POINTS), subsample(samples[:, :2], _POINTS)
-    both = np.concatenate((real, samples))
-    low, high = both.min(axis=0), both.max(axis=0)
-    corner = np.array((_LEFT + 8, _BOTTOM - 8))
-    size = np.array((_WIDE - _LEFT - 24, _TOP + 16 - _BOTTOM))
-
-    def places(rows: np.ndarray) -> Any:
-        share = np.where(high > low, (rows - low) / np.where(high > low, high - low, 1), 0.5)
-        return (corner + size * share).tolist()
-
-    return {
-        "id": "scatter",
-        "title": f"{columns[1]} over {columns[0]}",
-        "words": f"{len(real)} real rows and {len(samples)} samples. They cover the same places if the "
-        "fit is good.",
-        "groups": [
-            {"name": "real rows", "mark": "ring", "points": places(real)},
-            {"name": "samples", "mark": "dot", "points": places(samples)},
-        ],
-        "names": columns[:2],
-        "x_ends": (f"{low[0]:.3g}", f"{high[0]:.3g}"),
-        "y_ends": (f"{low[1]:.3g}", f"{high[1]:.3g}"),
-    }
-
-
-def _drawn(picture: Any, alt: str) -> dict[str, str]:
+def _picture(picture: Any, alt: str) -> dict[str, str]:
     """A Pillow image for the template."""
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True)
     return {"alt": alt, "kind": "png", "data": base64.b64encode(stream.getvalue()).decode()}
-
-
-def _file(path: Path, alt: str) -> dict[str, str] | None:
-    """A file of a picture for the template; None if there is none."""
-    if not path.exists():
-        return None
-    data = base64.b64encode(path.read_bytes()).decode()
-    return {"alt": alt, "kind": path.suffix[1:], "data": data}

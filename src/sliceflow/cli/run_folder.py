@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shlex
 import shutil
-import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
+from typing import Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
-from sliceflow.cli.failures import Failed, WrongUsage, as_flags
+from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.models.atomic import write_atomically
 
-if TYPE_CHECKING:
-    from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
-
-__all__ = ["Lock", "RunFolder", "check_new"]
-
-_FIT_AGAIN = "fit the run again"
+__all__ = ["Lock", "RunFolder", "check_new", "load_model"]
 
 
 class Lock:
@@ -68,7 +59,11 @@ class Lock:
 
 
 class RunFolder:
-    """The files of a run, in a folder of its own."""
+    """The files of a run, in a folder of its own.
+
+    A run has ended when config.json says when it finished and there is a report; a checkpoint is there
+    while it is fitted.
+    """
 
     FILES = (
         "config.json",
@@ -77,35 +72,38 @@ class RunFolder:
         "samples.npz",
         "samples.csv",
         "evolution.gif",
-        "neighbours.png",
         "history.csv",
         "evaluation.json",
         "report.html",
     )
-    # Of a running fit, and its last checkpoint until all other files are written.
-    STATE = ("checkpoint/fit.checkpoint", "checkpoint/last.checkpoint")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint = path / "checkpoint"
-        self._current, self._last = (path / name for name in self.STATE)
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
     @property
+    def written(self) -> list[str]:
+        """The files that are there."""
+        return [name for name in self.FILES if (self / name).exists()]
+
+    @property
     def fitted(self) -> bool:
         """Whether the fit has ended and is written, measured or not."""
-        names = ("model.sliceflow", "samples.npz", "history.csv", "config.json")
-        return all((self / name).exists() for name in names) and (
-            "finished" in self.read_json("config.json")
-        )
+        there = {"model.sliceflow", "config.json"} <= set(self.written)
+        return there and "finished" in self.read_json("config.json")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint.is_dir() and any(self.checkpoint.iterdir())
 
     def check_usable(self, *, force: bool, resume: bool) -> None:
         """Refuse a folder that is not empty, unless its run may be replaced or resumed."""
         if self.path.exists() and not self.path.is_dir():
             raise WrongUsage(f"{self.path} is a file", "name a folder with --out")
-        unmeasured = self.fitted and not (self / "report.html").exists()
+        unmeasured = self.fitted and "report.html" not in self.written
         if resume:
             if self.fitted and not unmeasured:
                 evaluate = shlex.join(("sliceflow", "evaluate", str(self.path)))
@@ -118,7 +116,7 @@ class RunFolder:
         files = [path for path in files if path.name != Lock.NAME]
         if files and not force:
             hint = "pass another --out, or --force to replace the run"
-            if unmeasured or self._current.exists() or self._last.exists():
+            if unmeasured or self.has_checkpoint:
                 hint = f"--resume continues the interrupted run; or {hint}"
             raise WrongUsage(f"{self.path} is not empty; it holds {files[0].name}", hint)
 
@@ -134,43 +132,21 @@ class RunFolder:
             raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
 
     def remove_checkpoint(self) -> None:
-        """Remove the checkpoint of an interrupted run."""
-        for name in self.STATE:
-            (self / name).unlink(missing_ok=True)
+        """Remove the checkpoint of an interrupted run, and the folder it is in."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
 
-    def begin(self, config: dict[str, Any], *, force: bool) -> None:
-        """Write what runs; with `force` first remove the files of an earlier run, and nothing else."""
-        for name in self.FILES if force else ():
+    def begin(self, config: dict[str, Any], *, replace: bool) -> None:
+        """Write what runs; `replace` first removes the files of an earlier run, and nothing else."""
+        for name in self.FILES if replace else ():
             (self / name).unlink(missing_ok=True)
         self.write_json("config.json", config)
 
-    def keep_checkpoint(self) -> None:
-        """The fit is about to remove its checkpoint; keep it until all files are written."""
-        self._last.unlink(missing_ok=True)
-        if self._current.exists():
-            try:
-                os.link(self._current, self._last)
-            except OSError:  # a file system without links
-                shutil.copyfile(self._current, self._last)
-
-    def restore_checkpoint(self) -> bool:
-        """Put back a checkpoint that was kept; whether there is one to resume from."""
-        if self._last.exists() and not self._current.exists():
-            os.replace(self._last, self._current)
-        return self._current.exists()
-
-    def drop_kept_checkpoint(self) -> None:
-        """Remove the checkpoint that was kept, and its folder if that is empty."""
-        self._last.unlink(missing_ok=True)
-        if self.checkpoint.is_dir() and not any(self.checkpoint.iterdir()):
-            self.checkpoint.rmdir()
-
     def remove_failed(self) -> None:
         """Leave nothing of a fit that failed before its first checkpoint."""
-        if self.restore_checkpoint():
+        if self.has_checkpoint or not self.path.is_dir():
             return
-        self.drop_kept_checkpoint()
-        if not (self / "model.sliceflow").exists():
+        self.remove_checkpoint()
+        if "model.sliceflow" not in self.written:
             (self / "config.json").unlink(missing_ok=True)
             if not any(self.path.iterdir()):
                 self.path.rmdir()
@@ -192,54 +168,34 @@ class RunFolder:
                 f"{self.path} has no {name}: it is not a finished run", "make one with sliceflow fit"
             ) from error
         except ValueError as error:
-            raise Failed(f"{self / name} is damaged: {error}", _FIT_AGAIN) from error
+            raise Failed(f"{self / name} is damaged: {error}", "fit the run again") from error
         if not isinstance(value, dict):
-            raise Failed(f"{self / name} is not an object", _FIT_AGAIN)
+            raise Failed(f"{self / name} is not an object", "fit the run again")
         return value
 
-    def samples(self) -> dict[str, np.ndarray]:
-        """The arrays of samples.npz."""
-        try:
-            with np.load(self / "samples.npz") as arrays:
-                return dict(arrays)
-        except (OSError, EOFError, ValueError, BadZipFile, zlib.error) as error:
-            raise Failed(f"{self / 'samples.npz'} is damaged: {error}", _FIT_AGAIN) from error
-
-    def history(self) -> list[dict[str, Any]]:
-        """The stage and the distance of every row of history.csv."""
-        with (self / "history.csv").open(newline="", encoding="utf-8") as stream:
-            return [
-                {"stage": row["stage"], "distance": float(row["distance"])}
-                for row in csv.DictReader(stream)
-            ]
-
-    def check_finished(self) -> None:
-        """Refuse what is not a run folder, and a run that has not ended."""
+    def check_fitted(self) -> None:
+        """Refuse what is not a run folder, and a run whose fit has not ended."""
         if not self.path.is_dir():
             raise WrongUsage(f"{self.path} is not a run folder", "name the folder sliceflow fit made")
-        command = self.read_json("config.json").get("command")
-        for name in ("model.sliceflow", "samples.npz", "history.csv"):
-            if not (self / name).exists():
-                raise WrongUsage(
-                    f"{self.path} has no {name}: the run has not ended",
-                    f"to resume it: {command} --resume",
-                )
+        if not self.fitted:
+            command = self.read_json("config.json").get("command")
+            hint = f"to resume it: {command} --resume"
+            raise WrongUsage(f"the run in {self.path} has not ended", hint)
 
-    @staticmethod
-    def model(run: Path, device: str = "auto") -> ImageFlow | SlicedWassersteinFlow | TableFlow:
-        """The model of a run folder, or of a .sliceflow file."""
-        path = run / "model.sliceflow" if run.is_dir() else run
-        if not path.exists():
-            if (run / "config.json").exists():
-                RunFolder(run).check_finished()
-            raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
-        import sliceflow
 
-        try:
-            with as_flags():
-                return sliceflow.load(path, device=device)
-        except sliceflow.ModelFileError as error:
-            raise Failed(str(error), "name a file that sliceflow wrote, or fit it again") from error
+def load_model(run: Path, device: str = "auto") -> Any:
+    """The model of a run folder, or of a .sliceflow file."""
+    path = run / "model.sliceflow" if run.is_dir() else run
+    if not path.exists():
+        if (run / "config.json").exists():
+            RunFolder(run).check_fitted()
+        raise WrongUsage(f"{path} does not exist", "name a run folder or a .sliceflow file")
+    import sliceflow
+
+    try:
+        return sliceflow.load(path, device=device)
+    except sliceflow.ModelFileError as error:
+        raise Failed(str(error), "name a file that sliceflow wrote, or fit it again") from error
 
 
 def check_new(path: Path, *, force: bool) -> None:

@@ -1,27 +1,42 @@
-"""The settings of a fit: the values of its flags, and the estimator they describe."""
+"""The settings of a fit: the values of its flags, and which kinds of data each flag is for."""
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from sliceflow.cli.data import Data
-from sliceflow.cli.failures import Failed, WrongUsage, as_flags
+from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from sliceflow import ImageFlow, SlicedWassersteinFlow
+__all__ = ["Settings"]
 
-__all__ = ["PICTURES_ONLY", "Settings", "read_mask"]
-
-_TABLE_STEPS = {"draft": 50, "standard": 200, "best": 400}
-_LISTS = ("drop", "keep", "column", "constraint")
-PICTURES_ONLY = ("size", "observed", "mask", "schedule", "clusters", "mirror", "start", "conditional")
+PICTURES, VECTORS, TABLE = "pictures", "vectors", "table"
+_TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
+_WORDS = {PICTURES: "pictures", VECTORS: "tables with --vectors", TABLE: "tables without --vectors"}
+_FOR = {  # flags that only some kinds of data have
+    "conditional": (PICTURES,),
+    "size": (PICTURES,),
+    "observed": (PICTURES,),
+    "mask": (PICTURES,),
+    "mirror": (PICTURES,),
+    "skip_broken": (PICTURES,),
+    "data_root": (PICTURES,),
+    "quality": (PICTURES, VECTORS),
+    "particles": (PICTURES, VECTORS),
+    "keep_rows": (PICTURES, VECTORS),
+    "drop": (VECTORS, TABLE),
+    "target": (VECTORS, TABLE),
+    "column": (TABLE,),
+    "constraint": (TABLE,),
+}
+_INSTEAD = {
+    "conditional": "sliceflow sample --given column=value draws rows of one class",
+    "target": "use --conditional for pictures with labels",
+    "column": "leave it out, or leave --vectors out",
+}
+_MAY_CHANGE = ("out", "data_root", "checkpoint_every")  # between a run and its resumption
 
 
 @dataclass(frozen=True)
@@ -30,52 +45,50 @@ class Settings:
 
     source: str
     out: str | None = None
-    data_root: str | None = None
-    size: int | None = None
-    target: str | None = None
-    drop: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    conditional: bool = False
-    observed: str | None = None
-    mask: str | None = None
     quality: str = "standard"
     particles: int | None = None
-    schedule: str = "auto"
-    amplifier: float | None = None
-    clusters: int | None = None
-    mirror: bool = False
-    start: str = "auto"
-    device: str = "auto"
-    seed: int = 0
-    holdout: float = 0.1
-    skip_broken: bool = False
-    checkpoint_every: float = 60.0
-    vectors: bool = False
+    conditional: bool = False
+    target: str | None = None
+    drop: tuple[str, ...] = ()
     column: tuple[str, ...] = ()
     constraint: tuple[str, ...] = ()
+    vectors: bool = False
+    size: int | None = None
+    observed: str | None = None
+    mask: str | None = None
+    mirror: bool = False
+    keep_rows: bool = False
+    data_root: str | None = None
+    holdout: float = 0.1
+    skip_broken: bool = False
+    device: str = "auto"
+    seed: int = 0
+    checkpoint_every: float = 60.0
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Settings:
+    def from_folder(cls, folder: RunFolder) -> Settings:
         """The settings of the run in a folder."""
         try:
             values = folder.read_json("config.json")["settings"]
-            lists = {name: tuple(values[name]) for name in _LISTS if name in values}
-            amplifier = {"amplifier": math.inf} if values.get("amplifier") == "inf" else {}
-            return cls(**values | lists | amplifier)
+            lists = {name: tuple(values[name]) for name in ("drop", "column", "constraint")}
+            return cls(**values | lists)
         except (KeyError, TypeError) as error:
             raise Failed(
                 f"{folder / 'config.json'} has no settings of this version: {error}",
                 "fit the run again",
             ) from error
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields; JSON has no infinity."""
-        return asdict(self) | ({"amplifier": "inf"} if self.amplifier == math.inf else {})
+    @property
+    def kind(self) -> str:
+        """What is fitted: "pictures", "vectors" or a "table"."""
+        if Path(self.source).suffix.lower() not in _TABLES:
+            return PICTURES
+        return VECTORS if self.vectors else TABLE
 
-    def changed(self) -> dict[str, Any]:
-        """The flags that differ from their defaults."""
-        flags = fields(self)[1:]
-        return {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
+    @property
+    def folder(self) -> Path:
+        """The run folder: --out, or runs/ and the name of the data."""
+        return Path(self.out or Path("runs", Path(self.source).expanduser().resolve().stem))
 
     @property
     def command(self) -> str:
@@ -88,113 +101,26 @@ class Settings:
         return shlex.join(words)
 
     @property
-    def folder(self) -> Path:
-        """The run folder: --out, else runs/ and the name of the data."""
-        return Path(self.out or Path("runs", Path(self.source).expanduser().resolve().stem))
+    def kinds(self) -> dict[str, str]:
+        """Kinds of columns by name: those of --column, and "drop" for those of --drop."""
+        kinds = dict.fromkeys(self.drop, "drop")
+        for text in self.column:
+            name, equals, kind = text.rpartition("=")
+            if not equals:
+                hint = "pass --column zip=category, for example"
+                raise WrongUsage(f"--column {text} is not name=kind", hint)
+            kinds[name] = kind
+        return kinds
 
-    def reading(self, root: Path | None = None) -> dict[str, Any]:
-        """What `read` takes; `root` replaces --data-root."""
-        own = None if self.data_root is None else Path(self.data_root).expanduser()
-        names = ("size", "target", "drop", "keep", "skip_broken", "holdout")
-        return {"root": root or own} | {name: getattr(self, name) for name in names}
+    def changed(self) -> dict[str, Any]:
+        """The flags that differ from their defaults."""
+        flags = fields(self)[1:]
+        return {f.name: value for f in flags if (value := getattr(self, f.name)) != f.default}
 
-    def check_same(self, folder: RunFolder) -> None:
-        """Refuse to resume a run that was started with other settings."""
-        if not (folder / "config.json").exists():
-            return
-        started = Settings.of(folder)
-        for name, old in asdict(started).items():
-            new = getattr(self, name)
-            if old != new and name not in ("out", "data_root", "checkpoint_every"):
-                raise WrongUsage(
-                    f"--{name.replace('_', '-')} is {new}, but the run in {folder.path} was started "
-                    f"with {old}",
-                    f"to resume it: {started.command} --resume",
-                )
-
-    def check(self, data: Data) -> None:
-        """Refuse flags that do not go with the data or with each other."""
-        if not data.pictures:
-            for name in self.changed():
-                if name in PICTURES_ONLY:
-                    hint = "name the column of labels with --target"
-                    raise WrongUsage(
-                        f"--{name} is for pictures; {self.source} is a table",
-                        hint if name == "conditional" else "leave it out",
-                    )
-        elif data.x.ndim == 4 and data.x.shape[3] > 4:
-            raise WrongUsage(
-                f"{self.source} has pictures of {data.x.shape[3]} channels, but files show at most 4",
-                "fit them in Python, with sliceflow.ImageFlow",
-            )
-        self.n_steps(data)
-        given = {"--conditional": self.conditional, "--observed": self.observed, "--mask": self.mask}
-        given["--clusters"] = self.clusters is not None
-        exclusive = [flag for flag, value in given.items() if value]
-        if len(exclusive) > 1:
-            raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
-        if self.conditional and data.labels is None:
-            raise WrongUsage(
-                f"--conditional needs labels, but {data.name} has none",
-                "put the pictures into one subfolder per class, or leave --conditional out",
-            )
-        labels = self.labels(data)
-        classes = 0 if labels is None else len(np.unique(labels))
-        if self.particles is not None and self.particles < classes:
-            raise WrongUsage(
-                f"--particles {self.particles} is fewer than the {classes} classes",
-                f"pass {classes} or more",
-            )
-
-    def estimator(self, data: Data) -> ImageFlow | SlicedWassersteinFlow:
-        """The estimator for these data, with its device and schedule checked."""
-        from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
-        from sliceflow.devices import resolve_device
-        from sliceflow.spaces.pictures.layout import Layout
-        from sliceflow.spaces.pictures.plan import QUALITY
-
-        with as_flags():
-            resolve_device(self.device)
-        if not data.pictures:
-            return SlicedWassersteinFlow(
-                n_particles=self.particles,
-                n_steps=self.n_steps(data),
-                amplifier=10.0 if self.amplifier is None else self.amplifier,
-                device=self.device,
-                random_state=self.seed,
-            )
-        flow = ImageFlow(
-            schedule=self.schedule,
-            n_particles=self.particles,
-            quality=self.quality if self.quality in QUALITY else self.n_steps(data),
-            amplifier="auto" if self.amplifier is None else self.amplifier,
-            n_clusters="auto" if self.clusters is None else self.clusters,
-            n_pixel_values=data.n_pixel_values,
-            mirror=self.mirror,
-            device=self.device,
-            random_state=self.seed,
-            observed=self.observed if self.mask is None else read_mask(self.mask, data.x.shape[1:3]),
-            options=PictureOptions(start=int(self.start) if self.start.isdecimal() else self.start),
-        )
-        try:
-            Layout.of(data.x, data.n_pixel_values)
-        except ValueError as error:
-            hint = "pass pictures (n, h, w) or (n, h, w, c), whole numbers 0 to 255 or floats 0 to 1"
-            raise Failed(f"{self.source}: {error}", hint) from error
-        try:
-            flow.stages(*data.x.shape[1:])
-        except ValueError as error:
-            hint = "pass --schedule auto, mnist, cifar10 or celeba"
-            raise WrongUsage(f"--schedule {self.schedule!r}: {error}", hint) from error
-        return flow
-
-    def n_steps(self, data: Data) -> int:
-        """The number of steps of --quality: per stage for pictures, in all for a table."""
-        from sliceflow.spaces.pictures.plan import QUALITY  # imports torch, which --help does not need
-
-        names = QUALITY if data.pictures else _TABLE_STEPS
+    def steps(self, names: tuple[str, ...]) -> str | int:
+        """--quality: one of the names, or a number of steps."""
         if self.quality in names:
-            return names[self.quality]
+            return self.quality
         if self.quality.isascii() and self.quality.isdigit() and int(self.quality) > 0:
             return int(self.quality)
         raise WrongUsage(
@@ -202,25 +128,31 @@ class Settings:
             "or pass the number of steps",
         )
 
-    def labels(self, data: Data) -> Any:
-        """The labels that condition the flow: those of --target, or of --conditional."""
-        return data.labels if self.conditional or self.target is not None else None
+    def check(self) -> None:
+        """Refuse flags that do nothing for these data, and flags that contradict each other."""
+        for name in self.changed():
+            flag = f"--{name.replace('_', '-')}"
+            if name == "vectors" and self.kind == PICTURES:
+                raise WrongUsage(f"--vectors is for tables, and {self.source} is none", "leave it out")
+            if self.kind not in _FOR.get(name, (self.kind,)):
+                words = " and ".join(_WORDS[kind] for kind in _FOR[name])
+                hint = _INSTEAD.get(name, "leave it out")
+                raise WrongUsage(f"{flag} is for {words}, not for {self.source}", hint)
+        given = {"--conditional": self.conditional, "--observed": self.observed, "--mask": self.mask}
+        exclusive = [flag for flag, value in given.items() if value]
+        if len(exclusive) > 1:
+            raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
 
-
-def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
-    """(h, w) booleans, True where the picture in a file is white."""
-    from PIL import Image, UnidentifiedImageError
-
-    height, width = shape
-    hint = f"pass a picture of {width}x{height}, white where pixels are known and black elsewhere"
-    try:
-        with Image.open(Path(file).expanduser()) as stored:
-            known = np.asarray(stored.convert("L")) >= 128
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
-    if known.shape != (height, width):
-        own = f"{known.shape[1]}x{known.shape[0]}"
-        raise WrongUsage(f"--mask {file} is {own}, the pictures are {width}x{height}", hint)
-    if known.all() or not known.any():
-        raise WrongUsage(f"--mask {file} is all {'white' if known.all() else 'black'}", hint)
-    return known
+    def check_resumes(self, folder: RunFolder) -> None:
+        """Refuse to resume a run that was started with other settings."""
+        if not (folder / "config.json").exists():
+            return
+        started = Settings.from_folder(folder)
+        for name, old in asdict(started).items():
+            new = getattr(self, name)
+            if old != new and name not in _MAY_CHANGE:
+                raise WrongUsage(
+                    f"--{name.replace('_', '-')} is {new}, but the run in {folder.path} was started "
+                    f"with {old}",
+                    f"to resume it: {started.command} --resume",
+                )

@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 from sliceflow.errors import AdvisedError
 
-__all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "find", "root_folder"]
+__all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "is_complete", "root_folder"]
 
 
 class MissingSetError(AdvisedError, FileNotFoundError):
     """The files of a named set are missing."""
-
-    __module__ = "sliceflow.datasets"
 
 
 class NamedSet(NamedTuple):
@@ -49,7 +47,7 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
     return Path(root or os.environ.get("SLICEFLOW_DATA") or cache).expanduser()
 
 
-def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
+def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     """The wanted files, all from one folder, each with or without the alternative ending."""
     places = [root / folder for folder in SETS[name].folders]
     ending, missing = SETS[name].ending, list(wanted)
@@ -67,14 +65,22 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     )
 
 
+def is_complete(name: str, root: Path) -> bool:
+    """Whether all files of all splits are there."""
+    try:
+        return all(_find(name, root, files) for files in set(SETS[name].files.values()))
+    except FileNotFoundError:
+        return False
+
+
 def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
     """The files of a split; if any is missing, torchvision may download them."""
     wanted = SETS[name].files[split]
     try:
-        return find(name, root, wanted)
+        return _find(name, root, wanted)
     except FileNotFoundError:
         if not download or importlib.util.find_spec("torchvision") is None:
             raise
         datasets: Any = importlib.import_module("torchvision.datasets")
         getattr(datasets, SETS[name].torchvision)(str(root), download=True)
-        return find(name, root, wanted)
+        return _find(name, root, wanted)

@@ -78,9 +78,8 @@ class Batches:
 
     def at(self, turn: int, codes: Tensor | None = None) -> Batch:
         """The batch of a step; `codes` are the conditions of all data."""
-        p, q, runs = (
-            None if of is None else of[turn % len(of)] for of in (self.particles, self.data, self.runs)
-        )
+        p, q = (None if of is None else of[turn % len(of)] for of in (self.particles, self.data))
+        runs = None if self.runs is None else self.runs[turn % len(self.runs)]
         return Batch(p, q, self.weights, runs, codes)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow.engine.batches import Target, divide, divide_apart
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compact import ModelStep, thinned
+from sliceflow.engine.compact import CompactTable, ModelStep, thinned
 from sliceflow.engine.events import Event, Listener, now, tell
 from sliceflow.engine.frames import AnyFrame, Frame, releasing
 from sliceflow.engine.random import Seed
@@ -200,9 +200,10 @@ class Step:
         stage = self.stage
         if stage.n_knots == 0:
             return []
+        kept: Table | CompactTable = table
         if stage.n_knots is not None:
-            table = thinned(table, stage.n_knots, stage.reach, self.flow.n_shared > 0, stage.exact)
-        return [ModelStep(self.number, self.k, table, frame.kept)]
+            kept = thinned(table, stage.n_knots, stage.reach, self.flow.n_shared > 0, stage.exact)
+        return [ModelStep(self.number, self.k, kept, frame.kept)]
 
     def positions(self) -> Tensor:
         """A copy of the particles (d, n) in their own space, as they are now."""

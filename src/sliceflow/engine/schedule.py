@@ -42,6 +42,9 @@ class Whole:
         pass
 
 
+_AUTO, WHOLE = Auto(), Whole()
+
+
 @dataclass(frozen=True)
 class Stage:
     """`n_steps` steps with one kind of frame, one transport, and in one space.
@@ -60,13 +63,13 @@ class Stage:
     name: str
     frame: FrameKind
     n_steps: int
-    transport: Transport = Auto()
+    transport: Transport = _AUTO
     step_size: float = 1.0
     taper: float = 0.0
     n_knots: int | None = 512
     reach: float | None = None
     exact: bool = False
-    space: Space = Whole()
+    space: Space = WHOLE
     branch: tuple[str | int, ...] = ()
 
     def size_of(self, step: int) -> float:
@@ -79,7 +82,7 @@ def flat(
     frame: FrameKind,
     n_steps: int,
     *,
-    transport: Transport = Auto(),  # noqa: B008, it is frozen
+    transport: Transport = _AUTO,
     taper: float = 0.5,
     n_knots: int | None = 512,
     n_axis_steps: int = 2,

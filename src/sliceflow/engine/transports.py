@@ -2,7 +2,7 @@
 
 A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N). It returns a
 *table*: the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h, n). Tables are plain
-tensors and do not depend on the transport. A model is a sequence of tables.
+tensors and do not depend on the transport. A model is a sequence of them, with fewer knots.
 """
 
 from __future__ import annotations
@@ -35,24 +35,7 @@ __all__ = [
 ]
 
 _AT_ONCE = 1 << 30  # values sorted at a time
-JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
-
-
-class Table(Protocol):
-    """The maps of one step."""
-
-    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z for the projections z (h, n) of any points.
-
-        T is linear between knots, and a rigid shift beyond the ends. `cloud`, the points themselves,
-        tells their classes, if each class has its own maps.
-        """
-        ...
-
-    def thin(self, n_knots: int) -> Table:
-        """The same maps, smoothed, with about `n_knots` knots each, for the model."""
-        ...
 
 
 class Fit(NamedTuple):
@@ -103,93 +86,17 @@ class KnotTable:
     values: Tensor
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends."""
         out: Tensor = kernels.for_tensor(z).displace_knots(z, self.knots, self.values)
         return out
-
-    def thin(self, n_knots: int, tails: bool = False) -> KnotTable:
-        """Average over `n_knots` cells of equal mass.
-
-        A map through every particle would follow their sampling noise, which fresh particles do not
-        share, and push fresh particles away from the data.
-
-        With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends,
-        to resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two particles
-        beside the jump are cells of their own: hardly any fresh particle ends up between the atoms.
-        The map is also flat for some distance beyond the ends, so that nothing leaves the range of the
-        data.
-        """
-        if tails:
-            return self._thin(n_knots, tails)._flat_beyond()
-        return self._thin(n_knots, tails)
-
-    def _flat_beyond(self) -> KnotTable:
-        """The same with one more knot far beyond each end, where T has its value at the end."""
-        k, v = self.knots, self.values
-        far = 16 * (k[:, -1:] - k[:, :1]) + 1
-        knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
-        return KnotTable(knots, torch.cat((v[:, :1], v, v[:, -1:]), 1))
-
-    def _thin(self, n_knots: int, tails: bool) -> KnotTable:
-        size = self.knots.shape[1]
-        if size <= n_knots:
-            return self
-        edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
-        if tails:
-            tail_sizes = [2**k for k in range(int(edge[1]).bit_length())]
-            edge = edge.new_tensor(
-                sorted({*edge.tolist(), *tail_sizes, *(size - k for k in tail_sizes)})
-            )
-            jumps = self._jumps()
-            if jumps is not None:
-                beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
-                return self._over(torch.cat((edge.expand(len(beside), -1), beside), 1).sort(1).values)
-        first, count = edge[:-1, None], edge.diff()[:, None]
-        member = torch.arange(int(count.max()), device=edge.device)
-        index, valid = (first + member).clamp(max=size - 1), member < count
-
-        def mean(t: Tensor) -> Tensor:
-            cells = torch.where(valid, t[:, index], 0.0)
-            return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
-
-        return KnotTable(mean(self.knots), mean(self.values))
-
-    def _jumps(self) -> Tensor | None:
-        """Where an atom, at least ½ % of equal values, begins or ends; the widest jumps of each row.
-
-        (h, J), with K where a row has fewer; None if no row has any.
-        """
-        gap, size = self.values.diff(dim=1), max(2, self.values.shape[1] // 200)
-        atom = self.values[:, size - 1 :] == self.values[:, : 1 - size]  # from here on
-        atom = torch.nn.functional.pad(atom, (size, size))
-        before, after = (atom[:, i + 1 : i + 1 + gap.shape[1]] for i in (0, size))
-        gap = torch.where(before | after, gap, 0.0)
-        n_jumps = min(JUMPS, int((gap > 0).sum(1).amax()) if gap.numel() else 0)
-        if n_jumps == 0:
-            return None
-        widest = gap.topk(n_jumps, dim=1)
-        return torch.where(widest.values > 0, widest.indices + 1, self.values.shape[1])
-
-    def _over(self, edges: Tensor) -> KnotTable:
-        """Averages over the cells between ascending edges (h, E + 1); an empty cell is a particle."""
-        first, end = edges[:, :-1], edges[:, 1:]
-        last = self.knots.shape[1] - 1
-
-        def mean(t: Tensor) -> Tensor:
-            upto = torch.nn.functional.pad(t.double().cumsum(1), (1, 0))
-            sums = upto.gather(1, end) - upto.gather(1, first)
-            low, high = t.gather(1, first.clamp(max=last)), t.gather(1, (end - 1).clamp(min=0))
-            whole = (end == first) | (low == high)  # exact, where sums are rounded
-            mean = torch.where(whole, low, sums / (end - first).clamp(min=1))
-            return mean.to(t.dtype).cummax(1).values
-
-        return KnotTable(mean(self.knots), mean(self.values))
 
 
 @dataclass(frozen=True)
 class GridTable:
     """Maps on a uniform grid: T sends edge b of [lo, hi] (h,) to values[:, b], (h, B + 1).
 
-    `counts` (h, B) are the particles per bin, for `thin`: maps are noisy where there are few.
+    If each class has its own maps, they stand class by class: (C·h, B + 1). `counts` (h, B) are the
+    particles per bin: maps are noisy where there are few.
     """
 
     lo: Tensor
@@ -198,7 +105,11 @@ class GridTable:
     counts: Tensor | None = None
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z. If each class has its own maps, mixed classes take the weighted mean of theirs."""
+        """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends.
+
+        If each class has its own maps, `cloud`, the points themselves, tells their classes; mixed
+        classes take the weighted mean of their maps.
+        """
         kernel, table, h = kernels.for_tensor(z), (self.lo, self.hi, self.values), len(z)
         if len(self.lo) == h:
             out: Tensor = kernel.displace_grid(z, *table)
@@ -214,17 +125,8 @@ class GridTable:
                     out.addcmul_(weight, kernel.displace_grid(z, *own))
         return out
 
-    def thin(self, n_knots: int) -> GridTable:
-        """Keep every k-th edge, where k divides the number of bins, and smooth the tails.
 
-        Elsewhere histograms are smooth enough.
-        """
-        values, n_bins = self.values, self.values.shape[1] - 1
-        stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
-        if self.counts is not None:
-            steady = kernels.for_tensor(values).steady_tails
-            values = steady(self.lo, self.hi, values, self.counts)
-        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous())
+Table = KnotTable | GridTable
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Calibration: do conditional samples cover the truth as often as they should?
 
-Two tests. *Ranks* (Talts et al., 2018, simulation-based calibration): if the truth is one more draw from
-the distribution of the samples, its rank among them is uniform, in every column. *TARP* (Lemos et al.,
-2023, "Sampling-based accuracy testing of posterior estimators"): so is the rank of its distance to a
-random reference point, which sees all columns together.
+Two tests. *Ranks* (Talts et al., 2018): if the truth is one more draw from the distribution of the
+samples, its rank among them is uniform, in every column. *TARP* (Lemos et al., 2023): so is the rank of
+its distance to a random point, which sees all columns together.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from sliceflow.errors import from_tensor, need
 
 __all__ = ["Calibration", "calibration"]
 
+_FIRST = ("conditions", "samples")  # what the first axis counts
 _UNLIKELY = 0.01  # p-value below which samples do not pass
 
 
@@ -60,24 +60,25 @@ class Calibration:
     @property
     def verdict(self) -> str:
         """One sentence: whether samples pass both tests, and if not, what is wrong with them."""
-        q, d = self.ranks.shape
-        least = min(1.0, d * float(self.p_values.min()))  # Bonferroni: d tests
+        q, least = len(self.ranks), self._least_p_value
         if min(least, self.tarp_p_value) >= _UNLIKELY:
             return f"calibrated, as far as {q} conditions can tell"
         worst = int(self.p_values.argmin())
         held = float(self.coverage(0.9)[worst])
         if least >= _UNLIKELY:
             return "not calibrated: each column by itself is, all together are not (TARP)"
-        if held < 0.9 - 2 * np.sqrt(0.09 / q):
-            return f"overconfident: the 90 % interval of column {worst} holds {held:.0%} of the truths"
-        if held > 0.9 + 2 * np.sqrt(0.09 / q):
-            return f"underconfident: the 90 % interval of column {worst} holds {held:.0%} of the truths"
+        if abs(held - 0.9) > 2 * np.sqrt(0.09 / q):  # two standard errors
+            kind = "overconfident" if held < 0.9 else "underconfident"
+            return f"{kind}: the 90 % interval of column {worst} holds {held:.0%} of the truths"
         return f"biased: truths of column {worst} are {self.levels[:, worst].mean():.0%} up, not 50 %"
 
+    @property
+    def _least_p_value(self) -> float:
+        return min(1.0, len(self.p_values) * float(self.p_values.min()))  # Bonferroni: d tests
+
     def __str__(self) -> str:
-        d = self.ranks.shape[1]
         rows = (
-            ("p-value of ranks, worst column", min(1.0, d * float(self.p_values.min())), "above 0.01"),
+            ("p-value of ranks, worst column", self._least_p_value, "above 0.01"),
             ("p-value of TARP", self.tarp_p_value, "above 0.01"),
             ("truths in 50 % intervals", float(self.coverage(0.5).mean()), "0.5"),
             ("truths in 90 % intervals", float(self.coverage(0.9).mean()), "0.9"),
@@ -86,37 +87,6 @@ class Calibration:
         return "\n".join((self.verdict, *lines))
 
     __repr__ = __str__
-
-    def plot(self, names: Any = None) -> Any:
-        """A figure of matplotlib: histograms of the ranks, and the coverage of central intervals.
-
-        Grey bands hold 99 % of what calibrated samples would show.
-        """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("a plot needs matplotlib: pip install 'sliceflow[demo]'") from error
-        from scipy.stats import binom
-
-        q, d = self.ranks.shape
-        names = [f"column {j}" for j in range(d)] if names is None else list(names)
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        edges = np.linspace(0, 1, int(np.clip(q // 15, 4, 20)) + 1)
-        share = np.linspace(0, 1, 51)
-        left.axhspan(*binom.ppf([0.005, 0.995], q, edges[1]), color="0.85", label="99 %")
-        right.fill_between(
-            share, *binom.ppf([[0.005], [0.995]], q, share) / q, color="0.85", label="99 %"
-        )
-        covered = np.array([self.coverage(float(s)) for s in share])
-        for j, column in enumerate(self.levels.T):
-            left.stairs(np.histogram(column, edges)[0], edges, label=names[j])
-            right.plot(share, covered[:, j], label=names[j])
-        left.set(xlabel="rank of the truth / number of samples", ylabel="conditions", ylim=(0, None))
-        right.set(xlabel="share of the samples in the interval", ylabel="share of the truths in it")
-        if d <= 6:
-            right.legend(frameon=False)
-        return figure
 
 
 def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int = 0) -> Calibration:
@@ -137,23 +107,18 @@ def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int
     overconfident: the 90 % interval of column 0 holds 58% of the truths
     """
     samples, truth = (np.asarray(from_tensor(a), np.float64) for a in (samples, truth))
-    need(first in (None, "conditions", "samples"), "first", first, "'conditions' or 'samples'")
-    shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
+    need(first in (None, *_FIRST), "first", first, "'conditions' or 'samples'")
+    shapes, fits = f"samples have shape {samples.shape} and truth {truth.shape}", []
     if truth.ndim == 1 and samples.ndim == 2:
         samples, truth = samples[..., None], truth[:, None]
-    if samples.ndim != 3 or truth.ndim != 2 or samples.shape[2] != truth.shape[1] or not samples.size:
-        raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
-    fits = [
-        name
-        for name, q in zip(("conditions", "samples"), samples.shape, strict=False)
-        if q == len(truth)
-    ]
+    if samples.ndim == 3 and samples.shape[2:] == truth.shape[1:] and samples.size:
+        fits = [name for i, name in enumerate(_FIRST) if samples.shape[i] == len(truth)]
     if first is None and len(fits) == 2:
         raise ValueError(
             f"{shapes}: either axis may count the conditions; pass first='conditions' or "
             "first='samples' (sample_batched puts samples first)"
         )
-    if not fits or (first is not None and first not in fits):
+    if not fits or (first or fits[0]) not in fits:
         raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
     if (first or fits[0]) == "samples":
         samples = samples.transpose(1, 0, 2)

@@ -1,7 +1,7 @@
 """Copies: are samples nearer to training rows than new real rows are, or too far from them?
 
-Everything here is about d(x), the distance of x to its nearest training row, of samples and of real rows
-that were held out. Without held-out rows, each training row takes their place, less itself.
+All of it is about d(x), the distance of x to its nearest training row, of samples and of held-out rows.
+Without these, each training row takes their place, and its distance to the others.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from sliceflow.errors import from_tensor, need
 from sliceflow.metrics.pairs import nearest
 
 __all__ = [
-    "IDEAL_COPIES",
     "copies",
     "copy_warning",
     "lookalikes",
-    "nearest_distances",
     "nearest_pictures",
     "nn_ratio",
-    "share_of_copies",
     "shows_copying",
     "strays",
 ]
@@ -66,14 +63,11 @@ def copies(
 ) -> float:
     """Share of samples nearer to a train row than the nearest 1 % of test rows are.
 
-    0.01 is ideal, 1 means that all samples are copies. With q the 1 % quantile of d over the n test
-    rows, it is the share of samples with d(x) < q. The quantile is taken at rank (n + 1)/100,
-    interpolated, so that new real rows score 0.01 on average. With fewer than 99 test rows q is their
-    least distance, and new real rows score 1/(n + 1). With train rows in place of test rows, the two
-    nearest share the least distance: below 199, new real rows score 2/(N + 1).
-
-    Samples with d(x) = q count in part, so that the test rows themselves score 0.01: if 2 % of the test
-    rows equal a train row, half of the samples that do count as copies. Parameters: see `nn_ratio`.
+    0.01 is ideal, 1 means that all samples are copies. It is the share of samples with d(x) < q, the
+    1 % quantile of d over the n test rows, at rank (n + 1)/100. New real rows score 0.01 on average;
+    with fewer than 99 test rows 1/(n + 1), without test rows and with N < 199 train rows 2/(N + 1).
+    Samples with d(x) = q count in part, so that the test rows themselves score 0.01.
+    Parameters: see `nn_ratio`.
 
     Examples
     --------
@@ -188,10 +182,7 @@ def nearest_pictures(
 def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
     """What shows that particles copy rows; empty if nothing does, or if there are too few or many.
 
-    Parameters
-    ----------
-    pairs : rows (n, d) and particles (m, d) of each flow, such as one for each class
-    device : that compares them
+    `pairs` are rows (n, d) and particles (m, d) of each flow, such as one for each class.
 
     Examples
     --------
@@ -221,13 +212,7 @@ def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
 
 
 def shows_copying(share: float, ratio: float, floor: float = IDEAL_COPIES) -> bool:
-    """Whether this share of copies and this NN ratio show copying; `floor` is that of new real rows.
-
-    Examples
-    --------
-    >>> shows_copying(0.02, 0.95), shows_copying(0.2, 0.95), shows_copying(0.02, 0.5)
-    (False, True, True)
-    """
+    """Whether this share of copies and this NN ratio show copying; `floor` is that of new real rows."""
     return share > _MANY_COPIES * floor or ratio < _LEAST_RATIO
 
 
@@ -270,7 +255,5 @@ def _ways(rows: Any, mirror: bool) -> list[np.ndarray]:
     """The rows; with `mirror` their mirror images, too."""
     rows = np.asarray(from_tensor(rows))
     if mirror and rows.ndim < 3:
-        raise ValueError(
-            f"rows of shape {rows.shape} have no mirror images; pass pictures (n, h, w), or mirror=False"
-        )
+        raise ValueError(f"rows of shape {rows.shape} have no mirror images; pass pictures (n, h, w)")
     return [rows, rows[:, :, ::-1]] if mirror else [rows]

@@ -38,21 +38,18 @@ def fid(
 
     given = [_dataset(x, n_pixel_values) for x in (samples, real)]
     try:
-        from torch_fidelity import calculate_metrics
+        from torch_fidelity import calculate_metrics  # type: ignore[import-untyped]
     except Exception as error:  # a torchvision that does not match torch raises a RuntimeError
         raise ImportError(
             f"FID needs torch-fidelity and a torchvision that fits torch ({error}); "
             "pip install 'sliceflow[metrics]' torchvision"
         ) from error
-    found = calculate_metrics(
-        input1=given[0],
-        input2=given[1],
-        fid=True,
-        cuda=resolve_device(device).type == "cuda",
-        feature_extractor_weights_path=None if weights is None else os.fspath(weights),
-        cache=False,
-        verbose=False,
+    options: dict[str, Any] = dict(
+        cuda=resolve_device(device).type == "cuda", cache=False, verbose=False
     )
+    if weights is not None:
+        options |= {"feature_extractor_weights_path": os.fspath(weights)}
+    found = calculate_metrics(input1=given[0], input2=given[1], fid=True, **options)
     return float(found["frechet_inception_distance"])
 
 
@@ -63,9 +60,7 @@ def _dataset(images: Any, n_pixel_values: int) -> Any:
 
     images = np.asarray(images)
     if images.ndim not in (3, 4) or images.dtype.kind not in "iu":
-        raise ValueError(
-            f"pictures are {images.dtype} of shape {images.shape}; pass whole numbers (n, h, w[, c])"
-        )
+        raise ValueError(f"pictures are {images.dtype} of shape {images.shape}; pass whole numbers")
     pixels = (images * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
     pixels = np.broadcast_to(pixels.reshape(*pixels.shape[:3], -1), (*pixels.shape[:3], 3))
     bytes_ = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))

@@ -24,7 +24,7 @@ def as_rows(x: Any, name: str = "x") -> np.ndarray:
     x = np.asarray(from_tensor(x))
     if x.ndim < 2 or x.size == 0:
         raise ValueError(f"{name} has the shape {x.shape}; pass rows (n, d) or pictures (n, h, w[, c])")
-    rows = x.reshape(len(x), -1)
+    rows: np.ndarray = x.reshape(len(x), -1)
     if rows.dtype.kind not in "biuf":
         raise ValueError(f"{name} holds {rows.dtype}, not numbers")
     for part in blocks(rows) if rows.dtype.kind == "f" else ():
@@ -56,28 +56,17 @@ def blocks(rows: np.ndarray) -> Iterator[slice]:
         yield slice(first, min(first + size, len(rows)))
 
 
-class _Side:
-    """Rows less a centre, subtracted in float64 so that float32 loses less, block by block."""
+def _parts(
+    rows: np.ndarray, centre: np.ndarray, device: str, dtype: str = "float64"
+) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of rows less a centre, subtracted in float64 so that float32 loses less."""
+    import torch
 
-    def __init__(self, rows: np.ndarray, centre: np.ndarray, device: str, dtype: str) -> None:
-        import torch
+    from sliceflow.devices import resolve_device
 
-        from sliceflow.devices import resolve_device
-
-        self.rows, self.centre = rows, centre
-        self.device, self.dtype = resolve_device(device), getattr(torch, dtype)
-
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        import torch
-
-        for part in blocks(self.rows):
-            moved = torch.from_numpy(self.rows[part] - self.centre)
-            yield part, moved.to(device=self.device, dtype=self.dtype)
-
-
-def _sides(a: np.ndarray, b: np.ndarray, device: str, dtype: str = "float64") -> tuple[_Side, _Side]:
-    centre = b.mean(axis=0, dtype=np.float64)
-    return _Side(a, centre, device, dtype), _Side(b, centre, device, dtype)
+    there = {"device": resolve_device(device), "dtype": getattr(torch, dtype)}
+    for part in blocks(rows):
+        yield part, torch.from_numpy(rows[part] - centre).to(**there)
 
 
 def _squared(a: Tensor, b: Tensor) -> Tensor:
@@ -96,8 +85,9 @@ def mean_distance(a: np.ndarray, b: np.ndarray, device: str = "auto") -> float:
     """
     a, b = as_rows(a, "a"), as_rows(b, "b")
     same_width(a, b, "a and b")
-    left, right = _sides(a, b, device)
-    total = sum(float(_squared(x, y).sqrt_().sum()) for _, x in left for _, y in right)
+    centre, total = b.mean(axis=0, dtype=np.float64), 0.0
+    for _, x in _parts(a, centre, device):
+        total += sum(float(_squared(x, y).sqrt_().sum()) for _, y in _parts(b, centre, device))
     return total / (len(a) * len(b))
 
 
@@ -108,12 +98,12 @@ def balls(
     import torch
 
     within, holds = np.zeros(len(points), np.int64), np.zeros(len(centres), bool)
-    left, right = _sides(points, centres, device)
-    for j, y in right:
+    centre = centres.mean(axis=0, dtype=np.float64)
+    for j, y in _parts(centres, centre, device):
         # Slack for rounding: a point at exactly the radius is inside.
         reach = torch.from_numpy(radii[j]).to(y.device).square() * (1 + 1e-9)
         reach += 1e-12 * y.square().sum(1)
-        for i, x in left:
+        for i, x in _parts(points, centre, device):
             inside = _squared(x, y) <= reach
             within[i] += inside.sum(1).cpu().numpy()
             holds[j] |= inside.any(0).cpu().numpy()
@@ -155,11 +145,11 @@ def nearest(
     need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
     wanted = min(k + _SPARE, there)
     distances, index = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
-    left, right = _sides(rows, data, device, "float32")
-    for i, x in left:
+    centre = data.mean(axis=0, dtype=np.float64)
+    for i, x in _parts(rows, centre, device, "float32"):
         best = x.new_empty(len(x), 0)
         number = best.long()
-        for j, y in right:
+        for j, y in _parts(data, centre, device, "float32"):
             score = torch.addmm(y.square().sum(1)[None], x, y.T, alpha=-2)  # less |x|², alike for all
             if leave_out_itself:
                 same = np.arange(max(i.start, j.start), min(i.stop, j.stop))

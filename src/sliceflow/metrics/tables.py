@@ -6,46 +6,29 @@ Columns become numbers (dates count days) or codes of categories; NaN is a missi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Tables",
-    "association",
-    "boosted_trees",
-    "points",
-    "read_tables",
-    "rules_kept",
-    "shape",
-    "utility",
-]
+__all__ = ["association", "boosted_trees", "points", "read_tables", "rules_kept", "shape", "utility"]
 
 _ONE_HOT = 24  # categories with an axis each; more share as many
 _MOST_CODES = 250  # categories that boosted trees take; the others count as one
+_ROUNDS = 150  # of boosting
 _NEARLY_UNIQUE, _ENOUGH_TEXTS = 0.9, 20  # share of distinct texts, and rows, of an identifier
 _RULE_COLUMNS = 100  # every pair of them is checked
 _CHANCE = 1e-9  # of a rule between columns that have nothing to do with each other
 _ROWS_PER_LEVEL = 5  # fewer rows of a value, on average, do not show a rule
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Tables with the same columns, as arrays of numbers.
-
-    Parameters
-    ----------
-    names, categories : of the columns, and which of them hold codes
-    rows : an (n, c) array of each table
-    revealed : the share of real texts in the first table, of columns that identify a row of the second;
-        these columns are left out
-    """
+class Tables(NamedTuple):
+    """Tables with the same columns as numbers; those that identify a row are left out."""
 
     names: list[str]
-    categories: list[bool]
-    rows: list[np.ndarray]
-    revealed: dict[str, float]
+    categories: list[bool]  # which columns hold codes
+    rows: list[np.ndarray]  # (n, c) of each table
+    revealed: dict[str, float]  # of columns left out, the share of real texts in the first table
 
 
 def read_tables(*frames: Any) -> Tables:
@@ -53,9 +36,9 @@ def read_tables(*frames: Any) -> Tables:
     import pandas as pd
 
     tables = [
-        frame
-        if isinstance(frame, pd.DataFrame)
-        else pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+        pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+        if not isinstance(frame, pd.DataFrame)
+        else frame
         for frame in frames
     ]
     names = list(tables[1].columns)
@@ -130,7 +113,7 @@ def points(rows: np.ndarray, categories: Sequence[bool], train: np.ndarray) -> n
 
 
 def shape(real: np.ndarray, made: np.ndarray, category: bool) -> float:
-    """1 − the largest difference of two columns' distribution functions; of categories, 1 − total variation.
+    """1 − Kolmogorov's distance of two columns; of categories, 1 − their total variation.
 
     A missing cell is one more category; of numbers, the difference of their shares counts if larger.
 
@@ -139,18 +122,17 @@ def shape(real: np.ndarray, made: np.ndarray, category: bool) -> float:
     >>> shape(np.array([0.0, 1, 1, 2]), np.array([0.0, 1, 1, np.nan]), True)
     0.75
     """
-    gone = abs(float(np.isnan(real).mean()) - float(np.isnan(made).mean()))
     if category:
         a, b = (np.where(np.isnan(x), -1, x) for x in (real, made))
         at = np.union1d(a, b)
         share = [np.bincount(np.searchsorted(at, x), minlength=len(at)) / len(x) for x in (a, b)]
         return 1 - 0.5 * float(np.abs(share[0] - share[1]).sum())
-    a, b = (np.sort(x[~np.isnan(x)]) for x in (real, made))
-    if not len(a) or not len(b):
-        return 1 - gone
-    at = np.concatenate((a, b))
-    below = [np.searchsorted(x, at, "right") / len(x) for x in (a, b)]
-    return 1 - max(gone, float(np.abs(below[0] - below[1]).max()))
+    from scipy.stats import ks_2samp
+
+    gone = abs(float(np.isnan(real).mean()) - float(np.isnan(made).mean()))
+    a, b = (x[~np.isnan(x)] for x in (real, made))
+    apart = float(ks_2samp(a, b, method="asymp").statistic) if len(a) and len(b) else gone
+    return 1 - max(gone, apart)
 
 
 def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
@@ -163,7 +145,7 @@ def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
     [[1.0, 1.0], [1.0, 1.0]]
     """
     out = np.eye(len(categories))
-    for i, j in zip(*np.triu_indices(len(categories), 1), strict=True):
+    for i, j in combinations(range(len(categories)), 2):
         ok = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
         out[i, j] = out[j, i] = _associated(rows[ok, i], rows[ok, j], categories[i], categories[j])
     return out
@@ -196,7 +178,7 @@ def boosted_trees(n: int, categories: Sequence[bool], regress: bool = False) -> 
     trees = kind(
         categorical_features=list(categories),
         random_state=0,
-        max_iter=150,
+        max_iter=_ROUNDS,
         min_samples_leaf=min(20, max(2, n // 40)),
         early_stopping=False,
     )
@@ -209,7 +191,7 @@ def _binnable(x: np.ndarray, top: np.ndarray) -> np.ndarray:
 
 
 def utility(learn: np.ndarray, test: np.ndarray, categories: Sequence[bool], target: int) -> float:
-    """R² or AUC of the target column of test rows, learnt from other rows; NaN if it cannot be learnt."""
+    """R² or AUC of a column of test rows, learnt from other rows; NaN if it cannot be learnt."""
     from sklearn.metrics import r2_score, roc_auc_score
 
     learn, test = (x[~np.isnan(x[:, target])] for x in (learn, test))
@@ -248,8 +230,8 @@ def rules_kept(train: np.ndarray, made: np.ndarray, categories: Sequence[bool]) 
     for a in range(train.shape[1]):
         x, y = train[:, a, None], made[:, a, None]
         if number[a]:
-            whole = bool((x == np.rint(x))[here[:, a]].all())
-            good &= ~whole | ~(y != np.rint(y))[:, 0] | np.isnan(y[:, 0])
+            if (x == np.rint(x))[here[:, a]].all():
+                good &= np.isnan(y[:, 0]) | (y[:, 0] == np.rint(y[:, 0]))
             ordered = number & ~(x > train).any(0) & (x < train).any(0)
             good &= ~(y > made)[:, ordered].any(1)
         values, group = np.unique(train[:, a], return_inverse=True)

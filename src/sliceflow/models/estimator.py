@@ -234,7 +234,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return self._fit_rows(space, space.read(X, y, call.ranks), call)
 
     def _plan(self, space: Any, X: Any, y: Any) -> Any:
-        seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
+        seed = Seed.from_random_state(copy.deepcopy(self.random_state))  # a generator must not advance
         return space.prepare(space.read(X, y, Ranks()), seed, Ranks()).plan
 
     def _known_rows(self) -> Any:
@@ -264,7 +264,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         ranks = call.ranks
         fixed = seed is not None or self.random_state is not None
-        seed = ranks.broadcast(seed or Seed.of(self.random_state))
+        seed = ranks.broadcast(seed or Seed.from_random_state(self.random_state))
         job = space.prepare(rows, seed, ranks)
         checkpoints: list[Checkpoints] = []
         if call.checkpoint_dir is not None:
@@ -329,7 +329,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         n rows in the form, the units and the type of X; with `return_y`, a pair: the rows and their y
         (None without conditions)
         """
-        fitted, seed = self._fitted_state(), Seed.of(random_state)
+        fitted, seed = self._fitted_state(), Seed.from_random_state(random_state)
         n, codes = self._codes_for(fitted, n, y, seed)
         rows = fitted.draw(n, codes, seed)
         if not return_y:
@@ -346,7 +346,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         would win. `GridSearchCV` and `cross_val_score` use this score.
         """
         fitted = self._fitted_state()
-        seed = Seed.of(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
+        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
         columns, codes = fitted.columns(self._like_fitted(X)), None
         n = columns.shape[1]
         if y is not None and fitted.condition is not None and not _hidden(fitted):

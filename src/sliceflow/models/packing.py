@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -40,19 +41,17 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]
     >>> bool((back == rows).all()), len(packed) < 100
     (True, True)
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        if way == "pictures":
-            parts = (part for pictures in arrays for part in _in_blocks(pictures))
-            blocks = list(pool.map(lambda part: _deflated(_picture_bytes(part)), parts))
+    if way == "pictures":
+        parts = [part for pictures in arrays for part in _in_blocks(pictures)]
+        blocks = _side_by_side(lambda part: _deflated(_picture_bytes(part)), parts)
+    else:
+        if way == "delta":
+            groups = _alike(arrays).values()
+            whole = b"".join(_delta_bytes(np.concatenate(rows)) for rows in groups)
         else:
-            if way == "delta":
-                groups = _alike(arrays).values()
-                whole = b"".join(_delta_bytes(np.concatenate(rows)) for rows in groups)
-            else:
-                flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
-                whole = _planes(np.concatenate(flat))
-            starts = range(0, len(whole), _BLOCK)
-            blocks = list(pool.map(lambda i: _deflated(whole[i : i + _BLOCK]), starts))
+            whole = _planes(np.concatenate([np.ascontiguousarray(a).reshape(-1) for a in arrays]))
+        starts = range(0, len(whole), _BLOCK)
+        blocks = _side_by_side(lambda i: _deflated(whole[i : i + _BLOCK]), starts)
     return np.frombuffer(bytearray(b"".join(blocks)), np.uint8), [len(block) for block in blocks]
 
 
@@ -71,8 +70,7 @@ def unpack(
         raise ValueError(f"{len(packed)} bytes cannot hold {sum(lengths)}")
     ends = np.cumsum([0, *sizes]).tolist()
     parts = [packed[a:b].tobytes() for a, b in pairwise(ends)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        blocks = list(pool.map(_inflated, parts, lengths))
+    blocks = _side_by_side(_inflated, parts, lengths)
     if way == "pictures":
         return _restore_pictures(blocks, shapes)
     whole = np.frombuffer(bytearray().join(blocks), np.uint8)
@@ -81,6 +79,14 @@ def unpack(
     ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()
     flat = _from_planes(whole, dtype)
     return [flat[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+
+
+def _side_by_side(work: Callable[..., bytes], *of: Sequence[Any]) -> list[bytes]:
+    """What `work` gives, in threads if there is much of it."""
+    if len(of[0]) < 2:
+        return list(map(work, *of))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, *of))
 
 
 def unpacked_bytes(shapes: Sequence[tuple[int, ...]], dtype: np.dtype) -> int:

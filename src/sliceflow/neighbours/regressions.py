@@ -1,9 +1,8 @@
 """Rows of a neighbourhood, moved to its condition along a mixture of linear regressions.
 
 A mixture of K regressions, x = a + B(y − y₀) + noise, is fitted by expectation maximisation, with K by
-BIC. Every row moves along the regression of its component: xᵢ − B(yᵢ − y₀). Linear adjustment is due
-to Beaumont, Zhang and Balding (2002), "Approximate Bayesian computation in population genetics". A
-mixture adjusts every mode by itself.
+BIC. Every row moves along the regression of its component: xᵢ − B(yᵢ − y₀). Linear adjustment is due to
+Beaumont, Zhang and Balding (2002), "Approximate Bayesian computation in population genetics".
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ class Adjusted:
     ----------
     x : (q, k, d), adjusted rows
     weight : (q, k), their weights; those of a condition sum to 1
-    component : (q, k), the regression to which they belong
-    rows : (q, k), their numbers
-    inflation : (q,), √(n/(n − p)) for the p coefficients of regressions on n effective rows, which
-        make residuals too small
+    component, rows : (q, k), the regressions to which they belong, and their numbers
+    inflation : (q,), √(n/(n − p)) for p coefficients on n effective rows: residuals are too small
     log_density : (q,), of the mixture at a point that was asked for; else empty
+
     """
 
     x: Tensor
@@ -55,11 +53,10 @@ def adjust(
 
     `most` is the largest K; `at` (q, d) are points whose log density is wanted.
     """
-    q, k = weight.shape
+    (q, k), out = weight.shape, x.clone()
     best = torch.full((q,), math.inf, dtype=x.dtype)
-    out, component = x.clone(), torch.zeros(q, k, dtype=torch.int64)
+    component, left = torch.zeros(q, k, dtype=torch.int64), torch.arange(q)
     log_density = torch.zeros(q if at is not None else 0, dtype=x.dtype)
-    left = torch.arange(q)
     for n in range(1, most + 1):
         mix, bic, own = _fit_mixture(x[left], offset[left], weight[left], n)
         better = bic < best[left]
@@ -70,10 +67,8 @@ def adjust(
             log_density[left[better]] = torch.logsumexp(mix.log_density(there)[better, :, 0], 1)
         left, own, slopes = left[better], own[better], mix.slopes[better]
         best[left], component[left] = bic[better], own
-        moved = torch.zeros_like(out[left])
-        for c in range(n):
-            moved += torch.where((own == c)[..., None], offset[left] @ slopes[:, c, 1:], 0)
-        out[left] = x[left] - moved
+        moves = [(own == c)[..., None] * (offset[left] @ slopes[:, c, 1:]) for c in range(n)]
+        out[left] = x[left] - sum(moves)
     count = 1 / weight.square().sum(1)
     coefficients = (component.amax(1) + 1) * (offset.shape[2] + 1)
     inflation = (count / torch.maximum(count - coefficients, count / 2)).sqrt()
@@ -105,10 +100,7 @@ def _joined(x: Tensor, offset: Tensor) -> Tensor:
 
 
 def _fit_mixture(x: Tensor, offset: Tensor, weight: Tensor, n: int) -> tuple[_Mixture, Tensor, Tensor]:
-    """n weighted linear regressions of x (q, k, d) on the offset (q, k, l).
-
-    Returns them, their BIC (q,), and the most likely regression of each row (q, k).
-    """
+    """n regressions of x (q, k, d) on the offset (q, k, l), their BIC, and rows' components (q, k)."""
     k, d = x.shape[1:]
     count = 1 / weight.square().sum(1)  # rows of equal weight that would say as much
     weight = weight * count[:, None]
@@ -154,13 +146,11 @@ def _regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
 
 
 def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
-    """Clusters (q, n, k) of centred rows, as zeros and ones: the best of some starts of k-means."""
-    q, k, d = x.shape
-    share = (weight / weight.sum(1, keepdim=True))[..., None]
+    """Clusters (q, n, k) of rows, as zeros and ones: the best of some starts of k-means."""
+    (q, k, d), share = x.shape, (weight / weight.sum(1, keepdim=True))[..., None]
     x = x - (share * x).sum(1, keepdim=True)
     z = x / ((share * x.square()).sum(1, keepdim=True) + 1e-300).sqrt()
-    best = torch.full((q,), math.inf, dtype=x.dtype)
-    own = torch.zeros(q, k, dtype=torch.int64)
+    best, own = x.new_full((q,), math.inf), torch.zeros(q, k, dtype=torch.int64)
     for start in range(_STARTS):
         u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
         centre = z.gather(1, pick(weight, u)[..., None].expand(-1, -1, d))
@@ -170,6 +160,5 @@ def _clusters(x: Tensor, weight: Tensor, n: int) -> Tensor:
             centre = mass.mT @ z / (mass.sum(1)[..., None] + 1e-9)
         distance, nearest = torch.cdist(z, centre).min(2)
         cost = (weight * distance.square()).sum(1)
-        own = torch.where((cost < best)[:, None], nearest, own)
-        best = torch.minimum(best, cost)
+        own, best = torch.where((cost < best)[:, None], nearest, own), torch.minimum(best, cost)
     return torch.nn.functional.one_hot(own, n).to(x.dtype).mT.contiguous()

@@ -24,8 +24,6 @@ def find_nearest(
 
     `without` (q,) is a row that each point must not find.
 
-    Examples
-    --------
     >>> rows = torch.tensor([[0.0], [1.0], [3.0]])
     >>> find_nearest(build_search(rows), rows, 2, without=torch.arange(3))[1].tolist()
     [[1, 2], [0, 2], [1, 0]]
@@ -40,10 +38,7 @@ def find_nearest(
 
 
 def kernel_weights(distance: Tensor) -> tuple[Tensor, Tensor]:
-    """Epanechnikov's weights (q, k) of rows at these sorted distances, and the radius (q, 1).
-
-    w = 1 − (distance/r)² with the radius r of the farthest row. Weights sum to 1.
-    """
+    """Epanechnikov's weights (q, k), 1 − (distance/r)² scaled to sum to 1, and the radius r (q, 1)."""
     radius = distance[:, -1:] * (1 + 1e-6)
     radius = torch.where(radius > 0, radius, 1)
     weight = 1 - (distance / radius).square()

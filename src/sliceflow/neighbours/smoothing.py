@@ -1,9 +1,8 @@
 """Smoothing: new rows along the nearest rows, so that a flow fits the distribution and copies no row.
 
-A draw of row i is xᵢ + h·Σⱼ wⱼ·(xⱼ − x̄ᵢ) over its k nearest rows j of the same class, with their mean x̄ᵢ
-and wⱼ ~ N(0, 1/(k − 1)): a Gaussian around xᵢ with h² times the covariance of the neighbourhood. It
-follows the shape of the data: along a curve, and hardly across it. Draws spread more than rows. So those
-of a class are moved linearly to the mean and covariance of its rows.
+A draw of a row is the row plus h times a Gaussian with the covariance of its k nearest rows of the same
+class. It follows the shape of the data: along a curve, and hardly across it. Draws spread more than
+rows. So those of a class are moved linearly to the mean and covariance of its rows.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from sliceflow.neighbours.bandwidth import choose_spread
 from sliceflow.neighbours.draws import noise_along, transport_map
 from sliceflow.neighbours.search import build_search, find_nearest
 
-__all__ = ["Group", "choose_smoothing", "find_groups", "with_moments_of"]
+__all__ = ["Group", "choose_smoothing", "find_groups"]
 
-_TRIED = 4_000  # draws whose distances choose h
+_TRIED = 2_000  # draws whose distances choose h
 _NUMBERS = 1 << 22  # numbers in memory at a time
 _MOST_COLUMNS = 256  # whose covariance draws keep: of more, they keep the variances
 
@@ -34,20 +33,22 @@ class Group:
     x: Tensor
     near: Tensor
 
-    def noise(self, rows: Tensor, times: int, seed: Seed) -> Tensor:
-        """Gaussian noise along the neighbours of some rows, `times` each: (n, times, d)."""
-        k, d = self.near.shape[1], self.x.shape[1]
-        out = torch.zeros(len(rows), times, d, dtype=torch.float64)
-        chunk = max(1, _NUMBERS // (k * (times + d)))
-        for first in range(0, len(rows), chunk):
-            some = rows[first : first + chunk]
-            w = seed.normal(len(some), times * k, start=first).view(-1, times, k)
-            out[first : first + chunk] = noise_along(self.x[self.near[some]], w)
-        return out
-
-    def draw(self, h: float, times: int, seed: Seed) -> Tensor:
-        """`times` draws of each row, with the moments of the rows: (n, times, d)."""
-        return with_moments_of(self.x, self.noise(torch.arange(len(self.x)), times, seed), h)
+    def draw(self, h: float, times: int, seed: Seed, step: int = 1) -> Tensor:
+        """`times` draws of each row, or of one in `step`, with the moments of these: (n, times, d)."""
+        k, x, near = self.near.shape[1], self.x[::step], self.near[::step]
+        draws = torch.empty(len(x), times, x.shape[1], dtype=torch.float64)
+        chunk = max(1, _NUMBERS // (k * (times + x.shape[1])))
+        for first in range(0, len(x), chunk):
+            some = slice(first, min(first + chunk, len(x)))
+            w = seed.normal(some.stop - first, times * k, start=first).view(-1, times, k)
+            draws[some] = x[some, None] + h * noise_along(self.x[near[some]], w)
+        off, centre = (draws - draws.mean((0, 1))).flatten(0, 1), x - x.mean(0)
+        if x.shape[1] > _MOST_COLUMNS:
+            off *= (centre.square().mean(0) / off.square().mean(0).clamp(min=1e-300)).sqrt()
+        else:
+            off = off @ transport_map(off.T @ off / len(off), centre.T @ centre / len(x))
+        # A column of one value stays as it is, to the last bit.
+        return torch.where((x != x[0]).any(0), x.mean(0) + off.view(draws.shape), x[0])
 
 
 def find_groups(x: Tensor, codes: Tensor | None, k: int) -> list[Group]:
@@ -67,28 +68,13 @@ def find_groups(x: Tensor, codes: Tensor | None, k: int) -> list[Group]:
     ]
 
 
-def with_moments_of(x: Tensor, noise: Tensor, h: float) -> Tensor:
-    """The draws x + h·noise, (n, times, d), moved linearly to the mean and the covariance of x (n, d)."""
-    draws = (x[:, None] + h * noise).flatten(0, 1)
-    centred, off = x - x.mean(0), draws - draws.mean(0)
-    if x.shape[1] > _MOST_COLUMNS:
-        out = off * (centred.square().mean(0) / off.square().mean(0).clamp(min=1e-300)).sqrt()
-    else:
-        out = off @ transport_map(off.T @ off / len(off), centred.T @ centred / len(x))
-    # A column of one value stays as it is, to the last bit.
-    return torch.where((x != x[0]).any(0), x.mean(0) + out, draws).view(noise.shape)
-
-
 def choose_smoothing(groups: Sequence[Group]) -> float:
     """The least h whose draws are no closer to rows than rows are to each other (`choose_spread`)."""
     n = sum(len(group.x) for group in groups)
     times, step = -(-_TRIED // n), max(1, n // _TRIED)
-    tried = []
-    for i, group in enumerate(groups):
-        some = torch.arange(0, len(group.x), step)
-        tried.append((group.x[some], group.noise(some, times, Seed(0).child(i))))
 
     def draw(h: float) -> list[Tensor]:
-        return [with_moments_of(x, noise, h).flatten(0, 1) for x, noise in tried]
+        draws = (group.draw(h, times, Seed(0).child(i), step) for i, group in enumerate(groups))
+        return [part.flatten(0, 1) for part in draws]
 
     return choose_spread([group.x for group in groups], draw)

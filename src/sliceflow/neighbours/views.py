@@ -1,10 +1,9 @@
 """What distances see of a condition y: its columns by relevance, scores of heavy tails, summaries.
 
-A heavy-tailed column is replaced by its normal scores: its quantiles become those of a Gaussian, with
-straight lines between 257 of them. Its standard deviation would say nothing about most of its values.
-Random features, max(0, wᵀy + b) for Gaussian w and b, let a linear regression follow curves: a
-*summary* of y is what they predict of x, by ridge regression. Such summaries are due to Fearnhead and
-Prangle (2012), "Constructing summary statistics for approximate Bayesian computation".
+A heavy-tailed column is replaced by its normal scores: its quantiles become those of a Gaussian.
+Random features, max(0, wᵀy + b) for Gaussian w and b, let a regression follow curves: a *summary*
+of y is what they predict of x, by ridge regression. Such summaries are due to Fearnhead and Prangle
+(2012), "Constructing summary statistics for approximate Bayesian computation".
 """
 
 from __future__ import annotations
@@ -22,41 +21,29 @@ from sliceflow.neighbours.search import inverse_deviation
 
 __all__ = ["View", "heavy_tail", "moments", "project", "relevance", "ridge"]
 
-_KNOTS = 257  # quantiles of a heavy-tailed column
+_KNOTS = 257  # quantiles of a heavy-tailed column, with straight lines between them
 _HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
-_LEARNT, _SCORED = (
-    60_000,
-    4_000,
-)  # rows that a ridge regression sees, and whose errors choose its penalty
+_LEARNT, _SCORED = 60_000, 4_000  # rows of a ridge regression, and rows whose errors choose its penalty
 _PENALTIES = np.geomspace(1e-6, 1e3, 19)  # that it tries, over the mean square of the columns
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _NUMBERS = 1 << 24  # features in memory at a time
 
 
 def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
-    """The median of a heavy-tailed column, and the median distance from it; None for other columns.
-
-    Values that equal the median, such as many zeros, do not count.
-    """
+    """The median of a heavy-tailed column, and the median distance of other values; None for others."""
     middle = float(np.median(column))
     distance = np.abs(column - middle)
-    typical = float(np.median(distance[distance > 0])) if distance.any() else 0.0
-    heavy = distance.max() > _HEAVY * typical and np.isfinite(distance.max() / max(typical, 1e-300))
-    return (middle, typical) if heavy else None
+    typical = float(np.median(distance[distance > 0])) if distance.any() else math.inf
+    return (middle, typical) if math.inf > distance.max() / typical > _HEAVY else None
 
 
 @dataclass(frozen=True)
 class View:
     """A function of y (n, l), float64.
 
-    Parameters
-    ----------
-    scores : for heavy-tailed columns, their number with values and the scores of these
-    mean, unit : (l,), with which the other columns enter random features
-    n_features : how many of these
+    `scores` has the number of each heavy-tailed column with values and their scores. Columns enter
+    `n_features` random features with their `mean` and `unit` (l,).
 
-    Examples
-    --------
     >>> y = torch.tan(torch.linspace(-1.57, 1.57, 999, dtype=torch.float64))[:, None]
     >>> View.fit_to(y)(y).abs().max().round(decimals=1)
     tensor(2.9000, dtype=torch.float64)
@@ -79,10 +66,9 @@ class View:
 
     def __call__(self, y: Tensor) -> Tensor:
         """What is seen of y, (n, l + n_features)."""
-        if self.scores:
-            y = y.clone()
-            for j, (values, scores) in self.scores.items():
-                y[:, j] = torch.from_numpy(np.interp(y[:, j].numpy(), values, scores))
+        y = y.clone() if self.scores else y
+        for j, (values, scores) in self.scores.items():
+            y[:, j] = torch.from_numpy(np.interp(y[:, j].numpy(), values, scores))
         if not self.n_features:
             return y
         z, seed = (y - self.mean) * self.unit, Seed(0).child("features")
@@ -112,31 +98,27 @@ def project(view: View, y: Tensor, projection: Tensor) -> Tensor:
 
 
 def ridge(view: View, y: Tensor, wanted: Tensor) -> Tensor:
-    """(f, p), what the f columns that a view has of y (n, l) are multiplied with to predict (n, p).
+    """(f, p), what the f columns that a view has of y are multiplied with to predict `wanted` (n, p).
 
-    Predictions lack a constant. The penalty is that of the least leave-one-out error, the same for all
-    columns. Up to 60,000 rows are used.
+    Predictions lack a constant. One penalty for all, that of the least leave-one-out error.
     """
     step = -(-len(y) // _LEARNT)
-    y, wanted = y[::step], wanted[::step]
+    y, wanted = y[::step], wanted[::step] - wanted[::step].mean(0)
     width, n = view(y[:1]).shape[1], len(y)
-    size = max(1, _NUMBERS // width)
     total, gram = y.new_zeros(width), y.new_zeros(width, width)
-    cross, middle = y.new_zeros(width, wanted.shape[1]), wanted.mean(0)
-    for part, aims in zip(torch.split(y, size), torch.split(wanted - middle, size), strict=True):
+    cross, size = y.new_zeros(width, wanted.shape[1]), max(1, _NUMBERS // width)
+    for part, aims in zip(torch.split(y, size), torch.split(wanted, size), strict=True):
         seen = view(part)
         total += seen.sum(0)
         gram += seen.T @ seen
         cross += seen.T @ aims
-    mean = total / n
-    square, vectors = torch.linalg.eigh(gram - n * torch.outer(mean, mean))
+    square, vectors = torch.linalg.eigh(gram - torch.outer(total, total) / n)
     cross, some = vectors.T @ cross, slice(None, None, -(-n // _SCORED))
-    turned, aims = (view(y[some]) - mean) @ vectors, wanted[some] - middle
-    best, found = math.inf, cross
+    turned, best, found = (view(y[some]) - total / n) @ vectors, math.inf, cross
     for penalty in _PENALTIES * float(square.mean()):
         over = 1 / (square.clamp(min=0) + penalty)
         leverage = (turned.square() @ over + 1 / n).clamp(max=1 - 1e-9)
-        rest = (aims - turned @ (over[:, None] * cross)) / (1 - leverage)[:, None]
+        rest = (wanted[some] - turned @ (over[:, None] * cross)) / (1 - leverage)[:, None]
         if (error := float(rest.square().mean())) < best:
             best, found = error, over[:, None] * cross
     out: Tensor = vectors @ found
@@ -146,12 +128,10 @@ def ridge(view: View, y: Tensor, wanted: Tensor) -> Tensor:
 def relevance(x: Tensor, y: Tensor) -> Tensor:
     """(l,) what a unit of each column of y counts: √(l·its importance), over its standard deviation.
 
-    Importances are those of randomised trees, which predict the columns of x and their squares. What
-    a shuffled column reaches is subtracted, so columns that do not matter count nothing. Columns of one
-    value count nothing either. If no column matters, all count alike.
+    Importances are those of randomised trees, which predict the columns of x and their squares, minus
+    what a shuffled column reaches. So columns that do not matter count nothing, nor do those of one
+    value. If no column matters, all count alike.
 
-    Examples
-    --------
     >>> y = Seed(0).normal(500, 2)
     >>> relevance(y[:, :1].abs(), y).round(decimals=1)
     tensor([1.4000, 0.0000], dtype=torch.float64)
@@ -165,7 +145,7 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
     trees = ExtraTreesRegressor(50, min_samples_leaf=5, random_state=0)
     trees.fit(torch.cat((columns, shuffled), 1).numpy(), moments(x[some]).numpy())
-    own, chance = torch.from_numpy(trees.feature_importances_).split(columns.shape[1])
+    own, chance = torch.from_numpy(trees.feature_importances_).view(2, -1)
     own = (own - chance.max()).clamp(min=0)
     if own.sum() > 0:
         unit[varies] *= (len(own) * own / own.sum()).sqrt()

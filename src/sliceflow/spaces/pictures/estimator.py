@@ -164,7 +164,7 @@ class ImageFlow(FlowEstimator):
         """
         fitted: FittedPictures = self._fitted_state()
         need(is_int(n, 1), "n", n, "an int of at least 1")
-        seed = Seed.of(random_state)
+        seed = Seed.from_random_state(random_state)
         if fitted.observed is not None:
             if mask is not None or y is not None:
                 given = "mask" if mask is not None else "y"
@@ -235,7 +235,7 @@ class ImageFlow(FlowEstimator):
         ((5, 3, 8, 8), True)
         """
         need(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
-        fitted, seed = self._fitted_state(), Seed.of(random_state)
+        fitted, seed = self._fitted_state(), Seed.from_random_state(random_state)
         if X is not None:
             if y is not None:
                 raise ValueError("y was given, but completions have no labels; omit y")

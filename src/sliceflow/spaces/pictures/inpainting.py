@@ -2,9 +2,9 @@
 
 Principal components x describe hidden pixels. A ridge regression on random features of known pixels
 predicts them: its prediction is the condition y. So pictures are neighbours if their known parts
-suggest the same hidden parts. Local conditions (`sliceflow.neighbours`) draw x given y around one of the
-neighbours. In photographs, a draw gets the fine detail that components leave out of this neighbour. One
-monotone map gives hidden pixels the distribution that they have in pictures: sums of components are
+suggest the same hidden parts. Local conditions (`sliceflow.neighbours`) draw x given y around one of
+the neighbours. In photographs, a draw gets the fine detail that components leave out of this neighbour.
+One monotone map gives hidden pixels the distribution that they have in pictures: sums of components are
 never black. In drawings, where a fifth of the pixels are black or white, detail would be specks.
 """
 
@@ -65,6 +65,7 @@ def complete_pictures(
     >>> done = complete_pictures(images[:3], "top", images[100:], n=5, n_pixel_values=17, seed=Seed(0))
     >>> done.shape, bool((done[:, :, :4] == images[:3, None, :4]).all())
     ((3, 5, 8, 8), True)
+
     """
     layout = Layout.infer(like, n_pixel_values)
     known = mask_of(known_mask, layout, "mask")[:, 0].numpy()
@@ -109,7 +110,7 @@ def _classes(y: Any, like_y: Any, m: int, n: int) -> list[tuple[np.ndarray, np.n
     for labels, count in ((asked, m), (learnt, n)):
         if labels.shape != (count,):
             raise ValueError(f"y has shape {labels.shape}; pass a label for each of {count} pictures")
-    classes = conditions.Labels.of(learnt)
+    classes = conditions.Labels.fit_to(learnt)
     codes, known = classes.encode(asked).numpy(), classes.encode(learnt).numpy()
     return [(np.flatnonzero(codes == c), np.flatnonzero(known == c)) for c in np.unique(codes)]
 

@@ -134,27 +134,23 @@ class Layout:
         seed: Seed,
         *,
         dequantize: bool = True,
-        names: Tensor | None = None,
         total: int | None = None,
         runs: Sequence[slice] = (),
     ) -> Tensor:
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
-        A picture's noise depends on its column number, or on its entry in `names` (n,). If the columns
-        are only the slices `runs` of `total` columns, numbers count all of these.
+        A picture's noise depends on its column number. If the columns are only the slices `runs` of
+        `total` columns, numbers count all of these.
         """
         x = raw.to(torch.float32)
         if self.n_pixel_values is None:
             return 2 * x - 1
         if dequantize:
-            if names is None:
-                # One row of numbers per pixel, as the pictures are stored: no transposition.
-                d, n = len(raw), raw.shape[1] if total is None else total
-                kind: Any = dict(dtype=torch.float32, device=raw.device)
-                parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
-                u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-            else:
-                u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
+            # One row of numbers per pixel, as the pictures are stored: no transposition.
+            d, n = len(raw), raw.shape[1] if total is None else total
+            kind: Any = dict(dtype=torch.float32, device=raw.device)
+            parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
+            u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # else v + u could round up to v + 1
         else:
             x += 0.5

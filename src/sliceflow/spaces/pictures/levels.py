@@ -96,10 +96,10 @@ class LevelFlow:
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
         # Before single pixels, ties at ±1 would stay ties.
         clip = self.clip and subspace.is_full_resolution and not self._single_pixels(i + 1)
-        frame: FrameKind = self.directions(i)
-        space = replace(subspace, clip=clip)
+        directions, space = self.directions(i), replace(subspace, clip=clip)
+        frame: FrameKind = directions
         if self.known is not None:
-            frame, space = Painted(subspace, frame, self.known), replace(space, h=h, w=w)
+            frame, space = Painted(subspace, directions, self.known), replace(space, h=h, w=w)
         last = not single and all(map(self._single_pixels, range(i + 1, len(self.stages))))
         finer = self._finer(transport) if single else transport
         # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.

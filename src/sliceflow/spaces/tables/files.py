@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ import numpy as np
 
 from sliceflow.written import ISO, MISSING, Written, written_as
 
-__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "scanned", "write_table"]
+__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "write_table"]
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 MOST_COLUMNS = 5_000
 _CLOCK = len("2024-01-31T12:00")
+_LOOKED_AT = 100  # rows that tell whether the first one has names
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")
+_YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
 
 def read_table(path: str | os.PathLike[str]) -> Any:
@@ -46,7 +50,8 @@ def read_table(path: str | os.PathLike[str]) -> Any:
             ) from error
     if kind not in SUFFIXES:
         raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
-    names, separator, has_header = _header(path)
+    encoding = _encoding(path)
+    names, separator, has_header = _header(path, encoding)
     check_width(len(names))
     frame = pd.read_csv(
         path,
@@ -56,7 +61,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         dtype=str,
         keep_default_na=False,
         na_filter=False,
-        encoding="utf-8-sig",
+        encoding=encoding,
         skipinitialspace=True,
     )
     return pd.DataFrame({name: _typed(pd, frame[name]) for name in names})
@@ -98,45 +103,82 @@ def _pandas() -> Any:
     return pandas
 
 
-def scanned(path: Path) -> tuple[list[str], str, int, str | None]:
-    """The first row, the separator, how many rows follow, and what is said of one of another length.
+def _encoding(path: Path) -> str:
+    """UTF-8 or UTF-16 by its mark, else Windows-1252, which is told, because it may be wrong."""
+    with path.open("rb") as file:
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            return "utf-16"
+    try:
+        with path.open(encoding="utf-8") as text:
+            while text.read(1 << 20):
+                pass
+    except UnicodeDecodeError as error:
+        byte, read_as = error.object[error.start], "cp1252"
+        try:
+            path.read_text(encoding=read_as)
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{path} is neither UTF-8 nor Windows-1252 text (byte {byte:#x}); save it as UTF-8"
+            ) from error
+        warnings.warn(
+            f"{path} is not UTF-8 text (byte {byte:#x}) and was read as Windows-1252; if letters are "
+            "wrong, save it as UTF-8",
+            UserWarning,
+            stacklevel=3,
+        )
+        return read_as
+    return "utf-8-sig"
 
-    Rows of different lengths are an error to the caller: pandas would fill up short ones.
+
+def _scanned(path: Path, encoding: str) -> tuple[list[list[str]], str, int, str]:
+    """The first rows, the separator, how many rows there are, and what is said of an uneven one.
+
+    Rows of different lengths are an error: pandas would fill up short ones.
     """
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding=encoding, newline="") as file:
         separator = max(",;\t", key=next(filter(str.strip, file), "").count)
         file.seek(0)
-        rows = (row for row in csv.reader(file, delimiter=separator) if any(map(str.strip, row)))
-        first, n = next(rows, []), 0
-        for n, row in enumerate(rows, 1):
-            if len(row) != len(first):
-                uneven = f"row {n + 1} has {len(row)} cells, but the first row has {len(first)}"
+        first: list[list[str]] = []
+        n = 0
+        for row in csv.reader(file, delimiter=separator):
+            if not any(map(str.strip, row)):
+                continue
+            n += 1
+            if n <= _LOOKED_AT:
+                first.append([cell.strip() for cell in row])
+            if len(row) != len(first[0]):
+                uneven = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
                 return first, separator, n, uneven
-    return first, separator, n, None
+    return first, separator, n, ""
 
 
-def _header(path: Path) -> tuple[list[str], str, bool]:
+def _header(path: Path, encoding: str) -> tuple[list[str], str, bool]:
     """Column names, separator, and whether the first row has the names."""
-    try:
-        first, separator, n, uneven = scanned(path)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
-    if uneven is not None:
+    first, separator, n, uneven = _scanned(path, encoding)
+    if uneven:
         raise ValueError(f"{path}: {uneven}; fix that row, or put cells with separators in quotes")
     if not first:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
-    numeric = [cell for cell in first if re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*", cell)]
-    if numeric:
-        return [f"column {i}" for i in range(1, len(first) + 1)], separator, False
-    if n == 0:
+    if not _names_columns(first):
+        return [f"column {i}" for i in range(1, len(first[0]) + 1)], separator, False
+    if n == 1:
         raise ValueError(f"{path} has column names but no rows; add rows")
-    names = [cell.strip() or f"column {i}" for i, cell in enumerate(first, 1)]
+    names = [cell or f"column {i}" for i, cell in enumerate(first[0], 1)]
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"{path} has two columns named {twice!r}; rename one")
     return names, separator, True
+
+
+def _names_columns(rows: list[list[str]]) -> bool:
+    """Whether the first row has the names of columns: words, or years above cells that are none."""
+    numbers = [i for i, cell in enumerate(rows[0]) if _NUMBER.fullmatch(cell)]
+    if not numbers:
+        return True
+    below = [row[i] for row in rows[1:] for i in numbers if row[i]]
+    years = all(_YEAR.fullmatch(rows[0][i]) for i in numbers)
+    different = len({rows[0][i] for i in numbers}) == len(numbers)
+    return years and different and bool(below) and not all(map(_YEAR.fullmatch, below))
 
 
 def _typed(pd: Any, column: Any) -> Any:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames, transports
+from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Condition, Labels, default_particles
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import FrameKind, frame_bytes
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import JUMPS, Histogram, Transport
+from sliceflow.engine.transports import Histogram, Transport
 from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
 from sliceflow.models.codec import Between
 from sliceflow.models.plan import Plan

@@ -1,0 +1,269 @@
+"""``sliceflow sample``, ``inpaint`` and ``impute``: from a model to files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sliceflow.cli import seams
+from sliceflow.cli.data import read_frame, read_mask
+from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.run_folder import RunFolder, check_new, load_model
+
+__all__ = ["impute", "inpaint", "read_pictures", "sample"]
+
+_TABLES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
+_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "table": _TABLES}
+
+
+def sample(
+    run: Path, out: Path, *, n: int, label: str | None, given: Sequence[str], device: str, seed: int
+) -> dict[str, Any]:
+    """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
+    from sliceflow.errors import from_tensor
+
+    flow = load_model(run, device)
+    kind = _kind(flow)
+    _check_ending(out, kind)
+    made = {"out": str(out), "n": n, "label": label, "given": list(given), "seed": seed}
+    if kind == "table":
+        if label is not None:
+            raise WrongUsage("--label is for classes; this is a table", "pass --given column=value")
+        wanted = dict(_given(flow, text) for text in given)
+        _write_frame(flow.sample(n, given=wanted or None, random_state=seed), out)
+        return made
+    if given:
+        raise WrongUsage("--given is for tables", "pass --label for a class")
+    if getattr(flow, "observed_", None) is not None:
+        raise WrongUsage(f"{run} completes pictures, and makes none", "use sliceflow inpaint")
+    x, labels = flow.sample(n, y=_class(flow, label, run), random_state=seed, return_y=True)
+    x = np.asarray(from_tensor(x))
+    if kind == "pictures":
+        _write_pictures(out, x, flow.layout_, labels)
+    else:
+        _write_rows(out, x, *_columns(run, x.shape[1]), labels)
+    return made
+
+
+def inpaint(  # a parameter for each flag
+    run: Path,
+    given: Path,
+    out: Path,
+    part: str | Path | None,
+    *,
+    label: str | None,
+    n: int,
+    resize: bool,
+    device: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Write completions of a picture, a folder of pictures or an array; what was written.
+
+    `part` is what is known: its name, or the path of a mask; None for models fitted to one part.
+    """
+    _check_ending(out, "pictures")
+    flow = load_model(run, device)
+    if _kind(flow) != "pictures":
+        raise WrongUsage(f"{run} is not a model of pictures", "sliceflow impute fills tables")
+    layout = flow.layout_
+    known: Any = part
+    if isinstance(part, Path):
+        known = read_mask(str(part), (layout.height, layout.width))
+    if known is None and flow.observed_ is None:
+        raise WrongUsage(
+            f"{run} was not fitted for one known part",
+            "pass the known part with --observed top (or left, border, …), or with --mask mask.png",
+        )
+    pictures = read_pictures(given, layout, resize)
+    y = _class(flow, label, run)
+    try:
+        done = np.asarray(seams.inpaint(flow, pictures, known, n=n, y=y, seed=seed))
+    except ValueError as error:
+        again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
+        raise Failed(str(error).partition(";")[0], again) from error
+    _write_completions(out, pictures, done, _known(flow, known), layout)
+    return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+
+
+def impute(
+    source: Path, out: Path, *, run: Path | None, n: int, device: str, seed: int, force: bool
+) -> dict[str, Any]:
+    """Fill the missing cells of a table; n > 1 writes that many files."""
+    _check_ending(out, "table")
+    outs = [out] if n == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
+    for path in outs:
+        check_new(path, force=force)
+    frame = read_frame(source)
+    if run is None:
+        from sliceflow import TableFlow
+
+        flow: Any = TableFlow(device=device, random_state=seed).fit(frame)
+    else:
+        flow = load_model(run, device)
+        if _kind(flow) != "table":
+            raise WrongUsage(f"{run} is not a model of a table", "fit one, or leave --run out")
+    filled = seams.impute(flow, frame, n=n, seed=seed)
+    tables = [filled] if n == 1 else filled
+    for path, table in zip(outs, tables, strict=True):
+        _write_frame(table, path)
+    cells, left = (int(table.isna().sum().sum()) for table in (frame, tables[0]))
+    return {"out": [str(path) for path in outs], "cells": cells - left, "left": left, "seed": seed}
+
+
+def _kind(flow: Any) -> str:
+    kinds = {"TableFlow": "table", "ImageFlow": "pictures", "SlicedWassersteinFlow": "vectors"}
+    return kinds[type(flow).__name__]
+
+
+def _given(flow: Any, text: str) -> tuple[str, Any]:
+    """A column and its value from text such as plan=gold."""
+    name, equals, value = text.partition("=")
+    names = list(flow.feature_names_in_)
+    if not equals or name not in names:
+        raise WrongUsage(
+            f"--given {text} does not name a column", f"pass column=value; there are {', '.join(names)}"
+        )
+    try:
+        return name, flow.value_of(name, value)
+    except ValueError as error:
+        fact, _, hint = str(error).partition("; ")
+        raise WrongUsage(f"--given {text}: {fact}", hint or "pass another value") from error
+
+
+def _class(flow: Any, label: str | None, run: Path) -> Any:
+    """The class of the model that is written like `label`."""
+    if label is None:
+        return None
+    classes = {str(c): c for c in getattr(flow, "classes_", ())}
+    if not classes:
+        raise WrongUsage(f"{run} was fitted without labels", "leave --label out")
+    if label not in classes:
+        raise WrongUsage(f"{run} has no class {label!r}", f"its classes: {', '.join(classes)}")
+    return classes[label]
+
+
+def _check_ending(out: Path, kind: str) -> None:
+    """Refuse an ending that does not say what to write."""
+    if out.suffix.lower() not in _ENDINGS[kind]:
+        endings = ", ".join(ending or "a folder" for ending in _ENDINGS[kind])
+        raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name one of {endings}")
+
+
+def _known(flow: Any, known: Any) -> np.ndarray:
+    """The known part as (h, w) booleans."""
+    from sliceflow.spaces.pictures.layout import part_of
+
+    return np.asarray(flow.observed_ if known is None else part_of(known, flow.layout_))
+
+
+def _write_completions(
+    out: Path, pictures: np.ndarray, done: np.ndarray, known: np.ndarray, layout: Any
+) -> None:
+    """A grid shows the given picture first; a folder or an array holds completions only."""
+    if out.suffix.lower() != ".png":
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
+        return
+    from sliceflow.cli.pictures import as_bytes, grid
+
+    hidden = pictures.astype(done.dtype)  # a copy
+    hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
+    shown = np.concatenate((hidden[:, None], done), axis=1)
+    grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
+
+
+def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
+    from sliceflow.cli.pictures import as_bytes, grid, single
+
+    if path.suffix.lower() == ".npz":
+        _write_arrays(path, labels, images=x)
+        return
+    shown = as_bytes(x, layout.n_pixel_values)
+    if path.suffix.lower() == ".png":
+        columns = int(np.ceil(np.sqrt(len(x))))
+        blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
+        filled = np.concatenate((shown, blank))
+        grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
+        return
+    path.mkdir(exist_ok=True)
+    for old in path.glob("*.png"):  # with --force: the samples of an earlier command
+        if old.stem.isdigit():
+            old.unlink()
+    for i, picture in enumerate(shown):
+        single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
+
+
+def _write_rows(
+    path: Path, x: np.ndarray, columns: list[str], target: str, labels: np.ndarray | None
+) -> None:
+    if path.suffix.lower() == ".npz":
+        _write_arrays(path, labels, x=x, columns=np.array(columns))
+        return
+    import pandas
+
+    frame = pandas.DataFrame(x, columns=columns)
+    _write_frame(frame if labels is None else frame.assign(**{target: labels}), path)
+
+
+def _write_frame(frame: Any, path: Path) -> None:
+    from sliceflow.spaces.tables.files import write_table
+
+    write_table(frame, path)
+
+
+def _write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
+    arrays |= {} if labels is None else {"labels": labels}
+    with path.open("wb") as stream:  # given a name, numpy would add .npz to .NPZ
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+
+
+def _columns(run: Path, d: int) -> tuple[list[str], str]:
+    """The names of the columns and of the column of labels, where they are known."""
+    if run.is_dir() and (run / "config.json").exists():
+        config = RunFolder(run).read_json("config.json")
+        names = config["data"]["columns"]
+        if names is not None and len(names) == d:
+            return [str(name) for name in names], config["settings"]["target"] or "label"
+    return [f"column {i + 1}" for i in range(d)], "label"
+
+
+def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
+    """Pictures like those of a layout: its size, its colours, its kind of pixels."""
+    from PIL.Image import Resampling
+
+    from sliceflow.datasets import DatasetError, load
+    from sliceflow.datasets.folders import SUFFIXES, upright
+
+    if not given.exists():
+        raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
+    if given.suffix.lower() in (".npy", ".npz"):
+        try:
+            return load(given).images
+        except DatasetError as error:
+            raise Failed(error.fact, "pass pictures like those that were fitted") from error
+    files = [given]
+    if given.is_dir():
+        files = sorted(file for file in given.iterdir() if file.suffix.lower() in SUFFIXES)
+    if not files:
+        raise Failed(f"{given} holds no pictures", f"put {', '.join(SUFFIXES)} files there")
+    out = []
+    size = (layout.width, layout.height)
+    for file in files:
+        try:
+            picture = upright(file).convert("L" if layout.shape[0] == 1 else "RGB")
+        except DatasetError as error:
+            raise Failed(str(error), "fix or remove that file") from error
+        if picture.size != size:
+            if not resize:
+                own = f"{picture.width}x{picture.height}"
+                fact = f"{file} is {own}, the model's pictures are {size[0]}x{size[1]}"
+                raise WrongUsage(fact, "pass --resize")
+            picture = picture.resize(size, Resampling.LANCZOS)
+        out.append(np.asarray(picture))
+    values = np.stack(out) / 255.0
+    values = values[..., None] if layout.channels == 1 else values
+    if layout.n_pixel_values is not None:
+        values = (values * (layout.n_pixel_values - 1)).round()
+    return np.asarray(values.astype(layout.dtype))

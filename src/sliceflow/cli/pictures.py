@@ -1,0 +1,75 @@
+"""Pictures as files: grids, single pictures, animations, and samples beside their neighbours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+__all__ = ["as_bytes", "by_class", "grid", "single", "write_evolution"]
+
+_SHOWN = 56  # pixels: smaller pictures are enlarged
+_FRAMES = 40
+
+
+def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
+    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255; real numbers are 0 to 1."""
+    top = 1.0 if images.dtype.kind == "f" or n_pixel_values is None else n_pixel_values - 1.0
+    return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+
+
+def single(image: np.ndarray) -> Image.Image:
+    """One picture of bytes (h, w) or (h, w, c), one pixel for one pixel."""
+    squeezed = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    return Image.fromarray(np.ascontiguousarray(squeezed))
+
+
+def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -> Image.Image:
+    """Bytes (rows, columns, h, w[, c]) as one picture, each about `shown` pixels high.
+
+    `ground` is the grey between them; None is transparent, for light and dark pages.
+    """
+    n_rows, n_columns, h, w = images.shape[:4]
+    colour = images if images.ndim == 5 else images[..., None]
+    if ground is None and colour.shape[-1] in (1, 3):
+        opaque = np.full((*colour.shape[:4], 1), 255, np.uint8)
+        colour = np.concatenate((colour.repeat(3 // colour.shape[-1], axis=4), opaque), axis=4)
+        ground = 0
+    c = colour.shape[-1]
+    gap = max(1, h // 12)
+    out = np.full((n_rows, h + gap, n_columns, w + gap, c), 255 if ground is None else ground, np.uint8)
+    out[:, :h, :, :w] = colour.transpose(0, 2, 1, 3, 4)
+    picture = single(out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)[:-gap, :-gap])
+    zoom = max(1, round(shown / h))
+    return picture.resize((zoom * picture.width, zoom * picture.height), Image.Resampling.NEAREST)
+
+
+def by_class(
+    images: np.ndarray, labels: np.ndarray | None, columns: int = 10
+) -> tuple[np.ndarray, list[str]]:
+    """(rows, columns, h, w[, c]) with a row for each class, and the class names."""
+    if labels is None:
+        columns = min(columns, len(images))
+        rows = min(columns, len(images) // columns)
+        return images[: rows * columns].reshape(rows, columns, *images.shape[1:]), []
+    classes, counts = np.unique(labels, return_counts=True)
+    columns = min(columns, int(counts.min()))
+    return np.stack([images[labels == c][:columns] for c in classes]), [str(c) for c in classes]
+
+
+def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> None:
+    """Write samples of a model, or completions of these pictures, as an animation from their start."""
+    side = 8 if pictures.ndim == 3 else 6  # colours make a .gif large
+    how: dict[str, Any] = {"random_state": seed, "n_frames": _FRAMES}
+    if flow.observed_ is None:
+        way = flow.evolution(side**2, **how)
+    else:
+        some = pictures[np.linspace(0, len(pictures) - 1, side**2).astype(int)]
+        way = flow.evolution(1, **how, X=some)[:, :, 0]
+    values = flow.layout_.n_pixel_values
+    shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(way))
+    first, *rest = (grid(x, 32, ground=128) for x in shown)  # a .gif cannot fit the page: grey
+    times = [90] * len(rest) + [2000]  # it pauses at its last frame
+    first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)

@@ -1,0 +1,141 @@
+"""`sliceflow sample`, `inpaint` and `impute`: what they write, and what they refuse."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+pytest.importorskip("typer")
+
+import sliceflow
+from running import FEW, done, inside, refused
+from sliceflow.datasets import load
+
+
+@pytest.fixture(scope="module")
+def top_run(tmp_path_factory):
+    """A model that completes the lower half of digits."""
+    folder = tmp_path_factory.mktemp("top") / "run"
+    done("fit", "digits", "--observed", "top", *FEW, "--out", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digit(tmp_path_factory):
+    """One held-out digit, as an array and as the path of a picture."""
+    image = load("digits", "test").images[0]
+    path = tmp_path_factory.mktemp("digit") / "digit.png"
+    Image.fromarray((image * (255 / 16)).round().astype(np.uint8)).save(path)
+    return image, path
+
+
+def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
+    run = digits_run[0]
+    done("sample", run, "--n", 9, "--out", tmp_path / "grid.png")
+    with Image.open(tmp_path / "grid.png") as grid:
+        assert grid.size == (182, 182)  # three by three, each enlarged sevenfold, with gaps
+    done("sample", run, "--n", 12, "--label", 3, "--out", tmp_path / "threes")
+    assert sorted(path.name for path in (tmp_path / "threes").iterdir())[-1] == "11.png"
+    done("sample", run, "--n", 20, "--seed", 4, "--out", tmp_path / "all.npz")
+    with np.load(tmp_path / "all.npz") as arrays:
+        flow = sliceflow.load(run, device="cpu")
+        x, y = flow.sample(20, random_state=4, return_y=True)
+        assert np.array_equal(arrays["images"], x)
+        assert np.array_equal(arrays["labels"], y)
+    refused(inside("sample", run, "--out", tmp_path / "all.npz"), 2, "already exists", "--force")
+
+
+def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
+    run, out = table_run[0], tmp_path / "new.csv"
+    done("sample", run, "--n", 30, "--given", "plan=gold", "--out", out)
+    new = pd.read_csv(out)
+    assert len(new) == 30
+    assert set(new["plan"]) == {"gold"}
+    done("sample", run, "--n", 5, "--out", tmp_path / "new.parquet")
+    assert len(pd.read_parquet(tmp_path / "new.parquet")) == 5
+    words = ("sample", run, "--out", tmp_path / "x.csv")
+    refused(inside(*words, "--given", "plan=iron"), 2, "--given plan=iron", "gold")
+    refused(inside(*words, "--given", "height=3"), 2, "does not name a column", "plan, age")
+    refused(inside(*words, "--label", "gold"), 2, "--label is for classes", "--given")
+    refused(inside("sample", run, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
+
+
+def test_halves_are_completed_and_the_given_half_is_kept(top_run, digit, tmp_path):
+    image, path = digit
+    out = tmp_path / "done.npz"
+    said = done("inpaint", top_run, path, "--n", 3, "--out", out)
+    assert "3 completions of each of 1 pictures" in said
+    with np.load(out) as arrays:
+        assert arrays["images"].shape == (3, 8, 8)
+        assert (arrays["images"][:, :4] == image[:4]).all()
+    Image.new("L", (9, 8)).save(tmp_path / "large.png")
+    words = ("inpaint", top_run, tmp_path / "large.png", "--n", 1, "--out", tmp_path / "x.png")
+    refused(inside(*words), 2, "9x8", "--resize")
+    done(*words, "--resize")
+    with Image.open(tmp_path / "x.png") as page:
+        assert page.size == ((2 * 9 - 1) * 7, 8 * 7)  # what was given, and one completion
+        pixels = np.asarray(page)[3::7, 3::7]
+    assert (pixels[4:, :8] == 128).all()  # what was not known is shown grey
+    refused(inside("sample", top_run, "--out", tmp_path / "y.png"), 2, "completes", "inpaint")
+
+
+def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
+    shades = np.random.default_rng(0).integers(0, 256, (150, 1, 1, 3))
+    images = np.broadcast_to(shades, (150, 6, 6, 3)).astype(np.uint8)  # one colour each
+    np.savez(tmp_path / "colours.npz", images=images)
+    np.save(tmp_path / "given.npy", images[:2])
+    run, out = tmp_path / "run", tmp_path / "done.npz"
+    done("fit", tmp_path / "colours.npz", *FEW, "--out", run)
+    assert "mosaics of" in (run / "report.html").read_text()
+    words = ("inpaint", run, tmp_path / "given.npy", "--n", 3, "--out", out, "--force")
+    refused(inside(*words), 2, "one known part", "--observed", "--mask")
+    refused(inside(*words, "--observed", "left", "--mask", "m.png"), 2, "given twice")
+    refused(inside(*words, "--observed", "left", "--label", "2"), 2, "fitted without labels")
+    known = Image.new("L", (6, 6), 255)
+    known.paste(0, (2, 2, 4, 4))
+    known.save(tmp_path / "hole.png")
+    for part in (("--mask", tmp_path / "hole.png"), ("--observed", "border")):
+        done(*words, *part)
+        with np.load(out) as arrays:
+            drawn = arrays["images"].reshape(2, 3, 6, 6, 3).astype(int)
+        assert (drawn[:, :, 0] == images[:2, None, 0]).all()
+        assert np.abs(drawn[:, :, 2:4, 2:4] - shades[:2, None]).mean() < 25
+
+
+def test_a_model_that_keeps_none_says_how_to_keep_them(digits_run, digit, tmp_path):
+    words = ("inpaint", digits_run[0], digit[1], "--observed", "left", "--out", tmp_path / "x.png")
+    refused(inside(*words), 1, "--keep-rows")
+
+
+@pytest.mark.parametrize(
+    ("size", "value", "said"),
+    [((8, 8), 255, "is all white"), ((9, 8), 0, "is 9x8"), (None, 0, "cannot")],
+)
+def test_a_mask_that_is_none_is_refused(tmp_path, size, value, said):
+    path = tmp_path / "mask.png"
+    path.write_text("no picture") if size is None else Image.new("L", size, value).save(path)
+    refused(
+        inside("fit", "digits", *FEW, "--mask", path, "--out", tmp_path / "x"), 2, said, "white where"
+    )
+
+
+def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_path):
+    out = tmp_path / "full.csv"
+    said = done("impute", people, "--run", table_run[0], "--out", out)
+    before, after = pd.read_csv(people), pd.read_csv(out)
+    assert f"filled {before.isna().sum().sum()} cells" in said
+    assert not after.isna().any().any()
+    there = before.notna()
+    assert (after.where(there) == before.where(there)).to_numpy()[there].all()
+    done("impute", people, "--n", 2, "--run", table_run[0], "--out", tmp_path / "many.csv")
+    assert {path.name for path in tmp_path.glob("many*")} == {"many-1.csv", "many-2.csv"}
+    refused(inside("impute", people, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
+
+
+def test_a_model_of_another_kind_is_refused(digits_run, table_run, people, digit, tmp_path):
+    words = ("impute", people, "--run", digits_run[0], "--out", tmp_path / "x.csv")
+    refused(inside(*words), 2, "not a model of a table", "--run")
+    words = ("inpaint", table_run[0], digit[1], "--out", tmp_path / "x.png")
+    refused(inside(*words), 2, "not a model of pictures", "impute")
+    words = ("sample", digits_run[0], "--given", "a=1", "--out", tmp_path / "x.png")
+    refused(inside(*words), 2, "--given is for tables", "--label")

@@ -1,0 +1,114 @@
+"""`sliceflow evaluate`, and the report: what is measured against what, and what the page shows."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("typer")
+
+from running import FEW, done, inside, refused
+from sliceflow.datasets import load
+
+
+def test_a_run_is_measured_again_with_the_same_numbers_and_report(digits_run, tmp_path):
+    run = shutil.copytree(digits_run[0], tmp_path / "run")
+    before = (run / "evaluation.json").read_text(), (run / "report.html").read_text()
+    for name in ("evaluation.json", "report.html", "samples.npz"):
+        (run / name).unlink()
+    found = json.loads(done("evaluate", run, "--json"))
+    assert ((run / "evaluation.json").read_text(), (run / "report.html").read_text()) == before
+    assert found == json.loads(before[0])
+    (run / "config.json").write_text("{")
+    refused(inside("evaluate", run), 1, "config.json is damaged", "fit the run again")
+
+
+def test_other_pictures_are_compared_whatever_their_levels(digits_run, tmp_path):
+    test = load("digits", "test").images
+    np.save(tmp_path / "floats.npy", (test / 16).astype(np.float32))
+    np.save(tmp_path / "fitted.npy", load("digits").images[:200])
+    before = sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir())
+    own = json.loads((digits_run[0] / "evaluation.json").read_text())
+    found = json.loads(done("evaluate", digits_run[0], "--against", tmp_path / "floats.npy", "--json"))
+    assert found["numbers"] == own["numbers"]
+    said = done("evaluate", digits_run[0], "--against", tmp_path / "fitted.npy")
+    assert "not held out: 200 of them were fitted" in said
+    assert sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir()) == before
+    np.save(tmp_path / "large.npy", np.zeros((20, 9, 9), np.uint8))
+    words = ("evaluate", digits_run[0], "--against", tmp_path / "large.npy")
+    refused(inside(*words), 2, "20 pictures of 9×9", "like those that were fitted")
+    refused(inside(*words[:-1], "nowhere"), 2, "--against nowhere", "pass data")
+
+
+def test_other_rows_of_a_table_need_its_columns(table_run, people, tmp_path):
+    frame = pd.read_csv(people)
+    frame.iloc[:, ::-1].to_csv(tmp_path / "turned.csv", index=False)
+    said = done("evaluate", table_run[0], "--against", tmp_path / "turned.csv")
+    assert "not held out: 180 of them were fitted" in said
+    frame.drop(columns="age").to_csv(tmp_path / "less.csv", index=False)
+    words = ("evaluate", table_run[0], "--against", tmp_path / "less.csv")
+    refused(inside(*words), 2, "5 columns", "like those that were fitted")
+
+
+def test_data_that_have_gone_are_missed_by_name(table_run, tmp_path, people):
+    run = shutil.copytree(table_run[0], tmp_path / "run")
+    config = (run / "config.json").read_text()
+    (run / "config.json").write_text(config.replace("people.csv", "gone.csv"))
+    refused(inside("evaluate", run), 1, "cannot be read again", "gone.csv", "in place")
+
+
+def plain(page):
+    return re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
+
+
+@pytest.mark.parametrize("kind", ["pictures", "table"])
+def test_the_report_needs_nothing_from_elsewhere(kind, request):
+    run = request.getfixturevalue("digits_run" if kind == "pictures" else "table_run")[0]
+    page = (run / "report.html").read_text()
+    links = re.findall(r'(?:src|href|srcset)="([^"]{0,40})', page)
+    assert all(link.startswith("data:") for link in links)
+    assert not re.search(r"https?:|<script", plain(page))
+    assert "default-src 'none'" in page
+    assert all(re.findall(r'<img alt="([^"]*)"', page))
+    assert all('role="img"' in drawing for drawing in re.findall(r"<svg[^>]*>", page))
+    verdict = json.loads((run / "evaluation.json").read_text())["verdict"]
+    first = page.index("<strong>")
+    assert first < page.index("<h2>")
+    assert verdict[:40] in page[first : first + 80]
+
+
+def test_the_report_of_pictures_shows_classes_neighbours_and_stages(digits_run):
+    page = plain((digits_run[0] / "report.html").read_text())
+    texts = re.findall(r'<img alt="([^"]*)"', page)
+    assert [f"10 samples of class {c}" for c in range(10)] == [t for t in texts if "of class" in t]
+    assert any("nearest training pictures" in text for text in texts)
+    words = (
+        "1297 pictures",
+        "Particles start as noise",
+        "8×8[5]",
+        "floor",
+        "sliceflow fit digits --out",
+    )
+    assert all(word in page for word in words)
+
+
+def test_the_report_of_a_table_plots_its_columns(table_run):
+    page = (table_run[0] / "report.html").read_text()
+    for name in ("plan", "age", "spent", "start", "end"):
+        assert f"<h3>{name}</h3>" in page
+    assert re.search(r"missing \d+\.\d %, samples \d+\.\d %", page)
+    assert "Associations" in page
+    assert "start &lt;= end" in page
+
+
+def test_names_are_escaped_on_the_page(tmp_path):
+    rows = "".join(f"{i / 7},{i % 5},{'uv'[i % 2]}\n" for i in range(40))
+    (tmp_path / "t.csv").write_text("<b>a,c&d,kind\n" + rows)
+    words = ("--vectors", "--target", "kind", *FEW, "--out", tmp_path / "run")
+    done("fit", tmp_path / "t.csv", *words)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<b>" not in page
+    assert "c&amp;d over &lt;b&gt;a" in page

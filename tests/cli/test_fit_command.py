@@ -1,0 +1,215 @@
+"""`sliceflow fit`: one pipeline for pictures, vectors and tables."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+pytest.importorskip("typer")
+
+import sliceflow
+from running import FEW, command, done, environment, inside, refused
+from sliceflow.cli.data import Data, read
+from sliceflow.cli.settings import Settings
+from sliceflow.datasets import load
+
+
+def test_help_imports_no_torch_and_names_nine_commands_at_most():
+    code = "import sys\nfrom sliceflow.cli import main\ntry:\n main()\nfinally:\n"
+    code += " assert 'torch' not in sys.modules"
+    words = [sys.executable, "-c", code, "--help"]
+    result = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+    assert result.returncode == 0, result.stderr
+    from sliceflow.cli.commands import app
+
+    names = [c.callback.__name__ for c in app.registered_commands]
+    assert len(names) <= 9
+    assert all(name in result.stdout for name in names)
+
+
+def test_a_reader_that_goes_away_ends_the_installed_command(digits_run):
+    words = " ".join(command("info", digits_run[0]))
+    piped = subprocess.run(["sh", "-c", f"{words} | head -n 1"], capture_output=True, text=True,
+                           env=environment())  # fmt: skip
+    assert piped.stdout.startswith("model: ")
+    assert "Traceback" not in piped.stderr
+
+
+def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
+    folder, said = digits_run
+    promised = {"config.json", "model.sliceflow", "samples.png", "samples.npz", "evolution.gif"}
+    promised |= {"history.csv", "evaluation.json", "report.html"}
+    assert {path.name for path in folder.iterdir()} == promised
+    config = json.loads((folder / "config.json").read_text())
+    assert config["data"]["what"] == "1297 pictures of 8×8 in 10 classes"
+    assert config["data"]["held_out"] == 500
+    assert config["steps"] == len(pd.read_csv(folder / "history.csv"))
+    flow = sliceflow.load(folder, device="cpu")
+    with np.load(folder / "samples.npz") as samples:
+        labels = samples["labels"]
+        assert np.array_equal(samples["images"], flow.sample(len(labels), y=labels, random_state=0))
+        assert set(labels) == set(range(10))
+    with Image.open(folder / "evolution.gif") as film:
+        assert film.n_frames > 5
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert {"copies", "NN ratio"} <= {row["name"] for row in found["numbers"]}
+    assert found["verdict"].startswith("Particles start as noise. ")
+    assert said.stdout.startswith("reading digits\n")  # at once: before torch is imported
+    assert said.stderr.startswith("step 1/")
+    assert "500 held-out rows" in said.stdout
+    assert f"wrote {folder}: config.json, model.sliceflow" in said.stdout
+
+
+def test_a_run_of_a_table_keeps_every_column_and_its_constraints(table_run, people):
+    folder, said = table_run
+    real, new = pd.read_csv(people), pd.read_csv(folder / "samples.csv")
+    assert list(new.columns) == list(real.columns)
+    assert len(new) == 180
+    assert (new["start"] <= new["end"]).all()
+    assert set(new["plan"]) == {"basic", "gold"}
+    flow = sliceflow.load(folder, device="cpu")
+    assert len(flow.sample(3, random_state=0)) == 3
+    assert "180 rows of 6 columns to fit, 20 to measure with" in said.stdout
+
+
+def test_vectors_are_the_numbers_of_a_table_with_labels_and_say_what_was_left_out(people, tmp_path):
+    words = ("fit", people, "--vectors", "--target", "plan", *FEW, "--out", tmp_path / "run")
+    said = done(*words)
+    assert "left out the column 'start', which is not numeric" in said
+    assert "rows, with missing or non-numeric cells: 'age'" in said
+    samples = pd.read_csv(tmp_path / "run" / "samples.csv")
+    assert list(samples.columns) == ["age", "spent", "plan"]
+    assert set(samples["plan"]) == {"basic", "gold"}
+    quiet = inside(*words, "--quiet", "--force")
+    assert quiet.stdout == ""
+    assert "note: left out the column 'start'" in quiet.stderr
+    done("sample", tmp_path / "run", "--label", "gold", "--n", 5, "--out", tmp_path / "gold.csv")
+    drawn = pd.read_csv(tmp_path / "gold.csv")
+    assert list(drawn.columns) == ["age", "spent", "plan"]
+    assert set(drawn["plan"]) == {"gold"}
+
+
+def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(digits_run, tmp_path):
+    folder, _ = digits_run
+    words = json.loads((folder / "config.json").read_text())["command"].split()[1:]
+    run = tmp_path / "again"
+    run.mkdir()
+    (run / "mine.txt").write_text("mine")
+    words[words.index("--out") + 1] = run
+    refused(inside(*words), 2, "not empty", "mine.txt", "--force")
+    done(*words, "--force", "--quiet")
+    assert (run / "mine.txt").read_text() == "mine"
+    with np.load(run / "samples.npz") as a, np.load(folder / "samples.npz") as b:
+        assert np.array_equal(a["images"], b["images"])
+
+
+def test_a_folder_of_pictures_is_fitted_by_class_and_broken_ones_are_noted(pictures, tmp_path):
+    (pictures / "class-0" / "005.png").write_bytes(b"no picture")
+    words = ("fit", pictures, "--size", 6, "--conditional", *FEW, "--out", tmp_path / "run")
+    refused(inside(*words), 1, "005.png", "--skip-broken")
+    said = inside(*words, "--skip-broken", "--json")
+    found = json.loads(said.stdout)
+    assert found["data"]["what"] == "107 pictures of 6×6 in 2 classes"
+    assert found["data"]["held_out"] == 12
+    assert found["classes"] == ["class-0", "class-1"]
+    assert "note: skipped 1 of 120 pictures" in said.stderr
+    assert "skipped 1 of 120 pictures" in (tmp_path / "run" / "report.html").read_text()
+    Image.new("L", (20, 10)).save(pictures / "class-0" / "005.png")
+    refused(inside("fit", pictures, "--out", tmp_path / "x"), 1, "20x10", "--size")
+
+
+@pytest.mark.parametrize("source", ["digits", "people"])
+def test_a_dry_run_prints_the_plan_and_writes_nothing(source, people, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = people if source == "people" else source
+    said = done("fit", source, "--dry-run")
+    assert "nothing was written" in said
+    found = json.loads(done("fit", source, "--dry-run", "--json"))
+    assert found["free_bytes"] is None or found["free_bytes"] > 0
+    if source == "digits":
+        assert "1297 pictures of 8×8" in found["plan"]
+        assert found["bytes"] > 0
+        assert found["stages"][0][0] == "1×1[1]"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_is_a_fit_that_says_which_page_to_open(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("sliceflow.cli.fit.fit", lambda settings, **how: asked.append(settings))
+    said = done("demo", "--out", tmp_path / "demo")
+    assert said == f"open {tmp_path / 'demo' / 'report.html'} in a browser\n"
+    assert (asked[0].source, asked[0].conditional) == ("digits", True)
+
+
+def test_info_shows_a_run_or_the_system(digits_run, table_run):
+    found = json.loads(done("info", digits_run[0], "--json"))
+    assert found["pictures"] == "8×8"
+    assert found["start"] == "noise"
+    assert found["classes"] == [str(i) for i in range(10)]
+    assert "copies" in found["measures"]
+    said = done("info", table_run[0])
+    assert "plan: category" in said
+    assert "all: the model keeps its rows" in said
+    said = done("info")
+    assert f"sliceflow: {sliceflow.__version__}" in said
+    assert "devices:" in said
+    said = done("datasets", "--data-root", "/nowhere")
+    assert "looked for in /nowhere" in said
+    assert any(line.split()[:2] == ["mnist", "missing"] for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "shape"),
+    [
+        ("a,b\n1,2\n3,4\n", ["a", "b"], (2, 2)),
+        ("1,2\n3,4\n5,6\n", ["column 1", "column 2"], (3, 2)),
+        ("a;b\n1;2\n3;4\n", ["a", "b"], (2, 2)),
+        ("\ufeffa\tb\n1\t2\n3\t4\n", ["a", "b"], (2, 2)),
+        ("name,2021,2022\nx,1.5,2\ny,3,4\n", ["2021", "2022"], (2, 2)),
+        ("x,1990,2\ny,1991,4\n", ["column 2", "column 3"], (2, 2)),
+        ("a,b\n1,?\n3,NA\n5,6\n7,8\n9,1\n", ["a", "b"], (3, 2)),
+    ],
+)
+def test_numbers_are_read_as_they_come(tmp_path, text, names, shape):
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    data, _ = read(Settings(str(tmp_path / "t.csv"), vectors=True))
+    assert data.columns == names
+    assert data.x.shape == shape
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+def test_other_encodings_are_read_and_named_if_they_are_guessed(tmp_path, encoding):
+    path = tmp_path / "t.csv"
+    path.write_text("größe,ort\n1,Köln\n2,Bonn\n3,Köln\n", encoding=encoding)
+    result = inside("fit", path, "--holdout", 0, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    assert ("Windows-1252" in result.stderr) == (encoding == "cp1252")
+    header = (tmp_path / "run" / "samples.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert header == "größe,ort"
+
+
+def test_rows_without_numbers_are_left_out_unless_they_are_the_most(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{i},{i if i % 3 == 0 else ''},{'ab'[i % 2]}" for i in range(30)]
+    path.write_text("x,rare,kind\n" + "\n".join(rows))
+    words = ("fit", path, "--vectors", *FEW, "--out", tmp_path / "run")
+    refused(inside(*words), 1, "20 of 30 rows", "'rare' 20", "--drop rare")
+    assert "as --drop says" in done(*words, "--drop", "rare")
+    data, _ = read(Settings(str(path), vectors=True, drop=("rare",), target="kind"))
+    assert data.x.shape == (30, 1)
+    assert set(data.labels) == {"a", "b"}
+    refused(inside(*words, "--drop", "nothing", "--force"), 2, "no column 'nothing'", "x, rare, kind")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_pictures_are_brought_to_the_levels_of_others(kind):
+    images = load("digits").images[:20]
+    digits = Data("digits", "pictures", images, n_pixel_values=17)
+    other = Data("other", "pictures", (images / 16 if kind is np.float32 else images * 15).astype(kind),
+                 n_pixel_values=241)  # fmt: skip
+    assert np.array_equal(other.in_levels_of(digits).x, images)
+    assert digits.in_levels_of(digits) is digits
