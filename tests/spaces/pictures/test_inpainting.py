@@ -115,8 +115,9 @@ def test_photographs_have_the_detail_that_components_leave_out(monkeypatch):
     assert completions.speckle(done, hidden) / real < 0.8
 
 
-def test_detail_is_that_of_the_own_class():
-    """Class b has stripes finer than any component: only its own pictures can lend them."""
+def test_detail_is_that_of_the_own_class(monkeypatch):
+    """One class is rough in detail that two components leave out: only its own pictures can lend it."""
+    monkeypatch.setattr(inpainting, "_HIDDEN", 2)
     rng = np.random.default_rng(0)
     shade = 0.2 * rng.random((400, 1, 1)) + 0.4 + 0.05 * rng.random((400, 16, 16))
     label = np.arange(400) % 4 == 3
