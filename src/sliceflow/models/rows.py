@@ -79,7 +79,7 @@ class Conditions:
         codes = condition.encode(y)
         if isinstance(condition, conditions.Labels):
             return cls(condition, codes)
-        if isinstance(condition, conditions.Columns):
+        if not isinstance(condition, conditions.Mixed):
             return cls(condition, None, y.astype(np.float64))
         numbers = y[:, ~np.array(condition.labelled)].astype(np.float64)
         return cls(condition, codes[:, 0].long(), numbers)

@@ -127,7 +127,7 @@ class PictureSpace:
         )
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint)
-        kind = "none" if condition is None else "clusters" if condition.hidden else "labels"
+        kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
         return PicturePlan(
             device=str(self.device),
             n_ranks=ranks.size,

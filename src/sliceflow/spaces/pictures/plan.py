@@ -392,8 +392,8 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
 
 
 def choose_patch_basis(
-    patch_basis: str, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
-) -> str:
+    patch_basis: Any, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
+) -> Any:
     """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n.
 
     "auto" takes pixels for drawings, where less than a fifth of the pixels are between dark and bright.
