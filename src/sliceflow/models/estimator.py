@@ -346,7 +346,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         would win. `GridSearchCV` and `cross_val_score` use this score.
         """
         fitted = self._fitted_state()
-        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
+        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child(
+            "score"
+        )  # a generator must not advance
         columns, codes = fitted.columns(self._like_fitted(X)), None
         n = columns.shape[1]
         if y is not None and fitted.condition is not None and not _hidden(fitted):

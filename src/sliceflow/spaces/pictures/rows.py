@@ -215,6 +215,17 @@ class PictureData:
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
+    def part(self, columns: Tensor) -> Self:
+        """Some of the pictures of a single process, as if there were no others."""
+        own, n = self.own_codes, len(columns)
+        return replace(
+            self,
+            raw=self.raw[:, columns],
+            own_codes=None if own is None else own[columns],
+            place=Place(0, n, n),
+            mirrored=False,
+        )
+
     def with_mirror_images(self) -> Self:
         """The pictures followed by their mirror images, with the same labels."""
         return replace(
