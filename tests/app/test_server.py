@@ -330,22 +330,21 @@ class TestManyConnections:
                 time.sleep(0.05)
             assert time.monotonic() < began + 20
 
-    def test_connections_with_the_token_are_not_closed_for_strangers(self, monkeypatch):
-        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+    def test_a_request_with_the_token_is_not_closed_for_strangers(self, monkeypatch):
+        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 1)
         asked = Asked()
-        known = []
-        for _ in range(2):
-            line = http.client.HTTPConnection("127.0.0.1", asked.server.server_port, timeout=30)
-            line.request("GET", f"/{asked.server.token}/")
-            line.getresponse().read()
-            known.append(line)
-        stranger = socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=10)
-        assert stranger.recv(1) == b""
-        for line in known:  # the same connections, kept open
-            line.request("GET", f"/{asked.server.token}/app.css")
-            assert line.getresponse().read()
-            line.close()
-        stranger.close()
+        place = ("127.0.0.1", asked.server.server_port)
+        head = f"POST /{asked.server.token}/api/runs HTTP/1.1\r\nHost: 127.0.0.1:{place[1]}\r\n"
+        with socket.create_connection(place, timeout=10) as line:
+            line.sendall(f"{head}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert b" 100 " in line.recv(1 << 16)
+            with socket.create_connection(place, timeout=10) as stranger:
+                assert stranger.recv(1) == b""
+            line.sendall(b"{}")
+            assert b" 200 " in line.recv(1 << 16).splitlines()[0]
+            while "busy" in asked.server._open.values():
+                time.sleep(0.01)
+            assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
 
 
