@@ -342,7 +342,7 @@ class TestManyConnections:
                 assert stranger.recv(1) == b""
             line.sendall(b"{}")
             assert b" 200 " in line.recv(1 << 16).splitlines()[0]
-            while "busy" in asked.server._open.values():
+            while "busy" in dict(asked.server._open.values()):
                 time.sleep(0.01)
             assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
