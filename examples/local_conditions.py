@@ -13,11 +13,10 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.inference import posterior
-from sliceflow.metrics import calibration
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -106,9 +105,25 @@ def ranks(path):
     """Simulation-based calibration of two moons."""
     rng = np.random.default_rng(1)
     theta, truth = rng.uniform(-1, 1, (5_000, 2)), rng.uniform(-1, 1, (300, 2))
-    found = posterior(theta, simulate(theta, rng), bounds=(-1, 1))
-    made = found.sample_batched((100,), x=simulate(truth, rng), random_state=0)
-    calibration(made.transpose(0, 1), truth).plot(["θ₁", "θ₂"]).savefig(path, dpi=90)
+    found = posterior(theta, simulate(theta, rng), bounds=(-1, 1)).calibrate(
+        truth, simulate(truth, rng)
+    )
+    print(found)
+    share, edges = np.linspace(0, 1, 51), np.linspace(0, 1, 21)
+    covered = np.array([found.coverage(s) for s in share])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    left.axhspan(*binom.ppf([0.005, 0.995], 300, 1 / 20), color="0.85", label="99 %")
+    right.fill_between(
+        share, *binom.ppf([[0.005], [0.995]], 300, share) / 300, color="0.85", label="99 %"
+    )
+    for j, name in enumerate(("θ₁", "θ₂")):
+        left.stairs(np.histogram(found.levels[:, j], edges)[0], edges, label=name)
+        right.plot(share, covered[:, j], label=name)
+    left.set(xlabel="rank of the truth / number of samples", ylabel="conditions", ylim=(0, None))
+    right.set(xlabel="share of the samples in the interval", ylabel="share of the truths in it")
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
-"""Shared by all tests: hypothesis' profile, Triton's interpreter where there is no GPU, and fixtures.
+"""Shared by all tests: hypothesis' profiles, Triton's interpreter where there is no GPU, and fixtures.
 
-No deadlines, because numba compiles on first use; the same examples every time. Waiting threads sleep.
+Fitted models are made once for all tests of a process: read them, sample from them, never fit them
+again. `models.py` says how they are made.
 """
 
 import os
 import signal
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: see the Makefile
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep: read when torch is imported
 
 import pytest
 import torch
@@ -15,8 +16,23 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
-settings.register_profile("sliceflow", deadline=None, derandomize=True, max_examples=25)
-settings.load_profile("sliceflow")
+# The same examples every time, and no deadlines: numba compiles on first use.
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
+settings.register_profile("slow", deadline=None, derandomize=True, max_examples=100)
+settings.load_profile("ci")
+
+
+def pytest_configure(config):
+    if "slow" in config.option.markexpr and "not slow" not in config.option.markexpr:
+        settings.load_profile("slow")
+
+
+def pytest_collection_modifyitems(items):
+    """Why a test is skipped: `-m gpu` and `-m browser` choose those that need what is missing."""
+    no_gpu = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +44,21 @@ def ctrl_c_is_heard():
     yield
     if before == signal.SIG_IGN:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def fitted():
+    """``fitted(kind)``: the model of a kind in `models.FITTED`, fitted when it is first asked for."""
+    from models import FITTED
+
+    made = {}
+
+    def model(kind):
+        if kind not in made:
+            made[kind] = FITTED[kind]()
+        return made[kind]
+
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -1,26 +1,25 @@
-"""Small models of each kind, what their files hold, and rows that come to them and go."""
+"""Small models of each kind, made from fixed seeds in fractions of a second.
+
+`FITTED` makes them; the fixture `fitted` keeps them for all tests of a process.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.models import file as container
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
-DIGITS, DIGIT_LABELS = load_digits().images.astype(np.uint8), load_digits().target
+LABELS = np.arange(60) % 3
 PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
+COLOURS = RNG.integers(0, 256, (40, 4, 4, 3)).astype(np.uint8)
+EVEN_AND_ODD = np.arange(50) % 2
 
 
 def vectors(n_axis_steps: int = 2, **changes: Any) -> SlicedWassersteinFlow:
@@ -37,64 +36,32 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
     return ImageFlow(**settings | changes)
 
 
-def counted_vectors(**changes: Any) -> SlicedWassersteinFlow:
-    """Three steps of 100 particles, for `partial_fit`."""
-    settings = dict(n_particles=100, n_steps=3, random_state=0, transport=Histogram(64))
-    return SlicedWassersteinFlow(**settings | changes)
+def table() -> Any:
+    """A table with a column of every kind, fitted."""
+    from mixed_tables import columns
+    from sliceflow import TableFlow
+
+    return TableFlow(random_state=3).fit(columns(80))
 
 
-def counted_pictures(**changes: Any) -> ImageFlow:
-    """Two stages of one step, of 50 particles, for `partial_fit` on `DIGITS`."""
-    settings = dict(schedule="1[1] 8[4]", quality=1, n_particles=50, n_pixel_values=17, random_state=0)
-    return ImageFlow(**settings | changes)
-
-
-def come_and_go(
-    data: st.DataObject,
-    rng: np.random.Generator,
-    flow: SlicedWassersteinFlow | ImageFlow,
-    X: np.ndarray,
-    y: np.ndarray,
-    refreshed: st.SearchStrategy[bool],
-) -> np.ndarray:
-    """Of 30 rows some come, `refreshed` or not, and some go again; the numbers of those left."""
-    there: Counter[int] = Counter()
-    for _ in range(data.draw(st.integers(2, 7))):
-        some = list(there.elements())
-        if len(some) > 1 and data.draw(st.booleans()):
-            rows = rng.permutation(some)[: rng.integers(1, len(some))]
-            flow.forget(X[rows], y[rows], refresh=False)
-            there -= Counter(rows.tolist())
-        else:
-            rows = rng.integers(30, size=rng.integers(1, 12))
-            flow.partial_fit(X[rows], y[rows], refresh=data.draw(refreshed))
-            there += Counter(rows.tolist())
-    return np.array(sorted(there.elements()))
-
-
-EVEN_AND_ODD = np.arange(50) % 2
-FITTED: dict[str, Callable[[], SlicedWassersteinFlow | ImageFlow]] = {
-    "vectors": lambda: vectors().fit(X, np.arange(60) % 3),
+FITTED: dict[str, Callable[[], Any]] = {
+    "vectors": lambda: vectors().fit(X),
+    "labels": lambda: vectors().fit(X, LABELS),
     "tuples": lambda: vectors().fit(X, [("a", i % 3, None) for i in range(60)]),
     "floats": lambda: vectors(entropy=0.01).fit(X.astype(np.float32)),
     "columns": lambda: vectors(condition="joint").fit(X, X[:, :2]),
-    "counted": lambda: vectors(transport=Histogram(16)).fit(X),
+    "local": lambda: vectors(condition="local").fit(X, X[:, :1]),
+    "histogram": lambda: vectors(transport=Histogram(16)).fit(X),
     "max-sliced": lambda: vectors(frame="max-sliced").fit(X),
-    "pictures": lambda: pictures().fit(PICTURES, EVEN_AND_ODD),
+    "grey": lambda: pictures().fit(PICTURES),
+    "grey labels": lambda: pictures().fit(PICTURES, EVEN_AND_ODD),
     "bends": lambda: pictures(4, transport=Histogram(16)).fit(PICTURES),
-    "classes": lambda: pictures(4, transport=Histogram(16), amplifier=math.inf).fit(
+    "classes apart": lambda: pictures(4, transport=Histogram(16), amplifier=math.inf).fit(
         PICTURES, EVEN_AND_ODD
     ),
-    "inpainting": lambda: pictures(observed="top").fit(PICTURES),
+    "colour": lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256).fit(COLOURS),
+    "masked": lambda: pictures(observed="top").fit(PICTURES),
+    "table": table,
 }
-
-
-class Parts(NamedTuple):
-    """What a file holds: its JSON text, and its tensors by name."""
-
-    text: dict[str, Any]
-    tensors: dict[str, torch.Tensor]
-
-
-def parts(path: Path) -> Parts:
-    return Parts(*container.read(path))
+VECTORS = ["vectors", "labels", "tuples", "floats", "columns", "local", "histogram", "max-sliced"]
+GREY = ["grey", "grey labels", "bends", "classes apart", "masked"]

@@ -1,32 +1,17 @@
 """Classes with maps of their own: one flow per class, whatever else is beside it."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
 import sliceflow
 from sliceflow import ImageFlow, ModelFileError, PictureOptions
-from sliceflow.engine.batches import MiniBatches, divide_apart
-from sliceflow.engine.classes import Runs
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
-from sliceflow.engine.frames import Orthogonal
-from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.models import file as container
-from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.pictures.data import PictureData
-from sliceflow.spaces.pictures.fit import prepare
 from sliceflow.spaces.pictures.plan import choose_amplifier, choose_transport
-from sliceflow.spaces.pictures.start import begin
 
 DIGITS = load_digits()
 IMAGES, LABELS = DIGITS.images.astype(np.uint8)[:900], DIGITS.target[:900]
@@ -58,109 +43,7 @@ def shades(sizes=(300, 300), seed=0):
 few = {**apart, "schedule": "1[1] 5[5,2]", "n_pixel_values": 256, "n_particles": 300}
 
 
-# Runs
-
-
-@given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8), st.data())
-def test_runs_are_what_a_loop_finds(labels, n_classes, data):
-    codes = sorted(labels)
-    runs = Runs.of(torch.tensor(codes, dtype=torch.int64), n_classes)
-    first = data.draw(st.integers(0, len(codes)))
-    end = data.draw(st.integers(first, len(codes) + 5))
-    for found, wanted in ((runs, codes), (runs.part(slice(first, end)), codes[first:end])):
-        assert len(found) == n_classes
-        columns = [list(range(*found.starts[c : c + 2])) for c in range(n_classes)]
-        assert columns == [[j for j, code in enumerate(wanted) if code == c] for c in range(n_classes)]
-        assert found.empty == [c for c in range(n_classes) if c not in wanted]
-
-
 # One flow per class
-
-
-def test_it_is_one_flow_per_class():
-    images, seed = (IMAGES / 16).astype(np.float32), Seed.of(0)
-    flow = ImageFlow(**apart, options=PictureOptions(n_knots=128, shrinkage=0)).fit(
-        images, LABELS
-    )  # whole maps, to compare them
-    options = dict(n_pixel_values=17, observed=None, device="cpu", ranks=Ranks())
-    data = PictureData.of(images, LABELS, **options)
-    job = prepare(flow._parameters(), data, seed, None)
-    start = begin(job.plan, job.data, job.assigned, None, seed, None)
-    levels, runs = replace(start.levels, n_conditions=0, amplifier=0.0), start.particles.runs
-    moved = torch.empty_like(start.particles.x)
-    for c in range(10):
-        own = slice(*runs.starts[c : c + 2])
-        cloud, theirs = Cloud(start.particles.x[:, own].clone()), data.own_codes == c
-
-        def pictures(i, theirs=theirs):
-            return Cloud(data.cloud(seed.child("data", i), PictureOptions().dequantize).x[:, theirs])
-
-        model = levels.simulate(
-            cloud, pictures, Histogram(64), start.noise, 128, [], MiniBatches(), None
-        )
-        moved[:, own] = cloud.x
-        for steps, alone in zip(flow._fitted.model, model, strict=True):
-            for step, other in zip(steps, alone, strict=True):
-                table = step.table.of_class(c, 10)
-                assert torch.allclose(table.values, other.table.values, atol=1e-5)
-    wanted = data.layout.write(moved[:, start.place[: start.kept.total]])
-    assert np.abs(flow.particles_ - wanted).max() <= 1e-5
-    assert np.array_equal(flow.particle_conditions_, LABELS[job.assigned.rows])
-
-
-def engine(n_classes, n_steps=6):
-    return Flow([Stage("", Orthogonal(), n_steps)], Seed(3), n_classes, math.inf)
-
-
-def cloud(*sizes, seed=0, scale=1.0):
-    """Some points of every class, (3, n), which is at its own place."""
-    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    x = Seed(seed).normal(len(codes), 3, dtype=torch.float64).T * scale + codes
-    return Cloud(x, codes, Runs.of(codes, len(sizes)))
-
-
-def moved(particles, data, **options):
-    """The particles after a flow of their own copy, and its model."""
-    particles = replace(particles, x=particles.x.clone())
-    flow = engine(len(particles.runs))
-    model = simulate(
-        flow, particles, data, Histogram(32), Noise(Seed(0)), batches=MiniBatches(), **options
-    )
-    return particles, model
-
-
-def test_the_classes_masses_do_not_matter():
-    particles, data = cloud(200, 100), cloud(150, 90, seed=1, scale=0.5)
-    first, second = data.x.split([150, 90], dim=1)
-    codes = torch.repeat_interleave(torch.arange(2), torch.tensor([150, 270]))
-    heavier = Cloud(torch.cat((first, second.repeat(1, 3)), dim=1), codes, Runs.of(codes, 2))
-    a, b = moved(particles, data)[0], moved(particles, heavier)[0]
-    assert not torch.allclose(a.x, particles.x, atol=0.1)
-    assert torch.allclose(a.x, b.x, atol=1e-6)
-
-
-def test_a_single_particle_goes_to_a_single_datum():
-    particles, data = cloud(100, 1), cloud(80, 1, seed=1)
-    end, _ = moved(particles, data)
-    assert torch.allclose(end.x[:, -1], data.x[:, -1], atol=1e-6)
-    assert bool(torch.isfinite(end.x).all())
-
-
-@pytest.mark.parametrize(("of_p", "of_q"), [((90, 0, 60), (80, 50, 70)), ((90, 40, 60), (80, 0, 70))])
-def test_what_has_no_particles_or_no_data_stays_and_leaves_the_others_alone(of_p, of_q):
-    particles, data = cloud(*of_p), cloud(*of_q, seed=1, scale=0.3)
-    end, model = moved(particles, data)
-    assert bool(torch.isfinite(end.x).all())
-    middle = slice(*particles.runs.starts[1:3])
-    assert torch.allclose(end.x[:, middle], particles.x[:, middle], atol=1e-6)
-    with_all, _ = moved(cloud(90, 40, 60), cloud(80, 50, 70, seed=1, scale=0.3))
-    assert torch.allclose(end.x[:, :90], moved(cloud(90), cloud(80, seed=1, scale=0.3))[0].x)
-    assert torch.allclose(end.x[:, :90], with_all.x[:, :90])
-    z = torch.linspace(-9, 9, 101, dtype=torch.float64).expand(3, -1)
-    for step in model:
-        for table in (step.table, step.table.thin(8)):
-            assert torch.allclose(table.of_class(1, 3).displace(z), torch.zeros(()).double(), atol=1e-6)
-            assert bool(torch.isfinite(table.values).all())
 
 
 def test_a_class_of_one_picture_is_fitted():
@@ -172,33 +55,6 @@ def test_a_class_of_one_picture_is_fitted():
 
 
 # Batches
-
-
-@given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=150),
-    st.lists(st.integers(0, 4), min_size=30, max_size=150),
-    st.integers(1, 29) | st.just(150),
-)
-def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, most):
-    codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
-    batches = divide_apart(most, *codes, 5, Seed(0))
-    assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
-    codes = codes[0], codes[1][batches.order]
-    assert bool((codes[1].diff() >= 0).all())
-    if max(map(len, codes)) <= most:
-        assert batches.at(3) == (None, None)
-        assert batches.runs_at(3) is None
-        return
-    for side, own in enumerate(codes):
-        count = -(-len(own) // most)
-        for turn in range(2):
-            seen = [batches.at(turn * count + b)[side] for b in range(count)]
-            assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
-            assert max(map(len, seen)) <= most + 5
-    for step in range(12):
-        for columns, own, runs in zip(batches.at(step), codes, batches.runs_at(step), strict=True):
-            assert runs == Runs.of(own[columns], 5)
-            assert bool((own[columns].diff() >= 0).all())
 
 
 def test_batches_give_the_same_bits_again_and_nearly_what_all_columns_give():
@@ -245,24 +101,6 @@ def test_one_hot_rows_are_labels_whatever_else_is_drawn(digits):
     assert np.abs(theirs - ours)[other != wanted].mean() > 1
     few = digits.sample(5, y=wanted[:5], random_state=1).astype(int)
     assert np.abs(few - ours[:5]).max() <= 1
-
-
-def test_a_mixture_of_classes_moves_by_the_mean_of_their_maps():
-    particles = cloud(200, 100)
-    _, model = moved(particles, cloud(150, 90, seed=1, scale=0.5))
-    flow, x = engine(2), Seed(9).normal(50, 3, dtype=torch.float64).T.contiguous()
-    rows = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(50, 2)
-    ends = []
-    for y, runs in (
-        (torch.zeros(50, dtype=torch.int64), Runs((0, 50, 50))),
-        (torch.ones(50, dtype=torch.int64), Runs((0, 0, 50))),
-        (rows, None),
-    ):
-        ends.append(Cloud(x.clone(), y, runs))
-        replay(flow, [Step(0, 0, model[0].table)], ends[-1], Noise(Seed(0)))
-    first, second, mixed = (end.x for end in ends)
-    assert torch.allclose(mixed, 0.25 * first + 0.75 * second, atol=1e-5)
-    assert not torch.allclose(first, second, atol=0.1)
 
 
 def test_a_mixed_picture_is_between_its_classes():
@@ -359,7 +197,7 @@ def test_a_fit_uses_it(n_per_class, transport, amplifier, found):
     options = dict(amplifier=amplifier, transport=transport, random_state=0)
     flow = ImageFlow("1[1]", 3500, 1, **options).fit(images, labels)
     assert flow._fitted.levels.amplifier == found
-    table = flow._fitted.model[0][0].table
+    table = flow._fitted.model[0].table
     assert len(table.values if transport == "sorted" else table.lo) == (2 if found == math.inf else 1)
 
 
@@ -371,8 +209,6 @@ def test_classes_that_are_sorted_cannot_be_held_apart():
     for transport in ("auto", "sorted", Sorted()):
         with pytest.raises(ValueError, match=message):
             ImageFlow(**few | {"transport": transport}).fit(*shades())
-    with pytest.raises(ValueError, match="'sorted' does not use"):
-        Sorted().fit(torch.zeros(1, 2), torch.zeros(1, 2), None, (Runs((0, 2)), Runs((0, 2))))
 
 
 def test_a_class_of_one_picture_has_a_particle():

@@ -1,12 +1,11 @@
-"""Folders import in one direction, and the drawing in docs/architecture.md is the one of the source.
+"""The house: imports go down, rooms keep their private names, functions and folders keep their size.
 
-`python tests/test_architecture.py` writes the drawing into the page.
+`python tests/test_architecture.py` writes the drawing of the floors into docs/architecture.md.
 """
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,40 +17,49 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "sliceflow"
 PAGE = ROOT / "docs" / "architecture.md"
 
-# A folder, or a module that stands alone, may import what is on a level below it.
-LEVELS = (
-    ("cli",),
-    ("app",),
-    ("loading", "inference"),
-    ("vectors", "pictures", "tables"),
-    ("online", "metrics", "datasets", "storage", "ranks"),
+# What is on a floor may import what is on a lower one, and nothing beside it. Eight floors at most.
+FLOORS = (
+    ("cli", "app"),
+    ("inference", "metrics"),
+    ("spaces",),
+    ("models",),
+    ("neighbours",),
     ("engine",),
     ("kernels",),
+    ("errors", "devices", "caches", "dataframes", "datasets"),
 )
-# Within a level these alone may be imported. Modules for all may import each other, and nothing else.
-SIDEWAYS = {("metrics", "storage"), ("storage", "ranks")}
-FOR_ALL = ("errors", "devices", "caches", "dataframes", "cells", "written")
-ENTRY_POINTS = ("__init__", "__main__")  # they import everything, and only for users
+# Exceptions on one floor: the page is a command, posteriors are measured, small modules use the errors.
+BESIDE = {("cli", "app"), ("inference", "metrics"), *((a, "errors") for a in FLOORS[-1][1:])}
+SPACES_BESIDE: set[tuple[str, str]] = set()  # spaces that use another space
 
-# Private names that are still used from another folder: (module, name). Delete each when it is gone.
-PRIVATE_NAMES_IN_USE: set[tuple[str, str]] = set()
+# The most lines of .py, blank ones and docstrings included. Where several folders share a number, it is
+# that of their sum.
+BUDGETS = {
+    ("engine",): 2_600,
+    ("kernels",): 2_000,
+    ("neighbours",): 700,
+    ("models",): 2_200,
+    ("spaces/vectors",): 1_000,
+    ("spaces/pictures",): 2_300,
+    ("spaces/tables",): 1_600,
+    ("inference.py", "metrics"): 1_400,
+    ("datasets",): 550,
+    ("cli",): 2_000,
+    ("app",): 600,
+    ("rest",): 550,  # modules beside the folders
+}
+WHOLE = {"src/sliceflow": 17_500, "tests": 14_000, "benchmarks": 4_500}
 
+MOST_LINES, MOST_PARAMETERS = 60, 7  # of a function, without its docstring, and without self
+COMPILED = ("jit", "_jit", "_inline")  # functions for numba and Triton, which take bare arrays
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, in spite of their names
 
 
-class Import(NamedTuple):
-    """One imported name: which module imports it, where it lives, and whether only for annotations."""
-
-    by: str
-    module: str
-    name: str
-    for_types: bool
-
-
 class Source(NamedTuple):
-    """A module of the package, parsed."""
+    """A module of the package: its name, its text, and its tree."""
 
     name: str
+    lines: list[str]
     tree: ast.Module
 
 
@@ -61,20 +69,17 @@ def sources() -> tuple[Source, ...]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found.append(Source(name, ast.parse(path.read_text())))
+        text = path.read_text()
+        found.append(Source(name, text.splitlines(), ast.parse(text)))
     return tuple(found)
 
 
-def folder(module: str) -> str:
-    """The part of the package in which a module is: a folder, or the module itself."""
+def room(module: str) -> str:
+    """The folder in which a module is, or the module itself."""
     return (*module.split("."), "__init__")[1]
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
-def imports_in(tree: ast.AST, for_types: bool = False) -> Iterator[tuple[str, str, bool]]:
+def imports_in(tree, for_types=False):
     """(module, name, only for annotations) of all that is imported, in functions as well."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
@@ -82,11 +87,9 @@ def imports_in(tree: ast.AST, for_types: bool = False) -> Iterator[tuple[str, st
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
             yield from ((node.module or "", alias.name, for_types) for alias in node.names)
-        elif isinstance(node, ast.If) and is_type_checking(node):
-            for part in node.body:
-                yield from imports_in(ast.Module([part], []), True)
-            for part in node.orelse:
-                yield from imports_in(ast.Module([part], []), for_types)
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from imports_in(ast.Module(node.body, []), True)
+            yield from imports_in(ast.Module(node.orelse, []), for_types)
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "sliceflow":
             yield "sliceflow", node.attr, for_types  # as in sliceflow.load
         else:
@@ -94,48 +97,39 @@ def imports_in(tree: ast.AST, for_types: bool = False) -> Iterator[tuple[str, st
 
 
 @cache
-def public_names() -> Mapping[str, str]:
-    """Which module a name of `sliceflow` itself comes from."""
-    tree = next(source.tree for source in sources() if source.name == "sliceflow")
-    modules = {source.name for source in sources()}
-    homes = {}
-    for module, name, _ in imports_in(tree):
-        whole = f"{module}.{name}"
-        homes[name] = whole if whole in modules else module
-    return homes
+def imports() -> tuple[tuple[str, str, bool], ...]:
+    """(importing module, imported module, only for annotations), all within the package.
 
-
-@cache
-def imports() -> tuple[Import, ...]:
+    Names of `sliceflow` itself count as the modules that they come from.
+    """
     modules = {source.name for source in sources()}
+
+    def home(module, name):
+        return f"{module}.{name}" if f"{module}.{name}" in modules else module
+
+    front = next(source.tree for source in sources() if source.name == "sliceflow")
+    public = {name: home(module, name) for module, name, _ in imports_in(front)}
     found = []
     for source in sources():
         for module, name, for_types in imports_in(source.tree):
-            if module.split(".")[0] != "sliceflow":
-                continue
-            whole = f"{module}.{name}"
-            home = whole if whole in modules else module
-            if home == "sliceflow" and source.name != "sliceflow":
-                home = public_names().get(name, "sliceflow")
-            found.append(Import(source.name, home, name, for_types))
+            if module.split(".")[0] == "sliceflow" and source.name != "sliceflow":
+                there = home(module, name)
+                there = public.get(name, there) if there == "sliceflow" else there
+                found.append((source.name, there, for_types))
     return tuple(found)
 
 
-def between_folders() -> set[tuple[str, str]]:
-    """Who imports whom. Names of `sliceflow` itself, such as its version, are no folder's."""
-    pairs = {(folder(i.by), folder(i.module)) for i in imports()}
-    return {(a, b) for a, b in pairs if a != b and a not in ENTRY_POINTS and b != "__init__"}
-
-
-def allowed() -> set[tuple[str, str]]:
-    pairs = {(a, b) for a in FOR_ALL for b in FOR_ALL if a != b} | SIDEWAYS
-    for level, names in enumerate(LEVELS):
-        below = [name for lower in LEVELS[level + 1 :] for name in lower]
-        pairs |= {(a, b) for a in names for b in (*below, *FOR_ALL)}
+def between_rooms() -> dict[tuple[str, str], list[str]]:
+    """Which room imports which, and the modules that do. `__main__` is nobody's."""
+    pairs = defaultdict(list)
+    for by, module, _ in imports():
+        a, b = room(by), room(module)
+        if a != b and a != "__main__" and b != "__init__":
+            pairs[a, b].append(f"{by} imports {module}")
     return pairs
 
 
-def circle(edges: Iterable[tuple[str, str]]) -> list[str]:
+def circle(edges) -> list[str]:
     """The names along one circle of imports, or nothing."""
     graph = defaultdict(set)
     for a, b in edges:
@@ -147,12 +141,47 @@ def circle(edges: Iterable[tuple[str, str]]) -> list[str]:
     return []
 
 
+def test_every_room_is_on_a_floor():
+    rooms = {room(source.name) for source in sources()} - {"__init__", "__main__"}
+    assert rooms == {name for floor in FLOORS for name in floor}
+    assert len(FLOORS) <= 8
+
+
+def test_imports_go_down():
+    floor = {name: level for level, names in enumerate(FLOORS) for name in names}
+    upward = {
+        pair: modules
+        for pair, modules in between_rooms().items()
+        if floor.get(pair[0], 99) >= floor.get(pair[1], -1) and pair not in BESIDE
+    }
+    assert not upward
+
+
+def test_a_space_knows_no_other_space():
+    def space(module):
+        return module.split(".")[2] if module.startswith("sliceflow.spaces.") else ""
+
+    pairs = {(space(by), space(module)) for by, module, _ in imports()}
+    assert {(a, b) for a, b in pairs if a and b and a != b} == SPACES_BESIDE
+
+
+def test_there_is_no_circle_of_imports():
+    assert not circle((a, b) for a, b, for_types in imports() if not for_types and a != b)
+
+
+# Private names
+
+
 def private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in NAMEDTUPLE
 
 
+def of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+
+
 def defined_in(tree: ast.Module) -> set[str]:
-    """All names that a module defines: variables, functions, classes, attributes, slots."""
+    """All names that a module defines: variables, functions, classes, attributes."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -164,35 +193,23 @@ def defined_in(tree: ast.Module) -> set[str]:
     return names
 
 
-def of_self(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
-
-
-def outside(tree: ast.Module) -> set[str]:
-    """Names of modules and packages that are not ours, as a module calls them."""
-    names = set()
+def private_names_used(tree: ast.Module, part: str, own: set[str]):
+    """Private names that a module of this room imports or reads from others; `own` are the room's."""
+    foreign = set()  # what comes from other packages, such as torch._C
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+            foreign |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("sliceflow"):
-            names |= {alias.asname or alias.name for alias in node.names}
-    return names
-
-
-def private_names_used(tree: ast.Module, part: str, own: set[str]) -> Iterator[str]:
-    """Private names that a module of this part imports or reads from others; `own` are the part's."""
+            foreign |= {alias.asname or alias.name for alias in node.names}
     for module, name, _ in imports_in(tree):
-        if module.split(".")[0] == "sliceflow" and folder(module) != part and private(name):
+        if module.split(".")[0] == "sliceflow" and room(module) != part and private(name):
             yield name
-    foreign = outside(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and private(node.attr) and node.attr not in own:
             root = node.value
             while isinstance(root, ast.Attribute):
                 root = root.value
-            if isinstance(root, ast.Name) and root.id in foreign:
-                continue  # such as torch._C
-            if not of_self(node):
+            if not of_self(node) and not (isinstance(root, ast.Name) and root.id in foreign):
                 yield node.attr
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "hasattr", "setattr"}:
             of, name = node.args[:2]
@@ -200,35 +217,86 @@ def private_names_used(tree: ast.Module, part: str, own: set[str]) -> Iterator[s
                 yield from [name.value] if ast.unparse(of) not in {"self", "cls"} else []
 
 
-def all_private_names_used() -> set[tuple[str, str]]:
+def test_no_private_name_is_used_from_another_room():
     own = defaultdict(set)
     for source in sources():
-        own[folder(source.name)] |= defined_in(source.tree)
-    return {
+        own[room(source.name)] |= defined_in(source.tree)
+    used = {
         (source.name, name)
         for source in sources()
-        for name in private_names_used(source.tree, folder(source.name), own[folder(source.name)])
+        for name in private_names_used(source.tree, room(source.name), own[room(source.name)])
     }
+    assert used == set()
+
+
+# Sizes
+
+
+def counted(path: Path) -> int:
+    files = path.rglob("*.py") if path.is_dir() else [path] if path.exists() else []
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+@pytest.mark.parametrize("names", BUDGETS, ids=" and ".join)
+def test_a_folder_keeps_its_budget(names):
+    named = {path.split("/")[0] for group in BUDGETS for path in group} | {"spaces"}
+    rest = [p.name for p in PACKAGE.glob("*.py") if p.name not in named]
+    paths = rest if names == ("rest",) else names
+    assert sum(counted(PACKAGE / path) for path in paths) <= BUDGETS[names]
+
+
+@pytest.mark.parametrize("folder", WHOLE)
+def test_the_whole_keeps_its_budget(folder):
+    assert counted(ROOT / folder) <= WHOLE[folder]
+
+
+def reasons(source: Source, node: ast.FunctionDef, word: str) -> bool:
+    """Whether a comment such as ``# long: …`` stands in the head of a function, or above it."""
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 2
+    head = source.lines[max(first, 0) : node.body[0].lineno]
+    return any(re.search(rf"# {word}: \S", line) for line in head)
+
+
+def functions():
+    for source in sources():
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield source, node
+
+
+def test_no_function_is_long_without_a_reason():
+    long = {}
+    for source, node in functions():
+        body = node.body[1:] if ast.get_docstring(node) else node.body
+        lines = node.end_lineno - body[0].lineno + 1 if body else 0
+        if lines > MOST_LINES and not reasons(source, node, "long"):
+            long[f"{source.name}.{node.name}"] = lines
+    assert not long
+
+
+def test_no_function_has_many_parameters_without_a_reason():
+    many = {}
+    for source, node in functions():
+        compiled = any(
+            ast.unparse(d).split("(")[0].split(".")[-1] in COMPILED for d in node.decorator_list
+        )
+        names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        count = len([name for name in names if name not in ("self", "cls")])
+        if count > MOST_PARAMETERS and not compiled and not reasons(source, node, "many"):
+            many[f"{source.name}.{node.name}"] = count
+    assert not many
+
+
+# The page
 
 
 def drawing() -> str:
-    """The folders level by level, and who imports whom, as a block of text."""
-    pairs = between_folders()
-    order = [name for level in LEVELS for name in level]
-    columns = order[1:]
-    label = max(map(len, order)) + 1
-    header = " " * label + " ".join(columns)
-    lines = []
-    for names in LEVELS:
-        beside = [f"{a} → {b}" for a, b in sorted(pairs) if a in names and b in names]
-        lines += ["▼", "     ".join(names), *([f"({', '.join(beside)})"] if beside else [])]
-    lines = [line.center(len(header)).rstrip() for line in lines[1:]]
-    lines += ["", f"imported by all: {', '.join(FOR_ALL)}".center(len(header)).rstrip(), "", header]
-    for row in order[:-1]:
-        cells = ["●" if (row, name) in pairs else "·" for name in columns]
-        centred = (cell.center(len(name)) for cell, name in zip(cells, columns, strict=True))
-        lines.append((row.ljust(label) + " ".join(centred)).rstrip())
-    return "\n".join(["```text", *lines, "```", ""])
+    """The floors, from the top to the bottom, as a block of text."""
+    width = max(len("     ".join(names)) for names in FLOORS)
+    floors = "\n".join("     ".join(names).center(width).rstrip() for names in FLOORS)
+    return "\n".join(
+        ["```text", floors.replace("\n", "\n" + "▼".center(width).rstrip() + "\n"), "```", ""]
+    )
 
 
 BLOCK = re.compile(r"(<!-- drawing: begin -->\n).*?(<!-- drawing: end -->)", re.DOTALL)
@@ -238,41 +306,17 @@ def with_drawing(page: str) -> str:
     return BLOCK.sub(lambda found: found[1] + drawing() + found[2], page)
 
 
-def test_every_part_of_the_package_has_a_level():
-    parts = {folder(source.name) for source in sources()} - set(ENTRY_POINTS)
-    assert parts == {name for level in LEVELS for name in level} | set(FOR_ALL)
-
-
-def test_folders_import_only_what_is_below_them():
-    upward = between_folders() - allowed()
-    assert not upward, [i for i in imports() if (folder(i.by), folder(i.module)) in upward]
-    assert between_folders() >= SIDEWAYS, "delete what is no longer needed from SIDEWAYS"
-    order = [name for level in LEVELS for name in level]
-    assert all(order.index(a) < order.index(b) for a, b in SIDEWAYS)
-
-
-def test_there_is_no_circle_between_folders():
-    assert not circle(between_folders())
-
-
-def test_there_is_no_circle_between_modules():
-    edges = {(i.by, i.module) for i in imports() if not i.for_types and i.by != i.module}
-    assert not circle((a, b) for a, b in edges if folder(a) == folder(b))
-
-
-def test_no_private_name_is_used_from_another_folder():
-    assert all_private_names_used() == PRIVATE_NAMES_IN_USE
-
-
-def test_the_drawing_on_the_page_is_that_of_the_source():
+def test_the_page_shows_these_floors_and_files_that_exist():
     page = PAGE.read_text()
     assert BLOCK.search(page)
     assert with_drawing(page) == page, "run: python tests/test_architecture.py"
+    missing = [
+        name for name in re.findall(r"[a-z]+/[a-z_]+\.py", page) if not (PACKAGE / name).exists()
+    ]
+    assert not missing
 
 
-def test_the_files_named_on_the_page_exist():
-    for name in re.findall(r"[a-z]+/[a-z_]+\.py", PAGE.read_text()):
-        assert (PACKAGE / name).exists(), name
+# That the rules can fail
 
 
 def test_a_circle_is_found():
@@ -286,18 +330,16 @@ def test_a_circle_is_found():
         ("from sliceflow.engine.flow import _step", ["_step"]),
         ("from sliceflow.models.file import _step", []),
         ("flow._model.append(1)", ["_model"]),
-        ("self._model.append(1)", []),
         ("self.flow._model.append(1)", ["_model"]),
+        ("self._model.append(1)", []),
         ("table._own", []),
         ("getattr(flow, '_model', None)", ["_model"]),
-        ("getattr(self, '_model')", []),
         ("import torch\ntorch._C.x", []),
         ("pair._replace(x=1)", []),
-        ("x.__class__", []),
     ],
 )
-def test_a_private_name_of_another_folder_is_found(line, found):
-    assert list(private_names_used(ast.parse(line), "storage", {"_own"})) == found
+def test_a_private_name_of_another_room_is_found(line, found):
+    assert list(private_names_used(ast.parse(line), "models", {"_own"})) == found
 
 
 def test_imports_for_annotations_are_told_from_others():

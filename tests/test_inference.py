@@ -1,98 +1,210 @@
-"""Posteriors of simulators: against formulas and true draws; bounds; calibration."""
+"""Posteriors of simulators: against formulas and true draws; bounds, precision, calibration, files."""
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from posterior_tasks import TASKS
+from scipy.stats import truncnorm
 
+from sliceflow import inference
 from sliceflow.inference import posterior
-from sliceflow.metrics import calibration, sliced_wasserstein
+from sliceflow.metrics import nearest, sliced_wasserstein
 
-LINEAR, MOONS = TASKS["Gaussian linear"], TASKS["two moons"]
-
-
-def simulated(task, n, seed):
-    return map(torch.from_numpy, task.draw(n, seed))
+MOONS = TASKS["two moons"]
 
 
 @pytest.fixture(scope="module")
 def moons():
-    return posterior(*simulated(MOONS, 2_000, 0), bounds=(-1, 1))
+    return posterior(*MOONS.draw(1_000, 0), bounds=(-1, 1))
 
 
-def test_a_linear_gaussian_posterior_is_the_formulas():
-    found = posterior(*simulated(LINEAR, 2_000, 0))
-    x0 = torch.full((10,), 0.2, dtype=torch.float64)
-    made = found.sample((4_000,), x=x0, random_state=0)
-    assert made.shape == (4_000, 10)
-    assert float((made.mean(0) - 0.1).abs().max()) < 0.05
-    assert float((made.std(0) - 0.05**0.5).abs().max()) < 0.02
+@pytest.fixture(scope="module")
+def line():
+    """θ ~ N(0, 1), x = θ + N(0, 1): the posterior is N(x/2, 1/2)."""
+    theta, noise = np.random.default_rng(5).normal(size=(2, 1_000))
+    return posterior(theta, theta + noise)
+
+
+def test_a_gaussian_posterior_is_the_formulas(line):
+    made = line.sample((4_000,), x=1.0, random_state=0)
+    assert made.shape == (4_000, 1)
+    assert float(made.mean()) == pytest.approx(0.5, abs=0.1)
+    assert float(made.std()) == pytest.approx(0.5**0.5, abs=0.1)
+    assert float(line.map(x=1.0)) == pytest.approx(0.5, abs=0.35)
 
 
 def test_two_moons_are_the_true_ones(moons):
     x0 = MOONS.draw(1, 7)[1][0]
-    true, other = (MOONS.posterior(x0, 2_000, np.random.default_rng(seed)) for seed in (0, 1))
-    made = moons.sample((2_000,), x=x0, random_state=0).numpy()
-    floor = sliced_wasserstein(other, true)
-    assert sliced_wasserstein(made, true) < floor + 0.02
-    assert sliced_wasserstein(moons.near.x.numpy(), true) > 0.3, "the prior is far away"
+    true = MOONS.posterior(x0, 2_000, np.random.default_rng(0))
+    made = moons.sample((1_000,), x=x0, random_state=0).numpy()
+    prior = sliced_wasserstein(moons.theta, true, n_directions=100)
+    assert sliced_wasserstein(made, true, n_directions=100) < 0.6 * prior
+    assert np.quantile(nearest(made, true, device="cpu")[0], 0.9) < 0.1, "on the moons"
+    assert np.quantile(nearest(true, made, device="cpu")[0], 0.9) < 0.1, "on all of them"
+    mode = moons.map(x=x0).numpy()
+    assert np.linalg.norm(true - mode, axis=1).min() < 0.05, "the mode is on a moon, not between them"
 
 
-def test_no_sample_leaves_the_bounds():
-    """At the edge of the prior much of a neighbourhood would be outside."""
-    theta, x = simulated(TASKS["Gaussian mixture"], 1_000, 0)
-    x0 = torch.tensor([[9.9, -9.9], [0.0, 0.0], [11.0, 11.0]])
-    held = posterior(theta, x, bounds=(-10, [10, 10]))
-    free = replace(held, low=held.low - np.inf, high=held.high + np.inf)
-    assert float(free.sample_batched((500,), x=x0, random_state=0).abs().max()) > 10
-    made = held.sample_batched((500,), x=x0, random_state=0)
-    assert made.shape == (500, 3, 2)
-    assert float(made.abs().max()) <= 10
-    assert float(made[:, 0].std(0).min()) > 0.1, "spread, not heaped at the bound"
-    half = replace(free, high=held.high).sample((500,), x=x0[0], random_state=0)
-    assert float(half.max()) <= 10
-    assert float(half.min()) < -10
+def test_parameters_near_a_million_keep_their_resolution():
+    rng = np.random.default_rng(0)
+    theta = 1e6 + 0.01 * rng.random((500, 1))
+    x = (theta - 1e6) * 100 + 0.01 * rng.normal(size=(500, 1))
+    made = posterior(theta, x, bounds=(1e6, 1e6 + 0.01)).sample((300,), x=[0.5], random_state=0)
+    assert made.dtype == torch.float64
+    assert len(np.unique(made)) == 300
+    assert float(made.mean()) - 1e6 == pytest.approx(0.005, abs=1e-4)
+    assert float(made.std()) == pytest.approx(1e-4, rel=0.5)
 
 
 def test_types_and_shapes_are_sbis(moons):
     assert moons.sample((2, 3), x=np.zeros(2), random_state=0).shape == (2, 3, 2)
-    single = posterior(torch.rand(60, 1), torch.rand(60, 3))
-    assert single.sample((5,), x=torch.zeros(3)).dtype == torch.float32
+    assert moons.sample(x=[0, 0]).shape == (2,)
+    batched = moons.sample_batched((4,), x=[[0, 0], [0.1, 0], [0, 0.1]], random_state=0)
+    assert batched.shape == (4, 3, 2)
     one, again = (moons.sample((9,), x=[[0, 0]], random_state=3) for _ in range(2))
     assert torch.equal(one, again)
     assert not torch.equal(one, moons.sample((9,), x=[[0, 0]]))
+    frame = pd.DataFrame({"a": np.arange(60.0), "c": 7.25})
+    found = posterior(frame, torch.rand(60, generator=torch.Generator().manual_seed(0)))
+    made = found.sample((5,), x=[0.5])
+    assert (made.dtype, made.shape) == (torch.float64, (5, 2))
+    assert bool((made[:, 1] == 7.25).all()), "a constant stays as it is"
+    single = posterior(torch.rand(60, 1), torch.rand(60, 3))
+    assert single.sample((5,), x=torch.zeros(3)).dtype == torch.float32
+    assert repr(single) == "Posterior of 1 parameters given 3 values, from 60 simulations"
 
 
-def test_there_is_no_density_and_it_says_so(moons):
-    with pytest.raises(NotImplementedError, match="samples but no density"):
-        moons.log_prob(torch.zeros(1, 2), x=torch.zeros(2))
+def test_several_observations_are_asked_in_parts_each_by_its_own(line, monkeypatch, capsys):
+    monkeypatch.setattr(inference, "_AT_ONCE", 3)
+    monkeypatch.setattr(line, "verbose", True)
+    x0 = np.array([-2.0, -1, 0, 0, 1, 2, 2])
+    made = line.sample_batched((500,), x=x0[:, None], random_state=0)
+    assert made.mean(0)[:, 0].numpy() == pytest.approx(x0 / 2, abs=0.35)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "sliceflow: samples at 3/7 observations"
+    assert said[-1].endswith("7/7 observations")
 
 
-def test_a_far_observation_warns_with_its_distance(moons):
-    with pytest.warns(UserWarning, match=r"x\[0\] is .* standard deviations of x from the nearest"):
-        moons.sample((3,), x=[50.0, 0.0])
+def test_no_sample_leaves_the_bounds():
+    """At the edge of the prior much of a neighbourhood would be outside."""
+    theta, x = TASKS["Gaussian mixture"].draw(600, 0)
+    x0 = np.array([[9.9, -9.9], [0.0, 0.0], [11.0, 11.0]])
+    held = posterior(theta, x, bounds=(-10, [10, 10]))
+    low, held.low, held.high = held.low, held.low - np.inf, held.high + np.inf
+    assert float(held.sample_batched((300,), x=x0, random_state=0).abs().max()) > 10
+    held.low, held.high = low, -low
+    made = held.sample_batched((300,), x=x0, random_state=0)
+    assert float(made.abs().max()) <= 10
+    assert float(made[:, 0].std(0).min()) > 0.1, "spread, not heaped at the bound"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), (-np.inf, 1.0), (0.0, 0.6)])
+def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
+    """Draws of N(½, 1) between bounds are the truncated Gaussian; mirrored ones would not be."""
+
+    def ask(x0, n, rng, first):
+        return rng.normal(0.5, 1, (len(x0), n, 1))
+
+    monkeypatch.setattr(line, "_ask", ask)
+    monkeypatch.setattr(line, "low", np.array([low]))
+    monkeypatch.setattr(line, "high", np.array([high]))
+    made = line.sample((20_000,), x=0.0, random_state=0).numpy()
+    true = truncnorm(low - 0.5, high - 0.5, loc=0.5)
+    assert made.mean() == pytest.approx(true.mean(), abs=0.01)
+    assert made.std() == pytest.approx(true.std(), abs=0.01)
+
+
+def test_what_redraws_do_not_fill_is_mirrored_at_the_bound(line, monkeypatch):
+    monkeypatch.setattr(line, "_ask", lambda x0, n, rng, first: np.full((len(x0), n, 1), 2.75))
+    for low, high, inside in (
+        (0.0, 1.0, 0.75),
+        (-np.inf, 2.5, 2.25),
+        (3.0, np.inf, 3.25),
+        (2.0, 3.0, 2.75),
+    ):
+        monkeypatch.setattr(line, "low", np.array([low]))
+        monkeypatch.setattr(line, "high", np.array([high]))
+        assert line.sample((3,), x=0.0).unique().tolist() == [inside]
+
+
+def test_far_observations_warn_with_their_number_and_near_ones_do_not(moons):
+    with pytest.warns(UserWarning, match=r"x\[1\] is .* standard deviations of x from the nearest"):
+        moons.sample_batched((3,), x=[[0.0, 0.0], [50.0, 0.0]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         moons.sample((3,), x=[0.0, 0.0])
 
 
-THETA, X = np.zeros((5, 2)) + np.arange(5)[:, None], np.arange(5.0)[:, None]
+def test_far_is_farther_than_simulations_have_ten_neighbours():
+    """On a line of 60 simulations, one apart, an end has its tenth 9 away (itself the first)."""
+    line = np.arange(60.0)
+    found = posterior(line, line)
+    with pytest.warns(UserWarning, match=r"x\[0\] is .* from the nearest"):
+        found.sample((3,), x=59 + 12.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.sample((3,), x=59 + 6.0)
+
+
+def test_fresh_simulations_calibrate_it_and_its_own_are_refused(line):
+    theta, noise = np.random.default_rng(1).normal(size=(2, 150))
+    found = line.calibrate(theta, theta + noise, n_samples=150)  # as many samples as conditions
+    assert found.ranks.shape == (150, 1)
+    assert found.verdict.startswith("calibrated")
+    assert "biased" in line.calibrate(theta + 1, theta + noise).verdict or found.p_values.min() > 0.01
+    assert line.calibrate(theta + 1, theta + noise).p_values.max() < 1e-4
+    with pytest.raises(ValueError, match="5 of 5 simulations made this posterior; simulate fresh ones"):
+        line.calibrate(line.theta[:5], line.x[:5])
+
+
+def test_a_default_observation_a_file_and_the_same_samples(moons, tmp_path):
+    assert moons.set_default_x([0.1, 0.0]) is moons
+    wanted = moons.sample((20,), random_state=0)
+    assert torch.equal(moons.sample((20,), x=[0.1, 0.0], random_state=0), wanted)
+    moons.save(tmp_path / "moons.safetensors")
+    again = inference.load(tmp_path / "moons.safetensors")
+    assert torch.equal(again.sample((20,), random_state=0), wanted)
+    assert again.high.tolist() == [1, 1]
+    moons.default_x = None
+    small = posterior(torch.rand(20, 1), torch.rand(20, 1))
+    small.save(tmp_path / "small")
+    assert inference.load(tmp_path / "small").sample((1,), x=0.5).dtype == torch.float32
+
+
+def test_other_files_are_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    (tmp_path / "text").write_text("no posterior")
+    save_file({"theta": np.zeros((2, 1))}, tmp_path / "other")
+    for name in ("text", "other"):
+        with pytest.raises(ValueError, match=f"{name} is not a posterior"):
+            inference.load(tmp_path / name)
+
+
+THETA, X = np.arange(10.0).reshape(5, 2), np.arange(5.0)[:, None]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: posterior(THETA[:, 0], X), r"theta has shape \(5,\); pass one row"),
+        (lambda: posterior(THETA[None], X), r"theta has shape \(1, 5, 2\); pass one row"),
         (lambda: posterior(THETA, X[:4]), "theta has 5 rows but x has 4"),
-        (lambda: posterior(THETA, np.where(X == 2, np.nan, X)), r"x contains nan at \[2, 0\]"),
-        (lambda: posterior(THETA, X, bounds=(0, 3)), r"bounds=\(0, 3\) must have low < high"),
-        (lambda: posterior(THETA, X).sample((3,)), "x is missing"),
+        (lambda: posterior(THETA, np.where(X == 2, np.nan, X)), r"x contains nan at \[2, 0\]; drop"),
         (
-            lambda: posterior(THETA, X).sample((3,), x=[1, 2]),
-            r"x has shape \(2,\) but simulations have 1",
+            lambda: posterior(1e200 * THETA, X),
+            r"theta contains 1e\+200 at \[0, 1\]; divide such columns",
+        ),
+        (lambda: posterior(THETA, X, bounds=(0, 3)), r"bounds=\(0, 3\) must have low < high"),
+        (
+            lambda: posterior(THETA, X).sample((3,)),
+            "x is missing; pass the observation, or call set_def",
+        ),
+        (
+            lambda: posterior(THETA, X).sample((3,), x=[[1, 2]]),
+            r"x has shape \(1, 2\) but simulations have 1",
         ),
         (lambda: posterior(THETA, X).sample((3,), x=[[1], [2]]), "x has 2 observations"),
         (lambda: posterior(THETA, X).sample((3,), x=[np.inf]), "x contains inf"),
@@ -104,13 +216,14 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+def test_there_is_no_density_and_it_says_so(moons):
+    with pytest.raises(NotImplementedError, match="samples but no density"):
+        moons.log_prob(torch.zeros(1, 2), x=torch.zeros(2))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["two moons", "Gaussian linear"])
 def test_ranks_are_uniform(name):
     task = TASKS[name]
-    found = posterior(*task.draw(10_000, 0), bounds=task.bounds)
-    truth, x0 = task.draw(500, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = found.sample_batched((100,), x=x0, random_state=0).transpose(0, 1)
-    assert calibration(made, truth).p_values.min() > 0.01
+    found = posterior(*task.draw(10_000, 0), bounds=task.bounds).calibrate(*task.draw(500, 1))
+    assert found.p_values.min() > 0.01

@@ -1,6 +1,6 @@
 """`SlicedWassersteinFlow(amplifier=math.inf)`: every class of vectors is fitted by itself.
 
-The flow of class number c is that of its rows alone, with ``Seed.of(random_state).child("class", c)``
+The flow of class number c is that of its rows alone, with ``Seed.from_random_state(random_state).child("class", c)``
 for its seed and the class's share of the particles. Its samples have the same child of their own seed.
 """
 
@@ -37,7 +37,7 @@ def flow(**parameters):
 
 def alone(c, n_particles, **parameters):
     """The flow of class number c, to be fitted to its rows alone."""
-    seed = Seed.of(parameters.pop("random_state", 3)).child("class", c)
+    seed = Seed.from_random_state(parameters.pop("random_state", 3)).child("class", c)
     return flow(**parameters, n_particles=n_particles, random_state=seed)
 
 

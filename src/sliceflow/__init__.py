@@ -1,6 +1,6 @@
 """Nonparametric generative modelling with sliced-Wasserstein flows: no network, no training.
 
-The public API: the estimators, `load`, `complete`, and the modules `datasets`, `inference`, `metrics`,
+The public API: the estimators, `load`, and the modules `datasets`, `inference`, `metrics`,
 `frames`, `transports`, `schedules`, `events` and `ranks`. Names are imported on first use, because
 torch takes seconds to import and ``sliceflow --help`` should be fast.
 """
@@ -17,7 +17,6 @@ __all__ = [
     "TableFlow",
     "VectorOptions",
     "__version__",
-    "complete",
     "datasets",
     "events",
     "frames",
@@ -33,7 +32,6 @@ __version__ = "0.2.0"
 
 _MODULE_OF_NAME = {
     "ImageFlow": "spaces.pictures.estimator",
-    "complete": "spaces.pictures.completion",
     "PictureOptions": "spaces.pictures.options",
     "VectorOptions": "spaces.vectors.options",
     "ModelFileError": "models.file",
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from sliceflow.models import ranks
     from sliceflow.models.file import ModelFileError
     from sliceflow.spaces.pictures import schedules
-    from sliceflow.spaces.pictures.completion import complete
     from sliceflow.spaces.pictures.estimator import ImageFlow
     from sliceflow.spaces.pictures.options import PictureOptions
     from sliceflow.spaces.tables.estimator import TableFlow

@@ -1,72 +1,112 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
-`posterior` has the shape of the posteriors of sbi: simulate, then ask for samples at any observation.
-There is no network and no training: an observation asks the simulations nearest to it
-(`sliceflow.engine.neighbourhoods`).
+There is no network and no training: an observation asks the simulations nearest to it, by
+``SlicedWassersteinFlow(condition="local")``. The calls are those of sbi's posteriors, except that
+there is no `log_prob`: there are samples, but no density.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import warnings
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.neighbourhoods import Neighbourhoods
-from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int, need
+from sliceflow.metrics.calibration import Calibration, calibration
+from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-__all__ = ["Posterior", "posterior"]
+__all__ = ["Posterior", "load", "posterior"]
 
-_AGAIN = 8  # times the samples that are drawn again where some are outside the bounds
+_LARGEST = 1e100  # magnitude whose square is still a float64
+_REDRAWN = 8  # times the samples that are drawn for those outside the bounds
+_AT_ONCE = 50  # observations, between two lines of progress
+_FOR_MAP, _SHIFTS = 2_000, 50  # samples that `map` sees, and steps to their mode
 
 
-@dataclass(frozen=True)
 class Posterior:
-    """Samples of θ given x. Made by `posterior`.
+    """Samples of θ given x. Made by `posterior`, which checks what it is given."""
 
-    Parameters
-    ----------
-    near : the simulations
-    low, high : (d,), the bounds of θ; infinite where there are none
-    dtype : of the samples
-    """
+    def __init__(
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
+        dtype: str,
+        verbose: bool,
+    ) -> None:
+        self.theta, self.x, self.low, self.high = theta, x, low, high
+        self.dtype, self.verbose = dtype, verbose
+        self.default_x: np.ndarray | None = None
+        # The flow sees θ and x around 0, in units of their spread: near 10⁶ it would round them.
+        self._units = [_units(rows) for rows in (theta, x)]
+        (centre, unit), (middle, scale) = self._units
+        flow = SlicedWassersteinFlow(condition="local", n_particles=1, random_state=0, device="cpu")
+        self._flow = flow.fit((theta - centre) / unit, (x - middle) / scale)
 
-    near: Neighbourhoods
-    low: Tensor
-    high: Tensor
-    dtype: torch.dtype
+    def __repr__(self) -> str:
+        (n, d), width = self.theta.shape, self.x.shape[1]
+        return f"Posterior of {d} parameters given {width} values, from {n} simulations"
 
-    def sample(self, shape: Any = (1,), x: Any = None, *, random_state: Any = None) -> Tensor:
+    def set_default_x(self, x: Any) -> Posterior:
+        """The observation at which `sample` and `map` look unless told otherwise; returns itself."""
+        self.default_x = self._observations(x, most=1)[0]
+        return self
+
+    def sample(self, shape: Any = (), x: Any = None, *, random_state: Any = None) -> Tensor:
         """Samples at one observation x (l,) or (1, l): a tensor (*shape, d).
 
-        Parameters
-        ----------
-        shape : the number of samples, as a tuple such as (1000,), or an int
-        x : the observation
-        random_state : int, RandomState, Generator or None
-            None gives new samples on every call.
+        `shape` is a tuple such as (1000,), or an int. Without x it is that of `set_default_x`. The same
+        `random_state` gives the same samples; None gives new ones on every call.
         """
-        shape = (shape,) if is_int(shape, 1) else tuple(shape)
-        x0 = self._observations(x)
-        if len(x0) != 1:
-            raise ValueError(
-                f"x has {len(x0)} observations; sample takes one, sample_batched takes several"
-            )
-        n = int(np.prod(shape))
-        need(n >= 1 and all(is_int(m, 1) for m in shape), "shape", shape, "ints of at least 1")
-        return self._drawn(x0, n, random_state)[0].view(*shape, -1)
+        shape = _shape(shape)
+        made = self._draw(self._observations(x, most=1), int(np.prod(shape)), random_state)
+        return self._tensor(made).view(*shape, -1)
 
     def sample_batched(self, shape: Any, x: Any, *, random_state: Any = None) -> Tensor:
         """Samples at several observations x (q, l): a tensor (*shape, q, d)."""
-        shape = (shape,) if is_int(shape, 1) else tuple(shape)
-        x0, n = self._observations(x), int(np.prod(shape))
-        need(n >= 1 and all(is_int(m, 1) for m in shape), "shape", shape, "ints of at least 1")
-        made = self._drawn(x0, n, random_state).transpose(0, 1)
-        return made.reshape(*shape, len(x0), -1)
+        shape, x0 = _shape(shape), self._observations(x)
+        made = self._draw(x0, int(np.prod(shape)), random_state)
+        return self._tensor(made.transpose(1, 0, 2)).reshape(*shape, len(x0), -1)
+
+    def map(self, x: Any = None, *, random_state: Any = 0) -> Tensor:
+        """The most probable θ (d,) at one observation: the highest mode of a density of samples.
+
+        Mean shift (Fukunaga and Hostetler, 1975) under a Gaussian kernel of Scott's width, from the
+        densest sample: θ ← Σ k(θ − θᵢ)·θᵢ / Σ k(θ − θᵢ).
+        """
+        made = self._draw(self._observations(x, most=1), _FOR_MAP, random_state)[0]
+        centre, unit = _units(made)
+        z = (made - centre) / unit * len(made) ** (1 / (made.shape[1] + 4))
+        at = z[np.exp(-0.5 * np.square(z[:, None] - z[None, ::4]).sum(2)).sum(1).argmax()]
+        for _ in range(_SHIFTS):
+            weight = np.exp(-0.5 * np.square(z - at).sum(1))
+            at = weight @ z / weight.sum()
+        mode = centre + at * unit * len(made) ** (-1 / (made.shape[1] + 4))
+        return self._tensor(np.clip(mode, self.low, self.high))
+
+    def calibrate(
+        self, theta: Any, x: Any, *, n_samples: int = 100, random_state: Any = 0
+    ) -> Calibration:
+        """Whether n samples at each x cover theta as often as they should: `metrics.calibration`.
+
+        Pass some hundred fresh simulations: parameters from the prior that did not make this posterior.
+        """
+        theta, x = _matching(theta, x)
+        seen = {row.tobytes() for row in np.hstack((self.theta, self.x))}
+        used = sum(row.tobytes() in seen for row in np.hstack((theta, x)))
+        if used:
+            raise ValueError(f"{used} of {len(x)} simulations made this posterior; simulate fresh ones")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some of fresh simulations are far: that is part of it
+            made = self._draw(self._observations(x), n_samples, random_state)
+        return calibration(made, theta, first="conditions")
 
     def log_prob(self, *_: Any, **__: Any) -> NoReturn:
         """Not there: always raises an error that says so."""
@@ -75,100 +115,165 @@ class Posterior:
             "samples, for example with scipy.stats.gaussian_kde"
         )
 
-    def _observations(self, x: Any) -> Tensor:
-        if x is None:
-            raise ValueError("x is missing; pass the observation")
-        x0 = np.atleast_2d(np.asarray(from_tensor(x), dtype=np.float64))
-        width = self.near.y.shape[1]
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the simulations and bounds to a file of safetensors, without pickle; see `load`."""
+        from safetensors.numpy import save_file
+
+        arrays = {"theta": self.theta, "x": self.x, "low": self.low, "high": self.high}
+        if self.default_x is not None:
+            arrays["default_x"] = self.default_x
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        save_file(arrays, path, {"sliceflow": "posterior 1", "dtype": self.dtype})
+
+    def _tensor(self, made: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(made.astype(self.dtype)))
+
+    def _observations(self, x: Any, most: int | None = None) -> np.ndarray:
+        """Observations (q, l), checked."""
+        if x is None and self.default_x is None:
+            raise ValueError("x is missing; pass the observation, or call set_default_x")
+        x0 = np.asarray(from_tensor(self.default_x if x is None else x), dtype=np.float64)
+        width = self.x.shape[1]
+        x0 = x0.reshape(-1, 1) if width == 1 and x0.ndim < 2 else np.atleast_2d(x0)
         if x0.ndim != 2 or x0.shape[1] != width or not len(x0):
-            raise ValueError(
-                f"x has shape {np.shape(x)} but simulations have {width} values; pass ({width},) or "
-                f"(q, {width})"
+            shapes = f"x has shape {np.shape(x)} but simulations have {width} values"
+            raise ValueError(f"{shapes}; pass ({width},) or (q, {width})")
+        if most is not None and len(x0) > most:
+            raise ValueError(f"x has {len(x0)} observations; sample takes one, sample_batched several")
+        _check_values("x", x0, "observations must be finite")
+        return x0
+
+    def _draw(self, x0: np.ndarray, n: int, random_state: Any) -> np.ndarray:
+        """n samples at each of q observations, (q, n, d), between the bounds."""
+        need(n >= 1, "n_samples", n, "at least 1")
+        rng = np.random.default_rng(random_state)
+        out = np.empty((len(x0), n, self.theta.shape[1]))
+        for first in range(0, len(x0), _AT_ONCE):
+            part = slice(first, min(first + _AT_ONCE, len(x0)))
+            made = self._ask(x0[part], n, rng, first)
+            for i in np.flatnonzero(self._outside(made).any(1)):
+                outside = np.flatnonzero(self._outside(made[i]))
+                more = self._ask(x0[part][i : i + 1], _REDRAWN * n, rng, first + int(i))[0]
+                inside = more[~self._outside(more)][: len(outside)]
+                made[i, outside[: len(inside)]] = inside
+            out[part] = _mirrored(made, self.low, self.high)
+            if self.verbose and len(x0) > 1:
+                print(f"sliceflow: samples at {part.stop}/{len(x0)} observations", file=sys.stderr)
+        return out
+
+    def _outside(self, theta: np.ndarray) -> np.ndarray:
+        return np.asarray(((theta < self.low) | (theta > self.high)).any(-1))
+
+    def _ask(self, x0: np.ndarray, n: int, rng: np.random.Generator, first: int) -> np.ndarray:
+        """n samples of the flow at each observation; `first` is the number of the first in warnings."""
+        (centre, unit), (middle, scale) = self._units
+        y = np.repeat((x0 - middle) / scale, n, axis=0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made = self._flow.sample(len(y), y=y, random_state=int(rng.integers(2**31)))
+        for warning in caught:  # the flow calls observations y, and counts every sample's
+            text = re.sub(
+                r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message)
             )
-        if not np.isfinite(x0).all():
-            raise ValueError(f"x contains {x0[~np.isfinite(x0)][0]}; observations must be finite")
-        return torch.from_numpy(x0)
-
-    def _drawn(self, x0: Tensor, n: int, random_state: Any) -> Tensor:
-        distance = self.near.distances(x0)
-        i = int(distance.argmax())
-        if distance[i] > self.near.reach:
-            warnings.warn(
-                f"x[{i}] is {float(distance[i]):.3g} standard deviations of x from the nearest "
-                f"simulation, where simulations have ten neighbours within {self.near.reach:.3g}: its "
-                "samples are extrapolated",
-                UserWarning,
-                stacklevel=4,
-            )
-        return self._inside(x0, n, Seed.of(random_state)).to(self.dtype)
-
-    def _inside(self, x0: Tensor, n: int, seed: Seed) -> Tensor:
-        """n samples (q, n, d) between the bounds: what is outside is drawn again."""
-        made = self.near.sample(x0, n, seed)
-        inside = ((made >= self.low) & (made <= self.high)).all(2)
-        for i in torch.nonzero(~inside.all(1))[:, 0].tolist():
-            more = self.near.sample(x0[i : i + 1], _AGAIN * n, seed.child("again", i))[0]
-            fits = ((more >= self.low) & (more <= self.high)).all(1)
-            outside = torch.nonzero(~inside[i])[:, 0]
-            spare = more[fits][: len(outside)]
-            made[i, outside[: len(spare)]] = spare
-        return _mirrored(made, self.low, self.high)
+            warnings.warn(re.sub(r"\bof y\b", "of x", text), warning.category, stacklevel=4)
+        rows = np.asarray(made, np.float64).reshape(len(x0), n, -1)
+        return np.asarray(rows * unit + centre)
 
 
-def posterior(theta: Any, x: Any, *, bounds: Any = None) -> Posterior:
+def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) -> Posterior:
     """The posterior p(θ | x), from parameters θ drawn from their prior and simulations x of them.
 
     Parameters
     ----------
-    theta : (n, d) tensor or array of parameters
-    x : (n, l) tensor or array of what was simulated with each
+    theta : (n, d) tensor, array or DataFrame of parameters; (n,) is one parameter. Samples have its
+        floating type, float64 for whole numbers
+    x : (n, l) of what was simulated with each; (n,) is one value
     bounds : None, or (low, high), the ends of the prior: numbers, or one for each parameter; infinite
         where there is none. No sample is outside: those that would be are drawn again
+    verbose : show the progress of samples at many observations
 
     Examples
     --------
     θ has the prior N(0, 1) and x = θ + noise, so the posterior at x = 1 is N(½, ½):
 
-    >>> theta = Seed(0).normal(2000, 1)
-    >>> x = theta + Seed(1).normal(2000, 1)
-    >>> samples = posterior(theta, x).sample((1000,), x=[1.0], random_state=0)
+    >>> theta, noise = np.random.default_rng(1).normal(size=(2, 2000))
+    >>> found = posterior(theta, theta + noise)
+    >>> samples = found.sample((1000,), x=1.0, random_state=0)
     >>> samples.shape, round(float(samples.mean()), 1), round(float(samples.var()), 1)
     (torch.Size([1000, 1]), 0.5, 0.5)
     """
-    dtype = theta.dtype if isinstance(theta, Tensor) and theta.is_floating_point() else torch.float32
-    rows, given = (np.asarray(from_tensor(a), dtype=np.float64) for a in (theta, x))
-    for name, a in (("theta", rows), ("x", given)):
-        if a.ndim != 2 or 0 in a.shape:
-            raise ValueError(f"{name} has shape {a.shape}; pass one row for each simulation")
-        if not np.isfinite(a).all():
-            at = np.argwhere(~np.isfinite(a))[0].tolist()
-            raise ValueError(f"{name} contains {a[tuple(at)]} at {at}; drop such simulations")
-    if len(rows) != len(given):
-        raise ValueError(
-            f"theta has {len(rows)} rows but x has {len(given)}; pass one x for each theta"
-        )
+    kind = np.asarray(from_tensor(theta)).dtype
+    rows, given = _matching(theta, x)
     ends = (-np.inf, np.inf) if bounds is None else bounds
-    low, high = (
-        torch.from_numpy(
-            np.broadcast_to(np.asarray(from_tensor(end), np.float64), rows.shape[1:]).copy()
-        )
-        for end in ends
-    )
-    inside = torch.from_numpy(rows)
-    if not bool((low < high).all()) or not bool(((inside >= low) & (inside <= high)).all()):
+    low, high = (np.broadcast_to(np.asarray(from_tensor(e), np.float64), rows.shape[1]) for e in ends)
+    if not (low < high).all() or not ((rows >= low) & (rows <= high)).all():
         raise ValueError(
             f"bounds={bounds!r} must have low < high with all of theta between; its columns reach from "
             f"{rows.min(axis=0).tolist()} to {rows.max(axis=0).tolist()}"
         )
-    return Posterior(Neighbourhoods.of(rows, given), low, high, dtype)
+    dtype = "float32" if kind.kind == "f" and kind.itemsize <= 4 else "float64"
+    return Posterior(rows, given, low, high, dtype, verbose)
 
 
-def _mirrored(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def load(path: str | os.PathLike[str]) -> Posterior:
+    """The posterior that `Posterior.save` wrote: it gives the same samples."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            about = file.metadata() or {}
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{os.fspath(path)} is not a posterior, or damaged ({error})") from error
+    if about.get("sliceflow") != "posterior 1" or not {"theta", "x", "low", "high"} <= found.keys():
+        raise ValueError(f"{os.fspath(path)} is not a posterior that sliceflow saved")
+    made = posterior(found["theta"], found["x"], bounds=(found["low"], found["high"]))
+    made.dtype = "float32" if about.get("dtype") == "float32" else "float64"
+    return made.set_default_x(found["default_x"]) if "default_x" in found else made
+
+
+def _matching(theta: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Parameters (n, d) and simulations (n, l) in float64, checked."""
+    rows = [np.asarray(from_tensor(a), dtype=np.float64) for a in (theta, x)]
+    rows = [a[:, None] if a.ndim == 1 else a for a in rows]
+    for name, a in zip(("theta", "x"), rows, strict=True):
+        if a.ndim != 2 or 0 in a.shape:
+            raise ValueError(f"{name} has shape {a.shape}; pass one row for each simulation")
+        _check_values(name, a, "drop such simulations")
+    n, m = map(len, rows)
+    if n != m:
+        raise ValueError(f"theta has {n} rows but x has {m}; pass one x for each theta")
+    return rows[0], rows[1]
+
+
+def _check_values(name: str, rows: np.ndarray, advice: str) -> None:
+    with np.errstate(invalid="ignore"):
+        bad = np.argwhere(~(np.abs(rows) <= _LARGEST))
+    if len(bad):
+        value, at = rows[tuple(bad[0])], bad[0].tolist()
+        advice = "divide such columns by a large number" if np.isfinite(value) else advice
+        raise ValueError(f"{name} contains {value} at {at}; {advice}")
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    out = (shape,) if is_int(shape, 0) else tuple(shape)
+    need(all(is_int(m, 1) for m in out), "shape", out, "ints of at least 1")
+    return tuple(int(m) for m in out)
+
+
+def _units(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and spread of each column; a column of one value has itself as the centre, exactly."""
+    centre = np.where((rows == rows[0]).all(0), rows[0], rows.mean(axis=0))
+    unit = (rows - centre).std(axis=0)
+    return centre, np.where(unit > 0, unit, 1.0)
+
+
+def _mirrored(theta: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """What is still beyond a bound, mirrored at it until it is inside; the rest to the bit."""
-    both = torch.isfinite(low) & torch.isfinite(high)
-    width = torch.where(both, high - low, 1)
-    turned = torch.remainder((theta - torch.where(both, low, 0)) / width, 2)
-    turned = torch.where(turned > 1, 2 - turned, turned) * width + torch.where(both, low, 0)
-    one = torch.where(theta < low, 2 * low - theta, torch.where(theta > high, 2 * high - theta, theta))
-    out = torch.minimum(torch.maximum(torch.where(both, turned, one), low), high)
-    return torch.where((theta < low) | (theta > high), out, theta)
+    with np.errstate(invalid="ignore"):  # infinite bounds
+        width = high - low
+        turned = np.mod(theta - low, 2 * width)
+        turned = low + np.where(turned > width, 2 * width - turned, turned)
+        once = np.where(theta < low, 2 * low - theta, 2 * high - theta)
+        inside = np.clip(np.where(np.isfinite(width), turned, once), low, high)
+    return np.where((theta < low) | (theta > high), inside, theta)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 
 from sliceflow.devices import resolve_device
-from sliceflow.models.saved import read_model
+from sliceflow.models.saving import load_estimator
 from sliceflow.spaces.pictures.estimator import ImageFlow
-from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["load"]
@@ -22,7 +20,7 @@ def load(
     precision: str | None = None,
     *,
     max_memory: int | None = None,
-) -> SlicedWassersteinFlow | ImageFlow | TableFlow:
+) -> SlicedWassersteinFlow | ImageFlow:
     """The fitted estimator that ``flow.save(path)`` wrote, ready to sample.
 
     Parameters
@@ -58,9 +56,9 @@ def load(
     >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
     True
     """
-    kinds: tuple[type[Any], ...] = (SlicedWassersteinFlow, ImageFlow, TableFlow)
-    flow: SlicedWassersteinFlow | ImageFlow | TableFlow = read_model(
-        path, {kind.__name__: kind for kind in kinds}, resolve_device(device), max_memory
+    kinds = (SlicedWassersteinFlow, ImageFlow)
+    flow: SlicedWassersteinFlow | ImageFlow = load_estimator(
+        path, kinds, resolve_device(device), max_memory
     )
     flow.set_params(device=device)
     if precision is not None:

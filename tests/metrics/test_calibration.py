@@ -1,7 +1,8 @@
-"""Calibration: uniform ranks where samples are right, and told apart where they are not."""
+"""Calibration: uniform ranks where samples are right, the right verdict where they are not."""
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from sliceflow.metrics import calibration
 
@@ -13,38 +14,67 @@ def test_ranks_count_the_smaller_samples():
     found = calibration([[[0.0], [1.0], [2.0]]], [[1.5]])
     assert found.ranks.tolist() == [[2]]
     assert found.n_samples == 3
+    assert calibration([[0.0, 1.0, 2.0]], [1.5]).ranks.tolist() == [[2]]
 
 
-def test_right_samples_have_uniform_ranks_and_the_coverage_that_they_say():
+def test_right_samples_pass_and_cover_as_often_as_they_say():
     found = calibration(SAMPLES, TRUTH)
-    assert found.p_values.min() > 0.01
+    assert found.verdict == "calibrated, as far as 800 conditions can tell"
+    assert min(found.p_values.min(), found.tarp_p_value) > 0.01
     for share in (0.1, 0.5, 0.9):
         assert np.abs(found.coverage(share) - share).max() < 0.05
 
 
-@pytest.mark.parametrize(("made", "covers"), [(0.5 * SAMPLES, 0.6), (2 * SAMPLES, 1.0)])
-def test_narrow_and_wide_samples_are_found(made, covers):
-    found = calibration(made, TRUTH)
-    assert found.p_values.max() < 1e-4
-    assert found.coverage(0.9) == pytest.approx(covers, abs=0.05)
+@pytest.mark.parametrize(
+    ("scale", "shift", "verdict"),
+    [(0.5, 0, "overconfident"), (2, 0, "underconfident"), (1, 0.15, "biased")],
+)
+def test_what_is_wrong_is_said(scale, shift, verdict):
+    found = calibration(scale * SAMPLES + [0, shift], TRUTH)
+    assert found.verdict.startswith(verdict)
+    assert found.p_values.min() < 0.005
+    if not shift:
+        exact = 2 * norm.cdf(scale * norm.ppf(0.95)) - 1
+        assert found.coverage(0.9) == pytest.approx(exact, abs=0.05)
 
 
-def test_shifted_samples_are_found():
-    assert calibration(SAMPLES + 0.5, TRUTH).p_values.max() < 1e-4
+def test_tarp_sees_what_no_column_alone_shows():
+    """Truths are correlated, samples are not: every column by itself is right."""
+    truth = TRUTH @ np.linalg.cholesky([[1, 0.95], [0.95, 1]]).T
+    found = calibration(SAMPLES, truth)
+    assert found.p_values.min() > 0.01
+    assert found.tarp_p_value < 0.005
+    assert "TARP" in found.verdict
 
 
-def test_the_figure_has_a_histogram_and_a_coverage_plot(tmp_path):
-    figure = calibration(SAMPLES, TRUTH).plot(["a", "b"])
-    left, right = figure.axes
-    assert left.get_xlabel() == "rank of the truth / number of samples"
-    assert [text.get_text() for text in right.get_legend().get_texts()] == ["99 %", "a", "b"]
-    figure.savefig(tmp_path / "c.png")
-    assert (tmp_path / "c.png").stat().st_size > 1_000
+def test_print_shows_a_verdict_and_four_numbers():
+    lines = str(calibration(0.5 * SAMPLES, TRUTH)).splitlines()
+    assert lines[0].startswith("overconfident: the 90 % interval of column")
+    assert len(lines) == 5
+    assert float(lines[4].split()[5]) == pytest.approx(0.58, abs=0.04)
 
 
-@pytest.mark.parametrize("shape", [(800, 2), (800, 60, 3), (7, 60, 2)])
+def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either():
+    """Swapped axes would pass an overconfident posterior: ranks among other conditions."""
+    truth = RNG.normal(size=(60, 2))
+    posterior = truth[:, None] + 0.1 * RNG.normal(size=(60, 60, 2)) + 0.2 * RNG.normal(size=(60, 1, 2))
+    with pytest.raises(ValueError, match=r"\(60, 60, 2\).*pass first='conditions' or first='samples'"):
+        calibration(posterior, truth)
+    right = calibration(posterior, truth, first="conditions")
+    assert "overconfident" in right.verdict
+    swapped = calibration(posterior.transpose(1, 0, 2), truth, first="samples")
+    assert np.array_equal(swapped.ranks, right.ranks)
+    told = calibration(posterior[:, :50].transpose(1, 0, 2), truth)  # as sample_batched gives them
+    assert np.array_equal(told.ranks, calibration(posterior[:, :50], truth).ranks)
+
+
+@pytest.mark.parametrize("shape", [(800, 2), (800, 60, 3), (7, 60, 2), (0, 60, 2)])
 def test_shapes_that_do_not_fit_are_named(shape):
-    with pytest.raises(ValueError, match=r"pass \(q, n, d\) and \(q, d\)"):
+    with pytest.raises(ValueError, match=r"pass \(q, n, d\) or \(n, q, d\), and \(q, d\)"):
         calibration(np.zeros(shape), TRUTH)
+    with pytest.raises(ValueError, match=r"pass \(q, n, d\)"):
+        calibration(SAMPLES, TRUTH, first="samples")
     with pytest.raises(ValueError, match="share=2 must be from 0 to 1"):
         calibration(SAMPLES, TRUTH).coverage(2)
+    with pytest.raises(ValueError, match="truth contain a NaN"):
+        calibration(SAMPLES, TRUTH * np.nan)

@@ -1,13 +1,19 @@
-"""Energy and Fréchet distances: closed forms, scipy; few rows, singular covariances."""
+"""Sliced, energy and Fréchet distances: closed forms, POT, scipy; few rows, singular covariances."""
 
 import numpy as np
+import ot
 import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from sliceflow.metrics import energy_distance, frechet_distance, sliced_wasserstein
+from sliceflow.metrics import (
+    energy_distance,
+    frechet_distance,
+    frechet_distance_pca,
+    sliced_wasserstein,
+)
 
 sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**32 - 1)
@@ -15,6 +21,30 @@ seeds = st.integers(0, 2**32 - 1)
 
 def cloud(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape)
+
+
+@pytest.mark.parametrize(("n", "m"), [(100, 100), (100, 70), (1, 50), (33, 1)])
+def test_the_sliced_distance_is_pots(n, m):
+    a, b = cloud(0, n, 5), np.random.default_rng(1).gamma(2, size=(m, 5))
+    directions = cloud(2, 40, 5)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    exact = ot.sliced_wasserstein_distance(a, b, projections=directions.T)
+    assert sliced_wasserstein(a, b, directions=directions) == pytest.approx(exact, rel=1e-9)
+    with pytest.raises(ValueError, match="5 and 4 numbers in a row"):
+        sliced_wasserstein(a, b[:, :4])
+
+
+def test_the_frechet_distance_is_that_of_gaussians_and_sees_leading_components_only():
+    a = cloud(0, 500, 3) @ cloud(1, 3, 3)
+    b = cloud(2, 400, 3) @ cloud(3, 3, 3) + 1
+    exact = ot.gaussian.bures_wasserstein_distance(a.mean(0), b.mean(0), np.cov(a.T), np.cov(b.T))
+    assert frechet_distance(a, b) == pytest.approx(exact**2, rel=1e-6)
+    assert frechet_distance_pca(a, a + 5, a, n_components=3) == pytest.approx(75, rel=1e-6)
+    shift = np.array([3, 0, 7, 0, 0, 0, 0, 0, 0])
+    for n in (6, 300):  # fewer rows than columns, and more
+        rows = cloud(4, n, 9) * [9, 5, *[0.01] * 7]
+        apart = frechet_distance_pca(rows + shift, rows, rows, n_components=2)
+        assert apart == pytest.approx(9, rel=0.01), "a shift along a small component is not seen"
 
 
 @given(sizes, sizes, seeds)
@@ -30,7 +60,7 @@ def test_the_energy_distance_is_that_of_all_pairs_whatever_the_blocks(monkeypatc
     a, b = cloud(0, 50, 7), cloud(1, 31, 7) + 0.3
     pair_means = 2 * cdist(a, b).mean() - cdist(a, a).mean() - cdist(b, b).mean()
     for rows in (1, 7, 4096):
-        monkeypatch.setattr(pairs, "_ROWS", rows)
+        monkeypatch.setattr(pairs, "_BLOCK_ROWS", rows)
         assert energy_distance(a, b, device="cpu") == pytest.approx(pair_means**0.5, rel=1e-9)
 
 

@@ -1,8 +1,7 @@
 """Pictures from files: named sets, folders of pictures, arrays. Nothing is scaled or encoded.
 
-Files are checked before they are used: the header is compared with the size of the file before anything
-is allocated, and pickles are never executed. `sets` locates the named sets; every format has its own
-module: `idx`, `cifar`, `celeba`, `folders`, `arrays`.
+Headers are compared with the size of the file before anything is allocated, and pickles are never
+executed. `sets` locates the named sets; `arrays`, `cifar` and `folders` read their formats.
 """
 
 from __future__ import annotations
@@ -13,32 +12,23 @@ from pathlib import Path
 
 import numpy as np
 
-from sliceflow.datasets import arrays, celeba, cifar, folders, idx, sets
+from sliceflow.datasets import arrays, cifar, folders, sets
 from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSizesError
 from sliceflow.datasets.sets import MissingSetError
+from sliceflow.errors import is_int, need
 
 __all__ = [
-    "BrokenPictureError",
-    "DatasetError",
-    "MissingSetError",
-    "MixedSizesError",
-    "Pictures",
-    "available",
+    "BrokenPictureError", "DatasetError", "MissingSetError", "MixedSizesError", "Pictures", "available",
     "load",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures as they are stored.
+    """Pictures as they are stored: (n, h, w) or (n, h, w, c), of uint8 or the type of an array file.
 
-    Attributes
-    ----------
-    images : (n, h, w) or (n, h, w, c) array of uint8, or of the type in a .npy or .npz file
-    labels : (n,) array of class numbers or names of folders; None if there are none
-    n_pixel_values : integer pixels are 0..n_pixel_values-1: 17 for digits, else 256 (array files do not
-        say)
-    name : of the set, the folder or the file
+    `labels` (n,) are class numbers or names of folders; None if there are none. Integer pixels are
+    0..n_pixel_values-1: 17 for digits, else at most 256.
     """
 
     images: np.ndarray
@@ -48,14 +38,10 @@ class Pictures:
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
-    split: str = "train",
-    root: str | os.PathLike[str] | None = None,
-    *,
-    size: int | None = None,
-    skip_broken: bool = False,
+    name_or_path: str | os.PathLike[str], split: str = "train",
+    root: str | os.PathLike[str] | None = None, *, size: int | None = None, skip_broken: bool = False,
     download: bool = False,
-) -> Pictures:
+) -> Pictures:  # fmt: skip
     """Pictures of a named set, a folder, or a .npy or .npz file.
 
     Parameters
@@ -67,22 +53,16 @@ def load(
     split : "train" or "test", for CelebA also "valid"; a path has only "train"
     root : the folder of the named sets; by default the environment variable SLICEFLOW_DATA, or the
         folder sliceflow in the user's cache
-    size : for folders and CelebA (default 64): crop the middle square and resize it to this side
+    size : for folders and CelebA (default 64): the middle square, resized to this side
     skip_broken : skip pictures that cannot be read, with a warning, instead of an error
     download : download a missing named set with torchvision, if that is installed
 
-    Examples
-    --------
-    >>> from sliceflow.datasets import load
     >>> digits = load("digits")
-    >>> digits.images.shape, digits.images.dtype, digits.n_pixel_values
-    ((1297, 8, 8), dtype('uint8'), 17)
-    >>> load("digits", split="test").labels.shape
-    (500,)
+    >>> digits.images.shape, digits.n_pixel_values
+    ((1297, 8, 8), 17)
     """
     path, named = Path(name_or_path).expanduser(), name_or_path in ("digits", *sets.SETS)
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        raise ValueError(f"size={size!r} must be None or an int of at least 1")
+    need(size is None or is_int(size, 1), "size", size, "None or an int of at least 1")
     if size is not None and (name_or_path != "celeba" if named else path.is_file()):
         raise ValueError(f"size={size} is for celeba and folders; {path} is read as it was stored")
     if named:
@@ -103,21 +83,11 @@ def load(
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
     """Which named sets are complete; nothing is read.
 
-    Examples
-    --------
     >>> available("/nowhere")["digits"], available("/nowhere")["mnist"]
     (True, False)
     """
-
     folder = sets.root_folder(root)
-
-    def found(name: str) -> bool:
-        try:
-            return all(sets.find(name, folder, files) for files in set(sets.SETS[name].files.values()))
-        except FileNotFoundError:
-            return False
-
-    return {"digits": True} | {name: found(name) for name in sets.SETS}
+    return {"digits": True} | {name: sets.is_complete(name, folder) for name in sets.SETS}
 
 
 def _named(
@@ -130,8 +100,8 @@ def _named(
         return _digits(split)
     files = sets.fetch(name, root, split, download)
     if name == "celeba":
-        return Pictures(celeba.read(files, split, size or 64, skip_broken), None, 256, name)
-    images, labels = cifar.read(files) if name == "cifar10" else idx.read(files)
+        return Pictures(folders.read_faces(files, split, size or 64, skip_broken), None, 256, name)
+    images, labels = cifar.read(files) if name == "cifar10" else arrays.read_idx(files)
     return Pictures(images, labels, 256, name)
 
 

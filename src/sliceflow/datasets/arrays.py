@@ -1,19 +1,22 @@
-"""Files in numpy's formats, .npy and .npz."""
+"""Files of arrays: numpy's formats, .npy and .npz, and idx, as of MNIST."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import math
+import struct
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from sliceflow.datasets.errors import MOST_INFLATION, DatasetError, reading
 
-__all__ = ["n_pixel_values", "read"]
+__all__ = ["n_pixel_values", "read", "read_idx"]
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
@@ -35,10 +38,8 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def n_pixel_values(images: np.ndarray) -> int:
-    """256, or fewer if the type has fewer values: 2 for booleans."""
-    if images.dtype.kind not in "iu":
-        return 2 if images.dtype == bool else 256
-    return min(256, int(np.iinfo(images.dtype).max) + 1)
+    """256, or fewer if the type has fewer values: 2 for booleans, 128 for int8."""
+    return {"bool": 2, "int8": 128}.get(images.dtype.name, 256)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -46,22 +47,48 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as stream:
             return {"images": _array(stream, path.stat().st_size)}
     with zipfile.ZipFile(path) as archive:
-        return {
-            info.filename.removesuffix(".npy"): _array(
-                archive.open(info), min(info.file_size, info.compress_size * MOST_INFLATION)
-            )
-            for info in archive.infolist()
-        }
+        most = {i: min(i.file_size, i.compress_size * MOST_INFLATION) for i in archive.infolist()}
+        return {i.filename.removesuffix(".npy"): _array(archive.open(i), n) for i, n in most.items()}
 
 
 def _array(stream: IO[bytes], size: int) -> np.ndarray:
     """An array in numpy's format; its header must not promise more than `size` bytes."""
     head = io.BytesIO(stream.read(1 << 16))
-    first = npy.read_magic(head) == (1, 0)
-    read_header = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
-    shape, _, dtype = read_header(head)
+    old = npy.read_magic(head) == (1, 0)
+    shape, _, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(head)
     if (need := math.prod(shape) * dtype.itemsize) > size:
         raise ValueError(f"its header promises {shape} of {dtype}, {need} bytes, and it has {size}")
     stream.seek(0)
     array: np.ndarray = npy.read_array(stream, allow_pickle=False)
     return array
+
+
+def read_idx(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures and labels from a file of each."""
+    images, labels = _idx(files[0], 3), _idx(files[1], 1)
+    if len(labels) != len(images):
+        raise DatasetError(f"{files[1]} has {len(labels)} labels, {files[0]} {len(images)} pictures")
+    return images, labels.astype(np.int64)
+
+
+def _idx(file: Path, rank: int) -> np.ndarray:
+    """An idx file, gzipped or not: 00 00 08 rank, the sizes as big-endian uint32, then bytes."""
+    with reading(file), file.open("rb") as plain:
+        packed = plain.read(2) == b"\x1f\x8b"  # not by its name: browsers may unpack .gz files
+        plain.seek(0)
+        stream: Any = gzip.GzipFile(fileobj=plain) if packed else plain
+        head, magic = stream.read(4 + 4 * rank), bytes((0, 0, 8, rank))
+        if head[:4] != magic:
+            raise DatasetError(
+                f"{file} starts with {head[:4].hex(' ') or 'nothing'} instead of {magic.hex(' ')}: "
+                f"it is not an idx{rank} file of bytes"
+            )
+        shape = struct.unpack(f">{rank}I", head[4:])
+        need, most = math.prod(shape), file.stat().st_size * (MOST_INFLATION if packed else 1)
+        data = stream.read(need + 1) if need <= most else b""
+        if len(data) != need or need == 0:
+            raise DatasetError(
+                f"{file} is truncated or damaged: its header gives sizes {shape}, {need} bytes, but "
+                f"{'more' if len(data) > need > 0 else 'fewer' if need else 'no pictures'} follow"
+            )
+    return np.frombuffer(data, np.uint8).reshape(shape).copy()

@@ -16,9 +16,8 @@ from sliceflow.datasets.errors import DatasetError, reading
 
 __all__ = ["read"]
 
-_ALLOWED = (
-    r"numpy\.(ndarray|dtype|_?core\.(multiarray\._reconstruct|numeric\._frombuffer))|_codecs\.encode"
-)
+_CORE = r"multiarray\._reconstruct|numeric\._frombuffer"
+_ALLOWED = rf"numpy\.(ndarray|dtype|_?core\.({_CORE}))|_codecs\.encode"
 
 
 def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
@@ -47,20 +46,15 @@ def _binary_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
 class _Record:
     """A call in a pickle, recorded instead of executed."""
 
-    state: tuple[Any, ...] = ()
-
     def __init__(self, *args: Any) -> None:
-        self.args = args
+        self.args, self.state = args, ()
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads containers, numbers and text; records replace numpy's arrays and encoded bytes.
-
-    numpy's own functions are unsafe: a forged dtype or shape makes them write or allocate anything.
-    """
+    """Records replace numpy's functions: a forged dtype or shape makes them allocate anything."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         if not re.fullmatch(_ALLOWED, f"{module}.{name}"):
@@ -86,8 +80,7 @@ def _recorded_bytes(record: _Record) -> np.ndarray:
     if record.state:
         _, shape, dtype, fortran, raw = record.state
     else:  # pickle protocol 5
-        raw, dtype, shape, order = record.args
-        fortran = order == "F"
+        raw, dtype, shape, fortran = *record.args[:3], record.args[3] == "F"
     if dtype.args[0] != "u1":
         raise pickle.UnpicklingError(f"its data are {dtype.args[0]!r} instead of bytes, 'u1'")
     raw = raw.args[0] if isinstance(raw, _Record) else raw  # Python 3 may write bytes as latin1 text

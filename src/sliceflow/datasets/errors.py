@@ -16,19 +16,13 @@ MOST_INFLATION = 1032  # the largest ratio of deflate, and so of zip and gz
 class DatasetError(AdvisedError, ValueError):
     """A file does not hold what its name or header says."""
 
-    __module__ = "sliceflow.datasets"  # for tracebacks
-
 
 class BrokenPictureError(DatasetError):
     """A picture of a folder cannot be read."""
 
-    __module__ = "sliceflow.datasets"
-
 
 class MixedSizesError(DatasetError):
     """The pictures of a folder differ in size."""
-
-    __module__ = "sliceflow.datasets"
 
 
 @contextmanager

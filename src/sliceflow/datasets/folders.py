@@ -1,4 +1,4 @@
-"""Folders of picture files, decoded by Pillow."""
+"""Folders of picture files, decoded by Pillow, CelebA's among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sliceflow.datasets.errors import BrokenPictureError, DatasetError, MixedSiz
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "decode_all", "middle_square", "read", "upright"]
+__all__ = ["SUFFIXES", "read", "read_faces", "upright"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "PPM", "TIFF")  # and none that runs other programs
@@ -29,24 +29,22 @@ def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, n
         return sorted(f for f in files if not f.name.startswith("."))
 
     def square(image: Image) -> Image:
-        return image if size is None else middle_square(image, min(image.size), size)
+        return image if size is None else _middle_square(image, min(image.size), size)
 
     own = inside(path)
     folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
     in_classes = [file for folder in folders for file in inside(folder)]
     if bool(own) == bool(in_classes):
-        held = (
-            f"both pictures and folders of pictures, {in_classes[0].parent.name}"
-            if own
-            else "no pictures"
-        )
+        held = "no pictures"
+        if own:
+            held = f"both pictures and folders of pictures, {in_classes[0].parent.name}"
         raise DatasetError(f"{path} holds {held} ({', '.join(SUFFIXES)} in it or one folder per class)")
-    images, kept = decode_all(own or in_classes, square, skip_broken)
+    images, kept = _decode_all(own or in_classes, square, skip_broken)
     labels = np.array([in_classes[i].parent.name for i in kept]) if in_classes else None
     return images, labels
 
 
-def decode_all(
+def _decode_all(
     files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
 ) -> tuple[np.ndarray, list[int]]:
     """The pictures that can be read, grey if all are, and the indices of their files."""
@@ -104,10 +102,40 @@ def upright(file: Path) -> Image:
         return converted
 
 
-def middle_square(image: Image, side: float, size: int) -> Image:
+def _middle_square(image: Image, side: float, size: int) -> Image:
     """The middle square, side×side, as size×size pixels."""
     left, top = ((length - side) / 2 for length in image.size)
     if side == size:  # a crop by whole pixels resamples nothing
         left, top = math.floor(left), math.floor(top)
     lanczos = _pillow().Image.Resampling.LANCZOS
     return image.resize((size, size), lanczos, box=(left, top, left + side, top + side))
+
+
+def read_faces(files: Sequence[Path], split: str, size: int, skip_broken: bool) -> np.ndarray:
+    """CelebA's faces of a published split, size×size: the usual 140×140 of 178×218, in proportion."""
+
+    def face(image: Image) -> Image:
+        w, h = image.size
+        if abs(h * 178 - w * 218) > 218:  # more than a pixel off
+            raise ValueError(
+                f"{w}x{h} is not in proportion to CelebA's 178x218; load the folder by path"
+            )
+        return _middle_square(image, w * 140 / 178, size)
+
+    images, _ = _decode_all(_in_split(files, split), face, skip_broken)
+    return images
+
+
+def _in_split(files: Sequence[Path], split: str) -> Sequence[Path]:
+    partition = files[0].parent.parent / "list_eval_partition.txt"
+    if not partition.is_file():
+        if split != "train":
+            raise DatasetError(f"celeba: without {partition} all pictures are 'train', none {split!r}")
+        return files
+    with reading(partition):
+        parts = dict(line.split() for line in partition.read_text().splitlines())
+    wanted = str(("train", "valid", "test").index(split))
+    chosen = [file for file in files if parts.get(file.name) == wanted]
+    if not chosen:
+        raise DatasetError(f"{partition} puts none of the {len(files)} pictures into {split!r}")
+    return chosen

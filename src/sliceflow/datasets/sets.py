@@ -10,22 +10,20 @@ from typing import Any, NamedTuple
 
 from sliceflow.errors import AdvisedError
 
-__all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "find", "root_folder"]
+__all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "is_complete", "root_folder"]
 
 
 class MissingSetError(AdvisedError, FileNotFoundError):
     """The files of a named set are missing."""
 
-    __module__ = "sliceflow.datasets"
-
 
 class NamedSet(NamedTuple):
-    """A published set of files."""
+    """A published set: its name in torchvision, its files by split, and their alternative ending."""
 
     torchvision: str
     folders: tuple[str, ...]
-    files: Mapping[str, tuple[str, ...]]  # of each split
-    ending: str  # alternative ending of each file
+    files: Mapping[str, tuple[str, ...]]
+    ending: str
 
 
 _IDX = {
@@ -49,7 +47,7 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
     return Path(root or os.environ.get("SLICEFLOW_DATA") or cache).expanduser()
 
 
-def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
+def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     """The wanted files, all from one folder, each with or without the alternative ending."""
     places = [root / folder for folder in SETS[name].folders]
     ending, missing = SETS[name].ending, list(wanted)
@@ -58,23 +56,30 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
         if all(found.values()):
             return [path for paths in found.values() for path in paths]
         missing = min(missing, [f for f in wanted if not found[f]], key=len)
+    wanted_name = f"{missing[0]} or {missing[0]}{ending}" if ending else missing[0]
     raise MissingSetError(
-        f"{name}: no {missing[0]}{f' or {missing[0]}{ending}' if ending else ''} in "
-        f"{', '.join(map(str, places))}",
-        "put the published files there, name the folder above with root= or the environment "
-        "variable SLICEFLOW_DATA, or pass download=True, which needs torchvision "
-        "(pip install torchvision)",
+        f"{name}: no {wanted_name} in {', '.join(map(str, places))}",
+        "put the published files there, name the folder above with root= or SLICEFLOW_DATA, or pass "
+        "download=True, which needs torchvision (pip install torchvision)",
     )
+
+
+def is_complete(name: str, root: Path) -> bool:
+    """Whether all files of all splits are there."""
+    try:
+        return all(_find(name, root, files) for files in set(SETS[name].files.values()))
+    except FileNotFoundError:
+        return False
 
 
 def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
     """The files of a split; if any is missing, torchvision may download them."""
     wanted = SETS[name].files[split]
     try:
-        return find(name, root, wanted)
+        return _find(name, root, wanted)
     except FileNotFoundError:
         if not download or importlib.util.find_spec("torchvision") is None:
             raise
         datasets: Any = importlib.import_module("torchvision.datasets")
         getattr(datasets, SETS[name].torchvision)(str(root), download=True)
-        return find(name, root, wanted)
+        return _find(name, root, wanted)

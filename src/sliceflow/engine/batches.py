@@ -1,4 +1,4 @@
-"""Mini-batches: which particles and data a step is fitted to.
+"""Batches: which particles and data a step is fitted to.
 
 A map fitted to some tens of thousands of columns is nearly as good as one fitted to all, and moves them
 all. The columns are divided once into batches that take turns, so that every step is cheap and every
@@ -12,52 +12,112 @@ and data in the `order` that `divide` returns.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.classes import Runs
+from sliceflow.engine.clouds import Cloud, Columns, Runs
 from sliceflow.engine.conditions import row_groups, row_weights
 from sliceflow.engine.random import Seed
 
-__all__ = ["MiniBatches", "divide", "divide_apart"]
+if TYPE_CHECKING:
+    from sliceflow.engine.flow import Step
+
+__all__ = ["ALL", "Batch", "Batches", "Target", "divide", "divide_apart"]
 
 _ROUNDS = 4  # batches of data for each batch of labelled particles
 
 
 @dataclass(frozen=True)
-class MiniBatches:
-    """Columns of particles and of data for successive steps; None means all columns every time.
+class Batch:
+    """What one step is fitted to.
 
     Parameters
     ----------
-    order : of the data's columns; None leaves them unchanged
-    weights : of the data that are used, if those are always the same
-    start : steps done before
-    runs : the classes of the particles and data of every batch, if every class has its own maps
+    particles, data : columns of the clouds; None is all of them
+    weights : of these data; None if all count alike
+    runs : the classes of these particles and data, if every class has its own maps
+    codes : conditions of all data
     """
 
-    particles: list[slice] | list[Tensor] | None = None
-    data: list[slice] | list[Tensor] | None = None
+    particles: Columns = None
+    data: Columns = None
+    weights: Tensor | None = None
+    runs: tuple[Runs, Runs] | None = None
+    codes: Tensor | None = None
+
+    def of_all(self, z: Tensor) -> Tensor | None:
+        """The projections z of these particles if they are all particles, else None."""
+        return z if self.particles is None else None
+
+
+ALL = Batch()
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of successive steps, which take turns.
+
+    Parameters
+    ----------
+    particles, data : columns of each batch; None is all columns every time
+    order : that the data's columns must have; None leaves them unchanged
+    weights : of the data that are used, if those are always the same
+    runs : the classes of each batch, if every class has its own maps
+    """
+
+    particles: Sequence[Columns] | None = None
+    data: Sequence[Columns] | None = None
     order: Tensor | None = None
     weights: Tensor | None = None
-    start: int = 0
-    runs: list[tuple[Runs, Runs]] | None = None
+    runs: Sequence[tuple[Runs, Runs]] | None = None
 
-    def at(self, step: int) -> tuple[slice | Tensor | None, slice | Tensor | None]:
-        """The columns of particles and of data for `step`."""
-        turn, p, q = self.start + step, self.particles, self.data
-        return None if p is None else p[turn % len(p)], None if q is None else q[turn % len(q)]
+    def at(self, turn: int, codes: Tensor | None = None) -> Batch:
+        """The batch of a step; `codes` are the conditions of all data."""
+        p, q = (None if of is None else of[turn % len(of)] for of in (self.particles, self.data))
+        runs = None if self.runs is None else self.runs[turn % len(self.runs)]
+        return Batch(p, q, self.weights, runs, codes)
 
-    def runs_at(self, step: int) -> tuple[Runs, Runs] | None:
-        """Their classes; None without batches, or if classes share their maps."""
-        return None if self.runs is None else self.runs[(self.start + step) % len(self.runs)]
 
-    def after(self, steps: int) -> MiniBatches:
-        """The batches for the steps that follow after `steps` steps."""
-        return replace(self, start=self.start + steps)
+@dataclass
+class Target:
+    """What a flow moves particles onto: the data of every step, and the columns that it looks at.
+
+    Parameters
+    ----------
+    draw : the data for a stage and a step, by their numbers, in the `order` of the batches
+    batches : the columns that steps look at
+    every_step : draw the data anew for every step, such as pixels that are dequantised each time;
+        else once for every stage
+    """
+
+    draw: Callable[[int, int], Cloud]
+    batches: Batches = Batches()
+    every_step: bool = False
+    _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_cloud(cls, data: Cloud, batches: Batches = Batches()) -> Target:  # noqa: B008, frozen
+        """The same data for all steps."""
+        ordered = data.part(batches.order)
+        return cls(lambda stage, step: ordered, batches)
+
+    def at(self, step: Step) -> tuple[Cloud, Batch]:
+        """The data of a step, in the space of its stage, and what the step looks at."""
+        key = (step.number, step.k if self.every_step else 0)
+        if self._drawn is None or self._drawn[0] != key:
+            self._drawn = None  # frees the memory first
+            data = self.draw(*key)
+            self._drawn = key, replace(data, x=step.stage.space.down(data.x))
+        data = self._drawn[1]
+        batch = self.batches.at(step.turn, data.y)
+        if step.flow.apart and batch.runs is None:
+            raise ValueError("each class has its own maps, but the batches do not tell classes apart")
+        return data, batch
 
 
 def divide(
@@ -68,7 +128,7 @@ def divide(
     codes_q: Tensor | None,
     seed: Seed,
     device: torch.device | str = "cpu",
-) -> MiniBatches:
+) -> Batches:
     """Batches of at most `most` of m particles and of n data.
 
     Parameters
@@ -80,31 +140,32 @@ def divide(
     --------
     >>> labels = torch.arange(1000) % 2
     >>> batches = divide(1000, 1000, 100, labels, labels, Seed(0))
-    >>> p, q = batches.at(0)
-    >>> len(q), int(labels[p].sum()) == int(labels[batches.order][q].sum())
+    >>> batch = batches.at(0)
+    >>> own, other = labels[batch.particles], labels[batches.order][batch.data]
+    >>> len(other), int(own.sum()) == int(other.sum())
     (100, True)
     """
     conditions = None if codes_p is None or codes_q is None else (codes_q, codes_p)
     if most is None or max(m, n) <= most:
-        return MiniBatches() if conditions is None else _weighted(*conditions)
-    p = _runs(m, most)
+        return Batches() if conditions is None else _weighted(*conditions)
+    p = _parts(m, most)
     groups = None if conditions is None else row_groups(*conditions)
     order = seed.child("order").permutation(n)
-    q: list[slice] | list[Tensor]
+    q: list[Columns]
     if groups is None:
-        runs = _runs(n, most)
+        parts = _parts(n, most)
         # Every batch of particles meets every batch of data.
-        q = [runs[(b + turn) % len(runs)] for turn in range(len(runs)) for b in range(len(p))]
+        q = [parts[(b + turn) % len(parts)] for turn in range(len(parts)) for b in range(len(p))]
     else:
         groups_q, groups_p = (g.cpu() for g in groups)
         order = order[torch.argsort(groups_q[order], stable=True)]  # group by group, at random within
         q = [columns.to(device) for columns in _partners(p, groups_p, groups_q)]
-    return MiniBatches(p if len(p) > 1 else None, q, order.to(device))
+    return Batches(p if len(p) > 1 else None, q, order.to(device))
 
 
 def divide_apart(
     most: int | None, codes_p: Tensor, codes_q: Tensor, n_classes: int, seed: Seed
-) -> MiniBatches:
+) -> Batches:
     """The same if every class has its own maps: masses may differ.
 
     The particles must be sorted by class; the returned `order` sorts the data.
@@ -112,24 +173,23 @@ def divide_apart(
     Examples
     --------
     >>> labels = torch.arange(1000) % 2
-    >>> batches = divide_apart(100, labels.sort().values, labels, 2, Seed(0))
-    >>> (p, q), (of_p, of_q) = batches.at(0), batches.runs_at(0)
-    >>> len(p), of_p
+    >>> batch = divide_apart(100, labels.sort().values, labels, 2, Seed(0)).at(0)
+    >>> len(batch.particles), batch.runs[0]
     (100, Runs(starts=(0, 50, 100)))
     """
     m, n = len(codes_p), len(codes_q)
+    all_runs = [Runs.from_codes(codes, n_classes) for codes in (codes_p, codes_q)]
     if most is None or max(m, n) <= most:
-        return MiniBatches(order=torch.argsort(codes_q, stable=True))
+        return Batches(order=torch.argsort(codes_q, stable=True), runs=[(all_runs[0], all_runs[1])])
     order = seed.child("order").permutation(n).to(codes_q.device)
     order = order[torch.argsort(codes_q[order], stable=True)]  # class by class, at random within
-    p, of_p = _parts(Runs.of(codes_p, n_classes), most, codes_p.device)
-    q, of_q = _parts(Runs.of(codes_q, n_classes), most, codes_q.device)
+    (p, of_p), (q, of_q) = (_even_parts(runs, most, codes_q.device) for runs in all_runs)
     turns = range(math.lcm(len(p), len(q)))
     runs = [(of_p[turn % len(p)], of_q[turn % len(q)]) for turn in turns]
-    return MiniBatches(p, q, order, runs=runs)
+    return Batches(p, q, order, runs=runs)
 
 
-def _parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
+def _even_parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
     """All columns in parts of about `most`, each with an equal share of every class."""
     count = -(-runs.starts[-1] // most)
     columns, of = [], []
@@ -143,17 +203,17 @@ def _parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], l
     return columns, of
 
 
-def _weighted(codes_q: Tensor, codes_p: Tensor) -> MiniBatches:
+def _weighted(codes_q: Tensor, codes_p: Tensor) -> Batches:
     """All columns, the data weighted to the particles' shares and without those of weight 0."""
     weights = row_weights(codes_q, codes_p)
     if weights is None or bool(weights.all()):
-        return MiniBatches(weights=weights)
+        return Batches(weights=weights)
     used = torch.nonzero(weights)[:, 0]
-    return MiniBatches(data=[used], weights=weights[used])
+    return Batches(data=[used], weights=weights[used])
 
 
-def _runs(n: int, most: int) -> list[slice]:
-    """0..n-1 in as few equal runs of at most `most` as possible; a remainder is left out."""
+def _parts(n: int, most: int) -> list[slice]:
+    """0..n-1 in as few equal parts of at most `most` as possible; a remainder is left out."""
     count = -(-n // most)
     size = n // count
     if count > 1 and size > 256:

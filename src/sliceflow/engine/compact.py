@@ -17,12 +17,15 @@ from sliceflow import kernels
 from sliceflow.engine.transports import GridTable, KnotTable, Table
 
 __all__ = [
+    "JUMPS",
     "MOST_BINS",
     "MOST_KNOTS",
     "CompactTable",
-    "Step",
+    "ModelStep",
     "at_bends",
     "map_bytes",
+    "thin_grid",
+    "thin_knots",
     "thinned",
 ]
 
@@ -30,20 +33,8 @@ MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1
 _STEPS = kernels.MOST_LEVEL // 4  # steps of rounding in the reach of a map: far below its noise
 _ARRAYS = ("lo", "hi", "at", "levels")
+JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 _SHARED = 8  # times as many knots of a map that classes share
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a model: its maps, and the directions `theta` (h, d) if they were fitted.
-
-    If it is None, the frame is drawn again from its place in the schedule.
-    """
-
-    stage: int
-    step: int
-    table: Table
-    theta: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -118,31 +109,128 @@ class CompactTable:
         numbers = None if self.numbers is None else self.numbers.to(device)
         return replace(self, **{n: getattr(self, n).to(device) for n in _ARRAYS}, numbers=numbers)
 
-    def displace(self, z: Tensor) -> Tensor:
-        return self.grid().displace(z)
 
-    def thin(self, n_knots: int) -> CompactTable:
-        return self
+@dataclass(frozen=True)
+class ModelStep:
+    """One step of a model: its maps, and the directions `theta` (h, d) if they were fitted.
+
+    If it is None, the frame is drawn again from its position: step `step` of stage number `stage`.
+    """
+
+    stage: int
+    step: int
+    table: KnotTable | GridTable | CompactTable
+    theta: Tensor | None = None
+
+    def maps(self) -> KnotTable | GridTable:
+        """The maps as they move particles."""
+        return self.table.grid() if isinstance(self.table, CompactTable) else self.table
 
 
 def thinned(
     table: Table, n_knots: int, reach: float | None, shared: bool, tails: bool = False
-) -> Table:
+) -> Table | CompactTable:
     """What a model keeps of a table: `n_knots` knots of each map, where it bends.
 
     A map that classes share, or that was fitted to sorted particles, keeps eight times as many. Where
     it is unknown how far values can move (`reach`), knots are spaced evenly. `tails` keeps the tails
     of maps that were fitted to sorted particles.
     """
-    if tails and isinstance(table, KnotTable):
-        return table.thin(n_knots, tails)
+    if isinstance(table, KnotTable):
+        if tails:
+            return _flat_beyond(thin_knots(table, n_knots, tails))
+        return thin_knots(table, n_knots * (1 if reach is None else _SHARED))
     if reach is None:
-        return table.thin(n_knots)
-    if shared or not isinstance(table, GridTable):
-        n_knots *= _SHARED
-    if not isinstance(table, GridTable) or n_knots >= table.values.shape[1] - 1:
-        return table.thin(n_knots)
+        return thin_grid(table, n_knots)
+    n_knots *= _SHARED if shared else 1
+    if n_knots >= table.values.shape[1] - 1:
+        return thin_grid(table, n_knots)
     return at_bends(table, min(max(2, n_knots), MOST_KNOTS), reach)
+
+
+def thin_grid(table: GridTable, n_knots: int) -> GridTable:
+    """Keep every k-th edge, where k divides the number of bins, and smooth the tails.
+
+    Elsewhere histograms are smooth enough.
+    """
+    values, n_bins = table.values, table.values.shape[1] - 1
+    stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
+    if table.counts is not None:
+        steady = kernels.for_tensor(values).steady_tails
+        values = steady(table.lo, table.hi, values, table.counts)
+    return GridTable(table.lo, table.hi, values[:, ::stride].contiguous())
+
+
+def thin_knots(table: KnotTable, n_knots: int, tails: bool = False) -> KnotTable:
+    """Average over `n_knots` cells of equal mass.
+
+    A map through every particle would follow their sampling noise, which fresh particles do not share,
+    and push fresh particles away from the data.
+
+    With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends, to
+    resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two particles beside
+    the jump are cells of their own: hardly any fresh particle ends up between the atoms.
+    """
+    size = table.knots.shape[1]
+    if size <= n_knots:
+        return table
+    edge = torch.arange(n_knots + 1, device=table.knots.device) * size // n_knots
+    if tails:
+        outer = [2**k for k in range(int(edge[1]).bit_length())]
+        edge = edge.new_tensor(sorted({*edge.tolist(), *outer, *(size - k for k in outer)}))
+        jumps = _jumps(table.values)
+        if jumps is not None:
+            beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
+            edges = torch.cat((edge.expand(len(beside), -1), beside), 1).sort(1).values
+            return KnotTable(_cell_means(table.knots, edges), _cell_means(table.values, edges))
+    first, count = edge[:-1, None], edge.diff()[:, None]
+    member = torch.arange(int(count.max()), device=edge.device)
+    index, valid = (first + member).clamp(max=size - 1), member < count
+
+    def mean(t: Tensor) -> Tensor:
+        cells = torch.where(valid, t[:, index], 0.0)
+        return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
+
+    return KnotTable(mean(table.knots), mean(table.values))
+
+
+def _flat_beyond(table: KnotTable) -> KnotTable:
+    """The same with a knot far beyond each end, where T has its value at the end.
+
+    So nothing leaves the range of the data.
+    """
+    k, v = table.knots, table.values
+    far = 16 * (k[:, -1:] - k[:, :1]) + 1
+    knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
+    return KnotTable(knots, torch.cat((v[:, :1], v, v[:, -1:]), 1))
+
+
+def _jumps(values: Tensor) -> Tensor | None:
+    """Where an atom, at least ½ % of equal values, begins or ends; the widest jumps of each row.
+
+    (h, J), with K where a row has fewer; None if no row has any.
+    """
+    gap, size = values.diff(dim=1), max(2, values.shape[1] // 200)
+    atom = values[:, size - 1 :] == values[:, : 1 - size]  # from here on
+    atom = torch.nn.functional.pad(atom, (size, size))
+    before, after = (atom[:, i + 1 : i + 1 + gap.shape[1]] for i in (0, size))
+    gap = torch.where(before | after, gap, 0.0)
+    n_jumps = min(JUMPS, int((gap > 0).sum(1).amax()) if gap.numel() else 0)
+    if n_jumps == 0:
+        return None
+    widest = gap.topk(n_jumps, dim=1)
+    return torch.where(widest.values > 0, widest.indices + 1, values.shape[1])
+
+
+def _cell_means(t: Tensor, edges: Tensor) -> Tensor:
+    """Averages over the cells between ascending edges (h, E + 1); an empty cell is a particle."""
+    first, end, last = edges[:, :-1], edges[:, 1:], t.shape[1] - 1
+    up_to = torch.nn.functional.pad(t.double().cumsum(1), (1, 0))
+    sums = up_to.gather(1, end) - up_to.gather(1, first)
+    low, high = t.gather(1, first.clamp(max=last)), t.gather(1, (end - 1).clamp(min=0))
+    equal = (end == first) | (low == high)  # exact, where sums are rounded
+    mean = torch.where(equal, low, sums / (end - first).clamp(min=1))
+    return mean.to(t.dtype).cummax(1).values
 
 
 def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:

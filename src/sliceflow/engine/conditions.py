@@ -7,6 +7,7 @@ written to, so conditions do not move.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,27 +22,12 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, unmasked
 
 __all__ = [
-    "Columns",
-    "Condition",
-    "Labels",
-    "Mixed",
-    "Offset",
-    "as_array",
-    "even_rows",
-    "extra_codes",
-    "format_label",
-    "infer",
-    "moved",
-    "proportional",
-    "repeated",
-    "row_groups",
-    "row_weights",
-    "whole_weights",
-]
+    "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "Offset", "as_array", "default_particles",
+    "even_rows", "extra_codes", "format_label", "infer", "moved", "offset_of", "proportional",
+    "repeated", "row_groups", "row_weights",
+]  # fmt: skip
 
 _HASHABLE = "labels must be hashable: ints, strings, tuples, …"
-
-
 ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh ones
 _OF_A_CLASS = 200  # the least of a class that shares its maps with others,
 _OF_ONE_APART = 1_000  # and of a class with its own maps;
@@ -49,27 +35,21 @@ _IN_ALL = 10_000  # fewer, if all classes together would need more than twice as
 
 
 class Condition(Protocol):
-    """A kind of y, and how it is encoded."""
+    """A kind of y: `width` is l, the dimension of θ_y; `encode` refuses a y that does not fit."""
 
     @property
-    def width(self) -> int:
-        """l, the dimension of the space in which θ_y lives."""
-        ...
+    def width(self) -> int: ...
 
-    def encode(self, y: Any) -> Tensor:
-        """Codes of the user's y, on the CPU; a ValueError names what does not fit."""
-        ...
+    def encode(self, y: Any) -> Tensor: ...
 
-    def decode(self, codes: Tensor) -> np.ndarray:
-        """The user's y of some codes."""
-        ...
+    def decode(self, codes: Tensor) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class Offset:
     """The offset of each projection by the condition, ξ·θ_yᵀy: theta = ξ·θ_y (h, l), codes of n rows.
 
-    A class number stands for a one-hot y, so its offset is one column of theta, without a product.
+    A class number stands for a one-hot y: its offset is one column of theta.
     """
 
     theta: Tensor
@@ -77,28 +57,33 @@ class Offset:
 
     @property
     def by_class(self) -> bool:
-        """Whether the codes are class numbers."""
         return self.codes.dim() == 1
 
     def of(self, columns: Tensor | slice) -> Offset:
-        """The offset of some of the rows."""
         return Offset(self.theta, self.codes[columns])
 
     def added(self, z: Tensor) -> Tensor:
         """z + ξ·θ_yᵀy for every direction and row: (h, n)."""
-        if self.by_class:
-            out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
-            return out
-        return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+        if not self.by_class:
+            return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+        out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
+        return out
+
+
+def offset_of(theta: Tensor | None, codes: Tensor | None) -> Offset | None:
+    """The offset of rows with these codes; None if there is none."""
+    return None if theta is None or codes is None else Offset(theta, codes)
 
 
 @dataclass(frozen=True)
 class Labels:
     """Class labels of any hashable kind, as one-hot vectors.
 
+    Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
+
     Examples
     --------
-    >>> labels = Labels.of(np.array(["cat", "dog", "cat"]))
+    >>> labels = Labels.fit_to(np.array(["cat", "dog", "cat"]))
     >>> labels.encode(["dog", "cat"])
     tensor([1, 0])
     """
@@ -107,12 +92,14 @@ class Labels:
     hidden: bool = False  # clusters, which the user did not pass
 
     @classmethod
-    def of(cls, y: np.ndarray) -> Labels:
+    def fit_to(cls, y: np.ndarray) -> Labels:
         """The distinct labels of y, sorted where they can be, else in order of appearance."""
-        try:
+        if y.dtype != object:
             return cls(np.unique(y))
-        except TypeError:
-            return cls(_objects(list(dict.fromkeys(y.tolist()))))
+        distinct = list({_identity(label): label for label in y.tolist()}.values())
+        with contextlib.suppress(TypeError):
+            distinct.sort()
+        return cls(_objects(distinct))
 
     @property
     def width(self) -> int:
@@ -121,26 +108,26 @@ class Labels:
     def encode(self, y: Any) -> Tensor:
         """Class numbers (n,) of labels (n,), or the rows of an (n, C) float array of class weights."""
         array = as_array(y)
-        if array.ndim == 2:
-            if array.shape[1] != self.width:
-                raise ValueError(
-                    f"y has {array.shape[1]} columns but the model was fitted with {self.width} "
-                    f"(one-hot labels of {self.width} classes); pass class labels or an "
-                    f"(n, {self.width}) array"
-                )
+        if array.ndim == 2 and array.shape[1] == self.width:
             return torch.from_numpy(_finite(array))
-        number = {label: i for i, label in enumerate(self.classes.tolist())}
+        if array.ndim == 2:
+            raise ValueError(
+                f"y has {array.shape[1]} columns but the model was fitted with {self.width} (one-hot "
+                f"labels of {self.width} classes); pass class labels or an (n, {self.width}) array"
+            )
+        number = {_identity(label): i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
         try:
-            unknown = list(dict.fromkeys(label for label in labels if label not in number))
+            numbers = [number.get(_identity(label)) for label in labels]
         except TypeError as error:
             raise ValueError(_HASHABLE) from error
-        if unknown:
+        if None in numbers:
+            unknown = list(dict.fromkeys(v for v, i in zip(labels, numbers, strict=True) if i is None))
             raise ValueError(
                 f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}; "
                 f"the model knows {_listed(self.classes.tolist())}"
             )
-        return torch.tensor([number[label] for label in labels], dtype=torch.int64)
+        return torch.tensor(numbers, dtype=torch.int64)
 
     def decode(self, codes: Tensor) -> np.ndarray:
         """Labels (n,) of class numbers; class weights (n, C) as they are."""
@@ -156,7 +143,7 @@ class Columns:
     scale: np.ndarray
 
     @classmethod
-    def of(cls, y: np.ndarray) -> Columns:
+    def fit_to(cls, y: np.ndarray) -> Columns:
         scale = y.std(axis=0)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
@@ -166,14 +153,12 @@ class Columns:
 
     def encode(self, y: Any) -> Tensor:
         array = as_array(y)
-        if array.dtype == object and array.ndim == 2:
-            array = _floats(array)
         if array.ndim != 2 or array.shape[1] != self.width:
             raise ValueError(
                 f"y has shape {array.shape} but the model was fitted with {self.width} continuous "
                 f"condition column{'s' if self.width > 1 else ''}; pass an (n, {self.width}) array"
             )
-        return torch.from_numpy((_finite(array) - self.mean) / self.scale)
+        return torch.from_numpy((_finite(_floats(array)) - self.mean) / self.scale)
 
     def decode(self, codes: Tensor) -> np.ndarray:
         return np.asarray(codes.cpu().numpy() * self.scale + self.mean)
@@ -183,19 +168,13 @@ class Columns:
 class Mixed:
     """Labels and continuous columns in one y: an (n, L) array of objects, or a DataFrame.
 
-    A column is continuous if all its values are numbers, and labels otherwise. Codes (n, l) have the
-    number of a row's combination of labels first, then its standardised columns.
-
-    Parameters
-    ----------
-    labels : the combinations of labels, tuples
-    columns : the continuous columns
-    labelled : which of the L columns are labels
+    Columns that are not all numbers are `labelled`. Codes (n, l) have the number of a row's combination
+    of labels, a tuple, first, and then its standardised columns.
 
     Examples
     --------
     >>> y = np.array([["a", 1.0], ["b", 2.0], ["a", 3.0]], dtype=object)
-    >>> Mixed.of(y).encode(("b", 2.0))
+    >>> Mixed.fit_to(y).encode(("b", 2.0))
     tensor([[1., 0.]], dtype=torch.float64)
     """
 
@@ -204,7 +183,7 @@ class Mixed:
     labelled: tuple[bool, ...]
 
     @classmethod
-    def of(cls, y: np.ndarray) -> Mixed:
+    def fit_to(cls, y: np.ndarray) -> Mixed:
         labelled = tuple(not all(_is_number(type(v)) for v in column) for column in y.T)
         if all(labelled):
             raise ValueError(
@@ -214,7 +193,8 @@ class Mixed:
         is_label = np.array(labelled)
         rows = _objects([tuple(row) for row in y[:, is_label].tolist()])
         _need_labels(rows, "y")
-        return cls(Labels.of(rows), Columns.of(_finite(_floats(y[:, ~is_label]))), labelled)
+        columns = Columns.fit_to(_finite(_floats(y[:, ~is_label])))
+        return cls(Labels.fit_to(rows), columns, labelled)
 
     @property
     def width(self) -> int:
@@ -231,26 +211,16 @@ class Mixed:
                 f"columns, {sum(self.labelled)} of them labels; pass an (n, {len(self.labelled)}) array"
             )
         is_label = np.array(self.labelled)
-        combinations = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
-        numbers = self.labels.encode(combinations)
-        return torch.cat(
-            (numbers[:, None].double(), self.columns.encode(_floats(array[:, ~is_label]))), 1
-        )
+        rows = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
+        numbers = self.labels.encode(rows)[:, None].double()
+        return torch.cat((numbers, self.columns.encode(array[:, ~is_label])), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
-        out = np.empty((len(codes), len(self.labelled)), dtype=object)
         is_label = np.array(self.labelled)
+        out = np.empty((len(codes), len(is_label)), dtype=object)
         out[:, is_label] = [list(row) for row in self.labels.decode(codes[:, 0].long())]
         out[:, ~is_label] = self.columns.decode(codes[:, 1:])
         return out
-
-
-def _floats(y: np.ndarray) -> np.ndarray:
-    """Numbers in an array of objects as float64; a ValueError shows what is none."""
-    try:
-        return y.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y has a column of numbers with a value that is none: {error}") from error
 
 
 def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
@@ -262,20 +232,16 @@ def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
     if array.ndim == 2:
         if array.shape[1] == 0:
             raise ValueError("y has 0 columns; leave it out for an unconditional flow")
-        if array.dtype == object:
-            if all(_is_number(type(v)) for v in array.flat):
-                return Columns.of(_finite(_floats(array)))
-            return Mixed.of(array)
-        return Columns.of(_finite(array))
+        if array.dtype == object and not all(_is_number(type(v)) for v in array.flat):
+            return Mixed.fit_to(array)
+        return Columns.fit_to(_finite(_floats(array)))
     _need_labels(array, name)
-    if array.dtype.kind == "f":
-        _finite(array, name)
-        if not np.all(array == np.round(array)):
-            raise ValueError(
-                f"{name} is one-dimensional, which means class labels, but holds fractions such as "
-                f"{array[array != np.round(array)][0]}; pass y[:, None] for a continuous condition"
-            )
-    return Labels.of(array)
+    if array.dtype.kind == "f" and len(fractions := array[_finite(array, name) % 1 != 0]):
+        raise ValueError(
+            f"{name} is one-dimensional, which means class labels, but holds fractions such as "
+            f"{fractions[0]}; pass y[:, None] for a continuous condition"
+        )
+    return Labels.fit_to(array)
 
 
 def repeated(condition: Condition, y: Any, n: int) -> Any:
@@ -285,40 +251,36 @@ def repeated(condition: Condition, y: Any, n: int) -> Any:
         one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
         one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
         return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
-    array = as_array(y)
-    if isinstance(condition, Mixed):
-        codes_of_one = array.ndim == 1 and len(array) == len(condition.labelled)
-        one = codes_of_one and not isinstance(array[0], tuple)
-        return np.tile(array.astype(object), (n, 1)) if one else array
-    if array.ndim == 0 or (array.ndim == 1 and len(array) == condition.width):
-        return np.tile(array.reshape(1, -1), (n, 1))
-    return array
+    array, mixed = as_array(y), isinstance(condition, Mixed)
+    width = len(condition.labelled) if isinstance(condition, Mixed) else condition.width
+    one = array.ndim == 1 and len(array) == width and not isinstance(array[0], tuple)
+    if not one and (mixed or array.ndim):
+        return array
+    return np.tile((array.astype(object) if mixed else array).reshape(1, -1), (n, 1))
 
 
 def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
     """M rows of the data whose conditions the particles take, in the data's proportions.
 
     Class c gets M·N_c/N particles, rounded by largest remainders, and at least `least` if M allows it.
-    With continuous conditions every row is used ⌊M/N⌋ or ⌈M/N⌉ times. The order is random, so any run
-    of particles is a fair sample.
+    Rows of continuous conditions are `even_rows`. The order is random: any run is a fair sample.
     """
     n = len(codes)
-    if codes.dim() == 1:
-        counts = torch.bincount(codes)
-        share = counts.double() * (m / n)
-        whole = share.floor().long()
-        # Stable and by class number: the same on every machine.
-        rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
-        whole[rest] += 1
-        for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
-            while whole[c] < least < int(whole.max()):  # the largest class gives some away
-                whole[whole.argmax()] -= 1
-                whole[c] += 1
-        one_row_of_each = torch.zeros(len(counts), dtype=torch.int64)
-        one_row_of_each[codes.flip(0)] = torch.arange(n - 1, -1, -1)
-        rows = torch.repeat_interleave(one_row_of_each, whole)
-        return rows[seed.child("order").permutation(m)]
-    return even_rows(n, m, seed)
+    if codes.dim() == 2:
+        return even_rows(n, m, seed)
+    counts = torch.bincount(codes)
+    share = counts.double() * (m / n)
+    whole = share.floor().long()
+    # Stable and by class number: the same on every machine.
+    rest = torch.argsort(share - whole, descending=True, stable=True)[: m - int(whole.sum())]
+    whole[rest] += 1
+    for c in torch.nonzero((counts > 0) & (whole < least))[:, 0].tolist():
+        while whole[c] < least < int(whole.max()):  # the largest class gives some away
+            whole[whole.argmax()] -= 1
+            whole[c] += 1
+    first_row = torch.zeros(len(counts), dtype=torch.int64)
+    first_row[codes.flip(0)] = torch.arange(n - 1, -1, -1)
+    return torch.repeat_interleave(first_row, whole)[seed.child("order").permutation(m)]
 
 
 def even_rows(n: int, m: int, seed: Seed) -> Tensor:
@@ -330,23 +292,14 @@ def even_rows(n: int, m: int, seed: Seed) -> Tensor:
 def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few for a model.
 
-    Maps are fitted to particles and move fresh ones, and maps of few particles are poor. So a fit has
-    at least `ENOUGH` particles, and at least 200 of every class in the data, or 2√M of M: far more than
-    the tails, which a model does not keep. The data are weighted to the particles' shares
-    (`row_weights`).
+    Maps of few particles are poor for the fresh ones that they move later. So a fit has at least
+    `ENOUGH` particles, and at least 200 of every class in the data, or 2√M of M: far more than the
+    tails, which a model does not keep. Classes `apart`, each with its own maps, need 1,000. The data
+    are weighted to the particles' shares (`row_weights`).
 
-    Parameters
-    ----------
-    codes_q, codes_p : of the data, and of the requested particles
-    apart : whether every class has its own maps, for which it needs 1,000 particles
-
-    Examples
-    --------
     >>> data = torch.tensor([0] * 9_990 + [1] * 10)
     >>> extra_codes(data, data, False, Seed(0)).bincount()
     tensor([  0, 190])
-    >>> len(extra_codes(data, data[::2000], False, Seed(0)))
-    2193
     """
     m, n = len(codes_p), len(codes_q)
     base = max(m, ENOUGH)
@@ -366,8 +319,7 @@ def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Te
 def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model: bool = True) -> Tensor:
     """Codes of all particles that a fit moves: those asked for, and behind them further ones.
 
-    Further ones serve a `model` alone. A flow that does not see the condition (ξ = 0) needs `ENOUGH`
-    particles and no more; `extra_codes` says how many others need.
+    Only a `model` needs further ones: `ENOUGH` in all without a condition (ξ = 0), else `extra_codes`.
     """
     if not model:
         return codes_p
@@ -383,13 +335,12 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
 
     Continuous conditions can be compared if data and particles have the same set of distinct y.
     """
-    if data_codes.dim() == 1 and particle_codes.dim() == 1:
-        return data_codes, particle_codes
-    width = data_codes.shape[1] if data_codes.dim() == 2 else particle_codes.shape[1]
-    rows_q, rows_p = (
-        (torch.nn.functional.one_hot(c, width).double() if c.dim() == 1 else c)
-        for c in (data_codes, particle_codes)
-    )
+    both = data_codes, particle_codes
+    if data_codes.dim() == particle_codes.dim() == 1:
+        return both
+    width = max(c.shape[1] for c in both if c.dim() == 2)
+    one_hot = torch.nn.functional.one_hot
+    rows_q, rows_p = (one_hot(c, width).double() if c.dim() == 1 else c for c in both)
     groups = _numbered(torch.cat((rows_q, rows_p.to(rows_q.dtype))))
     groups_q, groups_p = groups[: len(rows_q)], groups[len(rows_q) :]
     same = torch.equal(torch.unique(groups_q), torch.unique(groups_p))
@@ -399,8 +350,7 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
 def _numbered(rows: Tensor) -> Tensor:
     """The index (n,) of each row among the distinct rows in lexical order.
 
-    The same as `torch.unique` with dim=0, which compares whole rows and is slower. Here the indices of
-    the first columns are combined with those of the next column.
+    `torch.unique` with dim=0 gives the same, but compares whole rows and is slower.
     """
     numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     for column in rows.T:
@@ -413,9 +363,8 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
     """Weights of the data's rows that give every condition the particles' mass; None if all are 1.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts (M_g/M)/(N_g/N) in
-    F_q. Where masses differ, the surplus of one class would be transported across the gap to another, a
-    jump of size ξ. If conditions cannot be compared (fewer particles than rows, or the user's own y),
-    all rows count equally.
+    F_q: a surplus of one class would be transported across the gap to another, a jump of size ξ. If
+    conditions cannot be compared (fewer particles than rows, or the user's own y), all count equally.
     """
     groups = row_groups(data_codes, particle_codes)
     if groups is None:
@@ -424,16 +373,11 @@ def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
     size = int(max(groups_q.max(), groups_p.max())) + 1
     n_g = torch.bincount(groups_q, minlength=size).double()
     m_g = torch.bincount(groups_p, minlength=size).double()
-    weights = whole_weights((m_g / len(groups_p)) / (n_g / len(groups_q)))[groups_q]
+    ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
+    # Multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any ranks. Only 0 becomes 0.
+    whole = torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
+    weights = whole[groups_q]
     return None if bool((weights == 1).all()) else weights
-
-
-def whole_weights(ratio: Tensor) -> Tensor:
-    """Rounded to multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any ranks.
-
-    Only 0 becomes 0: a row of small weight still counts.
-    """
-    return torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
 
 
 def as_array(y: Any, name: str = "y") -> np.ndarray:
@@ -444,9 +388,8 @@ def as_array(y: Any, name: str = "y") -> np.ndarray:
     if isinstance(y, np.ndarray):
         return np.asarray(y)
     kinds = {type(v) for v in y} if isinstance(y, Sequence) and not isinstance(y, str) else set()
-    if kinds and (kinds <= {tuple} or (len(kinds) > 1 and not all(_is_number(k) for k in kinds))):
-        return _objects(y)
-    return np.asarray(y)
+    alike = all(_is_number(kind) and kind is not bool for kind in kinds)
+    return _objects(y) if kinds == {tuple} or (len(kinds) > 1 and not alike) else np.asarray(y)
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
@@ -456,8 +399,23 @@ def _objects(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
+def _floats(y: np.ndarray) -> np.ndarray:
+    """Numbers in an array of objects as float64; a ValueError shows what is none."""
+    try:
+        return y.astype(np.float64) if y.dtype == object else y
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y has a column of numbers with a value that is none: {error}") from error
+
+
 def _is_number(kind: type) -> bool:
     return issubclass(kind, (int, float, np.number))
+
+
+def _identity(label: Any) -> Any:
+    """What tells labels apart: True is not 1, though Python calls them equal."""
+    if isinstance(label, tuple):
+        return tuple(map(_identity, label))
+    return (label, "bool") if isinstance(label, bool | np.bool) else label
 
 
 def _need_labels(array: np.ndarray, name: str) -> None:
@@ -492,9 +450,8 @@ def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
             f"{name} has columns of dtype {y.dtype}; continuous conditions must be numbers, labels 1-D"
         )
     y = y.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(y))
-    if len(bad):
-        at = tuple(int(i) for i in bad[0])
+    if len(bad := np.argwhere(~np.isfinite(y))):
+        at = tuple(bad[0].tolist())
         raise ValueError(
             f"{name} contains {y[at]} at {list(at)}; conditions must be finite: drop or fill such rows"
         )
@@ -504,8 +461,6 @@ def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
 def format_label(label: Any) -> str:
     """A label for a message, as Python writes it, without numpy's types.
 
-    Examples
-    --------
     >>> format_label((np.int64(3), np.str_("dog"))), format_label(np.datetime64("2020-01-31"))
     ("(3, 'dog')", '2020-01-31')
     """
@@ -517,14 +472,13 @@ def format_label(label: Any) -> str:
 
 
 def _listed(labels: list[Any], most: int = 12) -> str:
-    some = ", ".join(map(format_label, labels[:most]))
-    return some if len(labels) <= most else f"{some}, … ({len(labels)} in all)"
+    shown = ", ".join(map(format_label, labels[:most]))
+    return shown if len(labels) <= most else f"{shown}, … ({len(labels)} in all)"
 
 
 def default_particles(n: int) -> int:
-    """The smallest multiple of n rows that is at least 10,000.
+    """The smallest multiple of n rows, to use their conditions equally often, of at least 10,000.
 
-    With fewer, the maps follow the particles' own noise, and offline samples are poor. A multiple uses
-    every row's condition equally often.
+    With fewer, the maps follow the particles' own noise, and offline samples are poor.
     """
     return n * max(1, -(-10_000 // n))

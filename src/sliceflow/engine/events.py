@@ -21,18 +21,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import need
 
 __all__ = [
-    "Event",
-    "HeldOut",
-    "History",
-    "Listener",
-    "Listeners",
-    "Progress",
-    "closing",
-    "joined",
-    "listening",
-    "relayed",
-    "tell",
-]
+    "Event", "HeldOut", "History", "Listener", "Listeners", "Progress", "closing", "joined",
+    "listening", "now", "relayed", "tell",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,10 +31,9 @@ class Event:
     """The state after a step.
 
     `distance` is the sliced distance before the step, √(mean over directions of W₂²), in the units of
-    the flow (standardised data). It is a 0-dimensional tensor, so that a GPU need not wait;
-    ``float(event.distance)`` reads it. `particles` (d, M) belong to the flow: do not write to them.
-    `moving` is the share of maps that move anything, another such tensor; None without shrinkage.
-    `stage_steps` is the largest number of steps of the stage.
+    the flow (standardised data): a tensor, so that a GPU need not wait; ``float(event.distance)`` reads
+    it. `moving` is the share of maps that move anything; None without shrinkage. `particles` (d, M)
+    belong to the flow: do not write to them. `stage_steps` is the most steps that the stage may have.
     """
 
     stage: str
@@ -62,20 +52,15 @@ Listener = Callable[[Event], bool | None]
 Listeners = Listener | Iterable[Listener] | None
 
 
+_COLUMNS = ("stage", "step", "distance", "moving", "seconds")  # of a history
+
+
 @dataclass
 class History:
     """Records the events. `moving` is the share of maps that move anything: 1 without shrinkage.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sliceflow import SlicedWassersteinFlow
-    >>> X = np.random.default_rng(0).normal(size=(50, 2))
-    >>> flow = SlicedWassersteinFlow(n_steps=3, random_state=0).fit(X)
-    >>> sorted(flow.history_)
-    ['distance', 'moving', 'seconds', 'stage', 'step']
-    >>> flow.history_["stage"]
-    ['flow', 'flow', 'flow', 'axis', 'axis']
+    >>> list(History().as_columns())
+    ['stage', 'step', 'distance', 'moving', 'seconds']
     """
 
     events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(default_factory=list)
@@ -86,14 +71,9 @@ class History:
 
     def as_columns(self) -> dict[str, list[Any]]:
         """Lists of equal length, for ``pandas.DataFrame(history)``."""
-        columns: dict[str, list[Any]] = {
-            "stage": [e[0] for e in self.events],
-            "step": [e[1] for e in self.events],
-            "distance": _numbers([e[2] for e in self.events]),
-            "moving": _numbers([e[3] for e in self.events]),
-            "seconds": [e[4] for e in self.events],
-        }
-        return {name: [*self.before.get(name, []), *column] for name, column in columns.items()}
+        columns: list[list[Any]] = [[e[i] for e in self.events] for i in range(len(_COLUMNS))]
+        columns[2], columns[3] = _numbers(columns[2]), _numbers(columns[3])
+        return {n: [*self.before.get(n, []), *c] for n, c in zip(_COLUMNS, columns, strict=True)}
 
 
 def _numbers(values: Sequence[Tensor | None]) -> list[float]:
@@ -105,14 +85,13 @@ def _numbers(values: Sequence[Tensor | None]) -> list[float]:
 
 def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> dict[str, list[Any]]:
     """The histories of several fits, one behind the other; `names` go before those of their stages."""
-    out: dict[str, list[Any]] = {"stage": [], "step": [], "distance": [], "moving": [], "seconds": []}
+    out: dict[str, list[Any]] = {column: [] for column in _COLUMNS}
     for columns, name in zip(histories, names, strict=True):
         before = out["seconds"][-1] if out["seconds"] else 0.0
-        out["stage"] += [f"{name}: {stage}" for stage in columns["stage"]]
-        out["step"] += columns["step"]
-        out["distance"] += columns["distance"]
-        out["moving"] += columns["moving"]
-        out["seconds"] += [before + seconds for seconds in columns["seconds"]]
+        stages = [f"{name}: {stage}" for stage in columns["stage"]]
+        seconds = [before + s for s in columns["seconds"]]
+        for column, values in (columns | {"stage": stages, "seconds": seconds}).items():
+            out[column] += values
     return out
 
 
@@ -130,21 +109,16 @@ class Progress:
         except ImportError:
             if done * 10 // total > self._said:
                 self._said = done * 10 // total
-                print(
-                    f"sliceflow: {event.stage} {done}/{total}, "
-                    f"sliced distance {float(event.distance):.4g}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                line = f"{event.stage} {done}/{total}, sliced distance {float(event.distance):.4g}"
+                print(f"sliceflow: {line}", file=sys.stderr, flush=True)
             return
         if self._bar is None:
             self._bar = tqdm(total=total, unit="step", desc="sliceflow")
         self._bar.update(done - self._bar.n)
         if done % 10 == 0 or done == total:  # reading the distance waits for a GPU
             moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
-            self._bar.set_postfix_str(
-                f"{event.stage}, sliced distance {float(event.distance):.4g}{moving}"
-            )
+            text = f"{event.stage}, sliced distance {float(event.distance):.4g}{moving}"
+            self._bar.set_postfix_str(text)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -158,8 +132,7 @@ class HeldOut:
     `n_iter_no_change` steps without a relative improvement of `tol` end the stage. More steps would
     only move the particles onto the training rows.
 
-    With conditions, x and y are compared together. Rows of a class are compared with the particles of
-    that class, whatever the particles' shares of the classes are; classes that only one side has are
+    Rows of a class are compared with the particles of that class; classes that only one side has are
     left out. With continuous conditions the directions are those of x and y, with equal weight.
 
     Parameters
@@ -167,22 +140,14 @@ class HeldOut:
     rows : (d, n) held-out rows, in the units of the flow
     codes : conditions of the rows, (n,) class numbers or (n, l) columns; None for x alone
     particle_codes : those of the particles of all ranks
-    n_directions : the number of random directions
     joint : gathers the projections (h, n) of the particles of all ranks
     """
 
-    def __init__(
-        self,
-        rows: Tensor,
-        seed: Seed,
-        codes: Tensor | None = None,
-        particle_codes: Tensor | None = None,
-        *,
-        n_iter_no_change: int = 10,
-        tol: float = 1e-4,
-        n_directions: int = 100,
-        joint: Callable[[Tensor], Tensor] = lambda z: z,
-    ) -> None:
+    def __init__(  # many: two clouds, the rule, and how ranks agree
+        self, rows: Tensor, seed: Seed, codes: Tensor | None = None,
+        particle_codes: Tensor | None = None, *, n_iter_no_change: int = 10, tol: float = 1e-4,
+        n_directions: int = 100, joint: Callable[[Tensor], Tensor] = lambda z: z,
+    ) -> None:  # fmt: skip
         theta = seed.normal(n_directions, rows.shape[0], dtype=rows.dtype)
         self.theta = (theta / theta.norm(dim=1, keepdim=True)).to(rows.device)
         target = self.theta @ rows
@@ -201,14 +166,13 @@ class HeldOut:
 
     @property
     def distances(self) -> list[float]:
-        """The distances after each step."""
+        """After each step."""
         return [distance for _, distance in self.heard]
 
     def distance(self, particles: Tensor) -> float:
         """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
         z = self._joint(self.theta @ particles)
-        if self._offset is not None:
-            z = z + self._offset
+        z = z if self._offset is None else z + self._offset
         squares = [
             (_quantiles(z[:, own], target.shape[1]) - target).square()
             for (_, own), target in zip(self._groups, self._target, strict=True)
@@ -232,10 +196,9 @@ class HeldOut:
 
 def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | slice, Tensor | slice]]:
     """The rows and the particles of every class that both have."""
+    both = sorted(set(codes.tolist()) & set(particle_codes.tolist()))
     pairs: list[tuple[Tensor | slice, Tensor | slice]] = [
-        (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0])
-        for c in torch.unique(codes).tolist()
-        if bool((particle_codes == c).any())
+        (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0]) for c in both
     ]
     if not pairs:
         raise ValueError(
@@ -249,13 +212,11 @@ def _with_offsets(
     z: Tensor, codes: Tensor, particle_codes: Tensor, seed: Seed
 ) -> tuple[Tensor, Tensor]:
     """Projected rows z (h, n) plus the part of their conditions, and that of the particles, (h, M)."""
-    width = max(c.shape[1] for c in (codes, particle_codes) if c.dim() == 2)
+    both, one_hot = (codes, particle_codes), torch.nn.functional.one_hot
+    width = max(c.shape[1] for c in both if c.dim() == 2)
     theta = seed.normal(len(z), width).to(z.device) / math.sqrt(width)
-    parts = [
-        theta @ (torch.nn.functional.one_hot(c, width) if c.dim() == 1 else c).double().T
-        for c in (codes, particle_codes)
-    ]
-    return z + parts[0].to(z.dtype), parts[1].to(z.dtype)
+    rows, particles = ((one_hot(c, width) if c.dim() == 1 else c).double() for c in both)
+    return z + (theta @ rows.T).to(z.dtype), (theta @ particles.T).to(z.dtype)
 
 
 def _quantiles(z: Tensor, n: int) -> Tensor:
@@ -270,8 +231,6 @@ def _quantiles(z: Tensor, n: int) -> Tensor:
 def listening(listeners: Listeners) -> tuple[Listener, ...]:
     """The listeners of a user as a tuple: one, several or None.
 
-    Examples
-    --------
     >>> listening(print)
     (<built-in function print>,)
     """
@@ -293,36 +252,25 @@ def tell(listeners: Sequence[Listener], event: Event) -> bool:
 
 
 def relayed(
-    listeners: Sequence[Listener],
-    name: str,
-    *,
-    stages_before: int,
-    steps_before: int,
-    steps_after: int,
-    seconds: float,
-) -> Listener:
-    """One listener that tells others of the steps of one of several fits, as steps of them all.
+    listeners: Sequence[Listener], name: str, *, stages_before: int, steps_before: int,
+    steps_after: int, seconds: float,
+) -> Listener:  # fmt: skip
+    """One listener that tells others of the steps of the fit `name`, as steps of several fits.
 
-    Parameters
-    ----------
-    name : of this fit, which goes before the names of its stages
-    stages_before : stages of the fits before it
-    steps_before, steps_after : steps that the fits before it did, and that those after it plan
-    seconds : that the fits before it took
+    The fits before it had so many stages and steps and took so many seconds; those after it plan
+    `steps_after`.
     """
 
     def relay(event: Event) -> bool:
-        return tell(
-            listeners,
-            replace(
-                event,
-                stage=f"{name}: {event.stage}",
-                stage_index=stages_before + event.stage_index,
-                steps_done=steps_before + event.steps_done,
-                steps_total=steps_before + event.steps_total + steps_after,
-                seconds=seconds + event.seconds,
-            ),
+        overall = replace(
+            event,
+            stage=f"{name}: {event.stage}",
+            stage_index=stages_before + event.stage_index,
+            steps_done=steps_before + event.steps_done,
+            steps_total=steps_before + event.steps_total + steps_after,
+            seconds=seconds + event.seconds,
         )
+        return tell(listeners, overall)
 
     return relay
 

@@ -1,7 +1,7 @@
 """The algorithm: move particles onto data, step by step, and replay the steps on other particles.
 
-This is Algorithm 1 of Du et al. (ICML 2023) with exchangeable parts: the schedule and its frames, the
-transport, and the condition. `simulate` is the method; read it first.
+This is Algorithm 1 of Du et al. (ICML 2023) with exchangeable parts: the stages with their frames,
+transports and spaces, the target, and the condition. `simulate` is the method; read it first.
 
 The engine stores particles and data as columns, (d, n). Projections (h, n) then have the values of each
 direction side by side in memory, which makes sorting and counting fast.
@@ -10,69 +10,27 @@ direction side by side in memory, which makes sorting and counting fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import MiniBatches, divide
-from sliceflow.engine.classes import Runs
-from sliceflow.engine.compact import CompactTable, Step, thinned
-from sliceflow.engine.conditions import Offset
+from sliceflow.engine.batches import Target, divide, divide_apart
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.compact import CompactTable, ModelStep, thinned
 from sliceflow.engine.events import Event, Listener, now, tell
-from sliceflow.engine.frames import AnyFrame, Axis, Frame, MaxSliced, releasing
+from sliceflow.engine.frames import AnyFrame, Frame, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrinkage, variance_within
-from sliceflow.engine.transports import Fit, GridTable, Table, Transport
+from sliceflow.engine.transports import Fit, Table
 
-__all__ = ["Cloud", "Counted", "Flow", "Noise", "Redrawn", "Run", "batches_for", "replay", "simulate"]
+__all__ = ["Flow", "Noise", "Run", "Step", "replay", "simulate"]
 
 BUDGET = 1 << 28  # bytes for the projections of one chunk of particles
-STILL = 0.05  # a stage is done if no more than this share of its maps move
+STILL = 0.05  # a stage is done if no more than this share of its maps move,
+_LOOK = 4  # which every fourth step finds out: reading the share waits for a GPU
 _NUMBERS = 1 << 26  # random numbers drawn at a time
-
-
-@dataclass
-class Cloud:
-    """Points with their conditions: x (d, n) moves, y (n codes, or None) does not.
-
-    With ξ = ∞ the points are sorted by class, and `runs` holds the range of each class.
-    """
-
-    x: Tensor
-    y: Tensor | None = None
-    runs: Runs | None = None
-
-    def part(self, columns: slice | Tensor) -> Cloud:
-        """Some of the points; a slice gives a view."""
-        return Cloud(self.x[:, columns], None if self.y is None else self.y[columns])
-
-
-@dataclass(frozen=True)
-class Redrawn:
-    """Data with new noise at every step, such as pixels that are dequantised again.
-
-    Parameters
-    ----------
-    at : gives the cloud for step k of a stage. Only x changes between steps
-    """
-
-    at: Callable[[int], Cloud]
-
-    def part(self, columns: slice | Tensor) -> Redrawn:
-        """Some of the points."""
-        return Redrawn(lambda step: self.at(step).part(columns))
-
-
-class Counted(Protocol):
-    """Data of which only the counts for each step exist (`online`)."""
-
-    def fit(self, z_p: Tensor, flow: Flow, frame: AnyFrame, i: int, k: int) -> Fit:
-        """The maps of step k of stage i, for projected particles z_p (h, M)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,23 +63,21 @@ class Flow:
 
     Parameters
     ----------
-    schedule : the stages
+    stages : the schedule
     seed : root of the frames' seeds
     n_conditions : l, the width of the condition; 0 for none
     amplifier : ξ. 0 ignores the condition: the unconditional flow, bit for bit. With ∞ each class has
         its own maps
     entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
     budget : bytes for projections; more particles are moved in chunks
-    precision : dtype of the rotations of picture tiles; None takes the particles' dtype
     """
 
-    schedule: Sequence[Stage]
+    stages: Sequence[Stage]
     seed: Seed
     n_conditions: int = 0
     amplifier: float = 10.0
     entropy: float = 0.0
     budget: int = BUDGET
-    precision: torch.dtype | None = None
 
     @property
     def conditional(self) -> bool:
@@ -133,80 +89,128 @@ class Flow:
         return self.conditional and math.isinf(self.amplifier)
 
     @property
-    def maps(self) -> int:
-        """Number of maps per direction."""
-        return self.n_conditions if self.apart else 1
+    def n_shared(self) -> int:
+        """The width of the condition if maps are shared by all conditions, else 0."""
+        return self.n_conditions if self.conditional and not self.apart else 0
 
-    def frame(self, i: int, k: int, x: Tensor, data: Tensor | None = None) -> AnyFrame:
-        """The frame of step k of stage i, on x's device, for particles x; `data` to fit frames to."""
-        width = self.n_conditions if self.conditional and not self.apart else 0
-        seed, dtype = self.seed.child("frame", i), self.precision or x.dtype
-        kind = self.schedule[i].frame
-        if isinstance(kind, MaxSliced) and data is not None and not width:
-            return kind.fitted(seed, k, x, data)
-        return kind.draw(seed, k, x.shape[0], width, x.device, dtype)
+    @property
+    def n_steps(self) -> int:
+        """Steps of all stages."""
+        return sum(stage.n_steps for stage in self.stages)
 
-    def offset(self, frame: AnyFrame, y: Tensor | None) -> Offset | None:
-        """ξ·θ_yᵀy, which the condition adds to the projections."""
-        if y is None or frame.theta_y is None:
-            return None
-        return Offset(self.amplifier * frame.theta_y, y)
+    def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
+        """The data as a target, with as many columns a step as the transport of a stage looks at."""
+        seed, most = self.seed.child("batches"), self.stages[stage].transport.most
+        y_p, y_q = (particles.y, data.y) if self.conditional else (None, None)
+        if self.apart and y_p is not None and y_q is not None:
+            batches = divide_apart(most, y_p, y_q, self.n_conditions, seed)
+        else:
+            sizes = particles.x.shape[1], data.x.shape[1]
+            batches = divide(*sizes, most, y_p, y_q, seed, data.x.device)
+        return Target.from_cloud(data, batches)
 
-    def project(self, frame: AnyFrame, cloud: Cloud, columns: slice | Tensor | None = None) -> Tensor:
-        """z = Θx + ξ·θ_yᵀy of some or all columns, (h, n)."""
-        if isinstance(columns, slice):
-            cloud, columns = cloud.part(columns), None
-        return frame.project(cloud.x, columns, self.offset(frame, cloud.y))
+    def entered(
+        self, particles: Cloud, first: int = 0, end: int | None = None
+    ) -> Iterator[tuple[int, Cloud]]:
+        """Each stage's number and the particles in its space; then brings the particles up to date."""
+        for i in range(first, len(self.stages) if end is None else end):
+            space = self.stages[i].space
+            x = space.down(particles.x)
+            moved = particles if x is particles.x else replace(particles, x=x)
+            yield i, moved
+            if moved is not particles:
+                particles.x += space.up(moved.x - space.down(particles.x))
+            space.finish(particles.x)
+
+    def steps(self, particles: Cloud, run: Run, n_stages: int | None = None) -> Iterator[Step]:
+        """The steps that are left of a run, whose position the caller moves on."""
+        run.began = now() - run.seconds
+        for i, moved in self.entered(particles, run.stage, n_stages):
+            if run.coordinates is not None:  # of a stage that is resumed
+                moved.x.copy_(run.coordinates)
+            run.coordinates = None if moved is particles else moved.x
+            while run.step < self.stages[i].n_steps:
+                yield Step(self, i, run.step, run.done, moved, particles)
+            run.stage, run.step, run.coordinates = i + 1, 0, None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a flow, and the particles that it moves.
+
+    Parameters
+    ----------
+    number : of its stage
+    k : number of the step in the stage
+    turn : steps done before, of all stages
+    particles : in the space of the stage
+    whole : the particles in their own space, up to date at the start of the stage
+    """
+
+    flow: Flow
+    number: int
+    k: int
+    turn: int
+    particles: Cloud
+    whole: Cloud
+
+    @property
+    def stage(self) -> Stage:
+        return self.flow.stages[self.number]
+
+    def frame(self, data: Cloud | None = None, theta: Tensor | None = None) -> AnyFrame:
+        """The directions: drawn, fitted to particles and data, or `theta`, which a model kept."""
+        flow, x = self.flow, self.particles.x
+        if theta is not None:
+            return Frame(theta.to(x), None)
+        seed = flow.seed.child(*(self.stage.branch or ("frame", self.number)))
+        frame = self.stage.frame.draw(seed, self.k, x, flow.n_shared, None if data is None else data.x)
+        return frame.amplified(flow.amplifier)
 
     def move(
         self,
-        cloud: Cloud,
         frame: AnyFrame,
         table: Table,
-        dz: Tensor | None,
-        i: int,
-        k: int,
         noise: Noise,
+        z: Tensor | None = None,
+        dz: Tensor | None = None,
     ) -> None:
-        """x += s·Θᵀdz/c + √(2λη)·ε in place, where η = s·d is the step size in the paper's units.
+        """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, where η = s·d is the paper's step size.
 
-        If dz is None, the table gives dz = T(z) − z, in chunks of particles.
+        `z` are the projections of all particles, if they are known, and `dz` is T(z) − z, if that is
+        known more exactly than the table tells. Without them, particles are moved in chunks.
         """
-        x, stage = cloud.x, self.schedule[i]
-        (d, n), size = x.shape, stage.size_of(k)
-        if dz is not None:
+        flow, cloud, size = self.flow, self.particles, self.stage.size_of(self.k)
+        x, (d, n) = cloud.x, cloud.x.shape
+        # A GPU computes the projections faster than it reads them.
+        if z is not None and dz is None and z.device.type == "cpu" and z.nbytes <= flow.budget:
+            dz = table.displace(z, cloud)
+        if z is not None and dz is not None:
             x.add_(frame.lift(dz), alpha=size)
         else:
-            offset = self.offset(frame, cloud.y)
-            chunk = max(256, self.budget // (x.itemsize * max(frame.n_directions, d)))
+            chunk = max(256, flow.budget // (x.itemsize * max(frame.n_directions, d)))
             for first in range(0, n, chunk):
-                part = slice(first, first + chunk)
-                if self.apart:
-                    self._move_apart(cloud, part, frame, table, size)
-                else:
-                    frame.move(x[:, part], table, None if offset is None else offset.of(part), size)
-        if self.entropy > 0 and not isinstance(
-            stage.frame, Axis
-        ):  # axis steps are exact, without noise
-            epsilon = noise.child("entropy", i, k).fill(torch.empty_like(x))
-            x.add_(epsilon, alpha=math.sqrt(2 * self.entropy * size * d))
+                frame.move(cloud.part(slice(first, first + chunk)), table, size)
+        if flow.entropy > 0 and not self.stage.exact:
+            epsilon = noise.child("entropy", self.number, self.k).fill(torch.empty_like(x))
+            x.add_(epsilon, alpha=math.sqrt(2 * flow.entropy * size * d))
 
-    def _move_apart(
-        self, cloud: Cloud, part: slice, frame: AnyFrame, table: Table, size: float
-    ) -> None:
-        """`move` for classes with separate maps; mixed classes take the weighted mean of their maps."""
-        x, y, runs = cloud.x[:, part], cloud.y, cloud.runs
-        assert isinstance(table, GridTable)
-        assert y is not None
-        if runs is not None:
-            frame.move(x, table, None, size, runs.part(part))
-            return
-        z = frame.project(x)
-        dz = x.new_zeros(z.shape)
-        for c, weight in enumerate(y[part].T.to(x.dtype)):
-            if bool(weight.any()):
-                dz.addcmul_(weight, table.of_class(c, self.n_conditions).displace(z))
-        x.add_(frame.lift(dz), alpha=size)
+    def kept(self, frame: AnyFrame, table: Table) -> list[ModelStep]:
+        """What a model keeps of the step: nothing, or its maps with fewer knots."""
+        stage = self.stage
+        if stage.n_knots == 0:
+            return []
+        kept: Table | CompactTable = table
+        if stage.n_knots is not None:
+            kept = thinned(table, stage.n_knots, stage.reach, self.flow.n_shared > 0, stage.exact)
+        return [ModelStep(self.number, self.k, kept, frame.kept)]
+
+    def positions(self) -> Tensor:
+        """A copy of the particles (d, n) in their own space, as they are now."""
+        x, space = self.whole.x, self.stage.space
+        if self.particles is self.whole:
+            return x.clone()
+        return x + space.up(self.particles.x - space.down(x))
 
 
 @dataclass
@@ -216,10 +220,10 @@ class Run:
     Parameters
     ----------
     stage, step : the next step; `step` is the stage's number of steps at its end
-    done, spared : steps done, and steps that listeners skipped
+    done, spared : steps done, and steps that were skipped
     seconds : time spent
-    model : the steps of the model, stage by stage
-    level : coefficients that a stage of pictures moves; None if it moves the particles
+    model : the steps of the model
+    coordinates : of the particles in the space of the stage; None if it moves the particles themselves
     after : called after every step
     """
 
@@ -228,156 +232,85 @@ class Run:
     done: int = 0
     spared: int = 0
     seconds: float = 0.0
-    model: list[list[Step]] = field(default_factory=list)
-    level: Tensor | None = None
+    model: list[ModelStep] = field(default_factory=list)
+    coordinates: Tensor | None = None
     after: Callable[[], None] = lambda: None
+    began: float = 0.0
+
+    def advance(self, step: Step, fit: Fit, listeners: Sequence[Listener]) -> None:
+        """Count a step and tell the listeners; end the stage if one of them says so, or all is still.
+
+        All is still if hardly any map moves; every fourth step is looked at.
+        """
+        stage = step.stage
+        self.stage, self.step, self.done = step.number, step.k + 1, self.done + 1
+        self.seconds, left = now() - self.began, stage.n_steps - self.step
+        moving = fit.moving
+        still = moving is not None and self.step % _LOOK == 0 and float(moving) <= STILL
+        event = Event(
+            stage.name,
+            step.number,
+            step.k,
+            self.done,
+            step.flow.n_steps - self.spared - (left if still else 0),
+            fit.cost.mean().sqrt(),
+            self.seconds,
+            step.particles.x,
+            moving,
+            stage.n_steps,
+        )
+        if tell(listeners, event) or still:
+            self.spared, self.step = self.spared + left, stage.n_steps
+        self.after()
 
 
 @releasing()
 def simulate(
     flow: Flow,
     particles: Cloud,
-    data: Cloud | Redrawn | Counted,
-    transport: Transport,
+    target: Target,
     noise: Noise,
     *,
-    n_knots: int | None = 512,
     listeners: Sequence[Listener] = (),
-    batches: MiniBatches | None = None,
     run: Run | None = None,
     n_stages: int | None = None,
-    shrinkage: Shrinkage | None = None,
-) -> list[Step]:
-    """Move the particles onto the data, in place, and return the model: the steps that did it.
+) -> list[ModelStep]:
+    """Move the particles onto the target, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage. So does
-    a step in which hardly any map moves, with `shrinkage`; every fourth step is looked at.
+    a step in which hardly any map moves.
 
     Parameters
     ----------
-    n_knots : maximum number of knots kept per map; 0 keeps no model, None keeps the fitted maps
-    batches : the columns that each step uses, with the data in their order already. None chooses them;
-        `Counted` data always use all particles
     run : resumes a simulation; `particles` must be at its position
     n_stages : stop after this many stages
-    shrinkage : of maps within their noise; axis steps are never shrunk, so that they stay exact
     """
     run = run or Run()
-    run.model += [[] for _ in flow.schedule[len(run.model) :]]
-    total, began = sum(stage.n_steps for stage in flow.schedule), now() - run.seconds
-    for i, stage in enumerate(flow.schedule[:n_stages]):
-        solver = stage.transport or transport
-        if not isinstance(data, Cloud | Redrawn):
-            stage_batches = MiniBatches()
-        elif batches is None:
-            cloud = data.at(0) if isinstance(data, Redrawn) else data
-            stage_batches = batches_for(flow, particles, cloud, solver)
-            data = data if stage_batches.order is None else data.part(stage_batches.order)
-        else:
-            stage_batches = batches
-        if i < run.stage:
-            continue
-        for k in range(run.step, stage.n_steps):
-            target = data.at(k) if isinstance(data, Redrawn) else data
-            frame = flow.frame(i, k, particles.x, target.x if isinstance(target, Cloud) else None)
-            columns_p, columns_q = stage_batches.at(k)
-            z_p = flow.project(frame, particles, columns_p)
-            z_q = None
-            if not isinstance(target, Cloud):
-                fit = target.fit(z_p, flow, frame, i, k)
-            elif flow.apart:
-                assert particles.runs is not None
-                assert target.runs is not None
-                runs = stage_batches.runs_at(k) or (particles.runs, target.runs)
-                fit = solver.fit(z_p, flow.project(frame, target, columns_q), None, runs)
-            else:
-                z_q = flow.project(frame, target, columns_q)
-                fit = solver.fit(z_p, z_q, stage_batches.weights)
-            moving: Tensor | None = None
-            if shrinkage is not None and not isinstance(stage.frame, Axis):
-                variance = None
-                if flow.conditional and not flow.apart:
-                    variance = _variance_within(flow, z_q, target, columns_q, solver)
-                fit, factor = shrinkage.shrunk(fit, variance)
-                moving = (factor > 0).to(factor.dtype).mean()
-            del z_q
-            dz = fit.dz if columns_p is None else None
-            if (
-                dz is None
-                and columns_p is None
-                and z_p.device.type == "cpu"
-                and z_p.nbytes <= flow.budget
-            ):
-                # Reuse the projections; a GPU recomputes them faster than it reads them.
-                dz = fit.table.displace(z_p, *([particles.runs] if flow.apart else []))
-            flow.move(particles, frame, fit.table, dz, i, k, noise)
-
-            if n_knots != 0:
-                table = fit.table
-                if n_knots is not None:
-                    shared, exact = flow.conditional and not flow.apart, isinstance(stage.frame, Axis)
-                    table = thinned(table, n_knots, stage.reach, shared, exact)
-                theta = None
-                if isinstance(stage.frame, MaxSliced) and isinstance(frame, Frame):
-                    theta = frame.theta
-                run.model[i].append(Step(i, k, table, theta))
-            run.stage, run.step, run.done, run.seconds = i, k + 1, run.done + 1, now() - began
-            done = moving is not None and k % 4 == 3 and float(moving) <= STILL
-            distance, left = fit.cost.mean().sqrt(), total - run.spared
-            left -= stage.n_steps - run.step if done else 0
-            event = Event(
-                stage.name,
-                i,
-                k,
-                run.done,
-                left,
-                distance,
-                run.seconds,
-                particles.x,
-                moving,
-                stage.n_steps,
-            )
-            if tell(listeners, event) or done:
-                run.spared += stage.n_steps - run.step
-                run.step = stage.n_steps
-            run.after()
-            if run.step == stage.n_steps:
-                break
-        run.stage, run.step = i + 1, 0
-    return [step for steps in run.model for step in steps]
+    for step in flow.steps(particles, run, n_stages):
+        data, batch = target.at(step)
+        frame = step.frame(data)
+        z_p = frame.project(step.particles, batch.particles)
+        fit = step.stage.transport.fit(z_p, frame.project(data, batch.data), batch)
+        step.move(frame, fit.table, noise, batch.of_all(z_p), fit.dz)
+        run.model += step.kept(frame, fit.table)
+        run.advance(step, fit, listeners)
+    return run.model
 
 
-def _variance_within(
+def replay(
     flow: Flow,
-    z_q: Tensor | None,
-    target: Cloud | Counted,
-    columns: slice | Tensor | None,
-    transport: Transport,
-) -> Tensor:
-    """The variances of projected data within their classes, added up; of the data of all ranks."""
-    y = target.y if isinstance(target, Cloud) else None
-    if z_q is None or y is None or y.dim() != 1:
-        raise ValueError(
-            "shrinkage needs the variance within each class, which counted data and continuous "
-            "conditions do not have; set shrinkage=0"
-        )
-    total = getattr(transport, "total", lambda sums: sums)
-    return variance_within(z_q, y if columns is None else y[columns], flow.n_conditions, total)
-
-
-def replay(flow: Flow, model: Sequence[Step], particles: Cloud, noise: Noise) -> None:
-    """Move fresh particles, in place, with the steps of a model."""
-    for step in model:
-        if step.theta is None:
-            frame = flow.frame(step.stage, step.step, particles.x)
-        else:
-            frame = Frame(step.theta.to(particles.x), None)
-        table = step.table.grid() if isinstance(step.table, CompactTable) else step.table
-        flow.move(particles, frame, table, None, step.stage, step.step, noise)
-
-
-def batches_for(flow: Flow, particles: Cloud, data: Cloud, transport: Transport) -> MiniBatches:
-    """The columns that each step of `transport` uses."""
-    codes = (particles.y, data.y) if flow.conditional else (None, None)
-    m, n = particles.x.shape[1], data.x.shape[1]
-    return divide(m, n, transport.most, *codes, flow.seed.child("batches"), data.x.device)
+    model: Sequence[ModelStep],
+    particles: Cloud,
+    noise: Noise,
+    after: Callable[[Step], None] = lambda step: None,
+) -> None:
+    """Move fresh particles, in place, by the steps of a model; `after` is called after each of them."""
+    turn, stages = 0, dict[int, list[ModelStep]]()
+    for kept in model:
+        stages.setdefault(kept.stage, []).append(kept)
+    for i, moved in flow.entered(particles):
+        for kept in stages.get(i, []):
+            step = Step(flow, i, kept.step, turn, moved, particles)
+            step.move(step.frame(theta=kept.theta), kept.maps(), noise)
+            after(step)
+            turn += 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,12 +24,12 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.caches import cached
+from sliceflow.engine.conditions import offset_of
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 
 if TYPE_CHECKING:
-    from sliceflow.engine.classes import Runs
-    from sliceflow.engine.conditions import Offset
+    from sliceflow.engine.clouds import Cloud, Columns
     from sliceflow.engine.transports import Table
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Orthogonal",
     "Random",
     "condition_directions",
+    "count_directions",
     "frame_bytes",
     "independent",
     "releasing",
@@ -66,30 +67,38 @@ class Frame:
     theta : (h, d) directions in the space of x, or None for the coordinate axes
     theta_y : (h, l) directions in the space of the condition, or None if the frame ignores it
     parseval : c, with ΘᵀΘ = c·I, exactly or on average
+    fitted : whether the directions were fitted to particles and data
     """
 
     theta: Tensor | None
     theta_y: Tensor | None
     parseval: float = 1.0
+    fitted: bool = False
 
     @property
     def n_directions(self) -> int:
         """h; 0 for the coordinate axes."""
         return 0 if self.theta is None else len(self.theta)
 
-    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
-        """z = Θx + the condition's offset, for columns x: (d, n) -> (h, n)."""
-        if columns is not None:
-            x, offset = x[:, columns], None if offset is None else offset.of(columns)
-        z = x if self.theta is None else torch.mm(self.theta, x)
+    @property
+    def kept(self) -> Tensor | None:
+        """The directions that a model has to keep, because they cannot be drawn again."""
+        return self.theta if self.fitted else None
+
+    def amplified(self, amplifier: float) -> Frame:
+        """The same with ξ·θ_y instead of θ_y."""
+        return self if self.theta_y is None else replace(self, theta_y=amplifier * self.theta_y)
+
+    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
+        """z = Θx + θ_yᵀy of some or all columns: (h, n)."""
+        cloud = cloud.part(columns)
+        z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
+        offset = offset_of(self.theta_y, cloud.y)
         return z if offset is None else offset.added(z)
 
-    def move(
-        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
-    ) -> None:
-        """x += s·Θᵀ(T(z) − z)/c in place, z from `project`. With `runs`, each class has its own T."""
-        z = self.project(x, None, offset)
-        x.add_(self.lift(table.displace(z, *([] if runs is None else [runs]))), alpha=size)
+    def move(self, cloud: Cloud, table: Table, size: float) -> None:
+        """x += s·Θᵀ(T(z) − z)/c in place, z from `project`."""
+        cloud.x.add_(self.lift(table.displace(self.project(cloud), cloud)), alpha=size)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
@@ -100,31 +109,26 @@ class AnyFrame(Protocol):
     """The interface of a frame; see `Frame`."""
 
     @property
-    def theta_y(self) -> Tensor | None: ...
-    @property
     def n_directions(self) -> int: ...
-    def project(
-        self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None
-    ) -> Tensor: ...
+    @property
+    def kept(self) -> Tensor | None: ...
+    def amplified(self, amplifier: float) -> AnyFrame: ...
+    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
-    def move(
-        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
-    ) -> None: ...
+    def move(self, cloud: Cloud, table: Table, size: float) -> None: ...
 
 
 class FrameKind(Protocol):
-    """Draws the frames of a stage."""
+    """Makes the frames of a stage."""
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> AnyFrame:
-        """The frame of `step`, for x in R^d and a condition in R^n_conditions (0: none)."""
+        """The frame of `step`, on the device and in the dtype of particles x (d, M).
+
+        A condition has the width `n_conditions` (0: none). Most kinds look at nothing else; some are
+        fitted to x and the `data` (d, N).
+        """
         ...
 
 
@@ -188,6 +192,12 @@ def rotation_bytes(d: int, itemsize: int) -> int:
     making = 4 * 8  # one rotation of the pool: normal numbers, Q, R, and Q with signs
     turning = _steps_at_once(d) * (4 * 8 + 2 * itemsize)  # A, A·D, B, A·D·B; rounded, padded
     return d * d * (_POOL * 8 + max(making, turning) + 2 * itemsize)
+
+
+def count_directions(kind: FrameKind, d: int) -> int:
+    """The number of directions of a frame in d columns."""
+    count = getattr(kind, "count", None)
+    return count(d) if count is not None else int(getattr(kind, "n_directions", d))
 
 
 def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> int:
@@ -285,7 +295,7 @@ class Random:
 
     Examples
     --------
-    >>> frame = Random(n_directions=500).draw(Seed(0), step=0, d=3, n_conditions=0)
+    >>> frame = Random(n_directions=500).draw(Seed(0), 0, torch.randn(3, 10))
     >>> frame.theta.shape, frame.parseval
     (torch.Size([500, 3]), 166.66666666666666)
     """
@@ -297,17 +307,11 @@ class Random:
         need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
-        theta = seed.child("x").normal(self.n_directions, d)
-        return independent(theta, seed, n_conditions, device, dtype)
+        theta = seed.child("x").normal(self.n_directions, len(x))
+        return independent(theta, seed, n_conditions, x.device, x.dtype)
 
 
 @dataclass(frozen=True)
@@ -316,22 +320,17 @@ class Orthogonal:
 
     Examples
     --------
-    >>> theta = Orthogonal().draw(Seed(0), step=0, d=5, n_conditions=0).theta
+    >>> theta = Orthogonal().draw(Seed(0), 0, torch.randn(5, 10, dtype=torch.float64)).theta
     >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
     True
     """
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
-        theta_y = condition_directions(seed.child(step), d, n_conditions, device, dtype)
-        return Frame(rotation(seed, step, d, device, dtype), theta_y)
+        d, at = len(x), (x.device, x.dtype)
+        theta_y = condition_directions(seed.child(step), d, n_conditions, *at)
+        return Frame(rotation(seed, step, d, *at), theta_y)
 
 
 @dataclass(frozen=True)
@@ -355,7 +354,7 @@ class MaxSliced:
     >>> x = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
     >>> y = x.clone()
     >>> y[4] *= 3  # they differ along the fifth column alone
-    >>> frame = MaxSliced(n_directions=1, n_iterations=50).fitted(Seed(0), 0, x, y)
+    >>> frame = MaxSliced(n_directions=1, n_iterations=50).draw(Seed(0), 0, x, data=y)
     >>> frame.theta.abs().argmax().item()
     4
     """
@@ -371,9 +370,15 @@ class MaxSliced:
         """K in d columns."""
         return min(self.n_directions, -(-d // 2))
 
-    def fitted(self, seed: Seed, step: int, x: Tensor, y: Tensor) -> Frame:
-        """The frame of `step` for particles x (d, M) and data y (d, N)."""
-        d, n = len(x), min(_COMPARED, x.shape[1], y.shape[1])
+    def draw(
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
+    ) -> Frame:
+        if data is None or n_conditions:
+            raise ValueError(
+                "max-sliced directions are fitted to particles and data without a condition; use "
+                "frame='orthogonal'"
+            )
+        d, n, y = len(x), min(_COMPARED, x.shape[1], data.shape[1]), data
         u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
         x, y = (of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True))
         theta = rotation(seed, step, d, x.device, x.dtype)[: self.count(d)]
@@ -385,22 +390,7 @@ class MaxSliced:
             gradient -= gradient @ theta.T @ theta
             climbed = theta + _ASCENT * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
             theta = torch.linalg.qr(climbed.T)[0].T
-        return Frame(theta.contiguous(), None)
-
-    def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
-    ) -> Frame:
-        """Not possible."""
-        raise ValueError(
-            "max-sliced directions are fitted to particles and data, and cannot be drawn; use "
-            "frame='orthogonal'"
-        )
+        return Frame(theta.contiguous(), None, fitted=True)
 
 
 @dataclass(frozen=True)
@@ -412,12 +402,6 @@ class Axis:
     """
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         return Frame(None, None)

@@ -43,7 +43,7 @@ class Seed:
     path: tuple[str | int, ...] = ()
 
     @classmethod
-    def of(cls, random_state: object) -> Seed:
+    def from_random_state(cls, random_state: object) -> Seed:
         """The root for scikit-learn's `random_state`: None, an int, a RandomState or a Generator."""
         if random_state is None:
             return cls(int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
@@ -62,11 +62,11 @@ class Seed:
             "a numpy RandomState or a numpy Generator"
         )
 
+    of = from_random_state  # until every caller uses the longer name
+
     def child(self, *names: str | SupportsIndex) -> Seed:
         """A node below this one. Integers of any type give the same node.
 
-        Examples
-        --------
         >>> Seed(0).child("frame", np.int64(3)) == Seed(0).child("frame", 3)
         True
         """
@@ -87,14 +87,9 @@ class Seed:
         return words.view(rows, 4 * quads)
 
     def _numbers(
-        self,
-        convert: Callable[[Tensor], Tensor],
-        rows: int,
-        columns: int,
-        start: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ) -> Tensor:
+        self, convert: Callable[[Tensor], Tensor], rows: int, columns: int, start: int,
+        dtype: torch.dtype, device: torch.device | str,
+    ) -> Tensor:  # fmt: skip
         """Words converted to numbers, (rows, columns), in blocks of rows to bound the memory."""
         out = torch.empty((rows, columns), dtype=dtype, device=device)
         block = max(1, _CHUNK // max(1, columns))
@@ -104,30 +99,18 @@ class Seed:
         return out
 
     def uniform(
-        self,
-        rows: int,
-        columns: int,
-        *,
-        start: int = 0,
-        dtype: torch.dtype = torch.float64,
+        self, rows: int, columns: int, *, start: int = 0, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(rows, columns) numbers in the open interval (0, 1), in steps of 2^-32."""
         return self._numbers(_to_uniform(dtype), rows, columns, start, dtype, device)
 
     def uniform_part(
-        self,
-        rows: int,
-        columns: int,
-        part: slice,
-        *,
-        dtype: torch.dtype = torch.float64,
+        self, rows: int, columns: int, part: slice, *, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """``uniform(rows, columns)[:, part]``, without storing the rest.
 
-        Examples
-        --------
         >>> bool((Seed(0).uniform_part(3, 10, slice(5, 8)) == Seed(0).uniform(3, 10)[:, 5:8]).all())
         True
         """
@@ -147,36 +130,10 @@ class Seed:
             out[row] = run.view(-1)[part.start - 4 * first : part.stop - 4 * first]
         return out
 
-    def uniform_named(
-        self, names: Tensor, columns: int, *, dtype: torch.dtype = torch.float64
-    ) -> Tensor:
-        """(n, columns) numbers in (0, 1): a row depends on its name, a 64-bit integer, not its index.
-
-        Examples
-        --------
-        >>> names = torch.tensor([5, -3, 5])
-        >>> u = Seed(0).uniform_named(names, 2)
-        >>> bool((u[0] == u[2]).all()), bool((u[0] == u[1]).any())
-        (True, False)
-        """
-        convert = _to_uniform(dtype)
-        out = torch.empty((len(names), columns), dtype=dtype, device=names.device)
-        block = max(1, _CHUNK // max(1, columns))
-        for first in range(0, len(names), block):
-            some = names[first : first + block]
-            words = kernels.for_tensor(some).philox_named(some, -(-columns // 4), self.key)
-            out[first : first + block] = convert(words.view(len(some), -1)[:, :columns])
-        return out
-
     def normal(
-        self,
-        rows: int,
-        columns: int,
-        *,
-        start: int = 0,
-        dtype: torch.dtype = torch.float64,
+        self, rows: int, columns: int, *, start: int = 0, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(rows, columns) standard normal numbers, by Box and Muller's formula in float64."""
         box_muller = kernels.for_device(device).box_muller
         return self._numbers(box_muller, rows, columns, start, dtype, device)

@@ -1,32 +1,76 @@
-"""Schedules: the list of stages of a flow."""
+"""Schedules: the stages of a flow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
 
 from sliceflow.engine.frames import Axis, FrameKind
-from sliceflow.engine.transports import Sorted, Transport
+from sliceflow.engine.transports import Auto, Sorted, Transport
 
-__all__ = ["Stage", "flat"]
+__all__ = ["Space", "Stage", "Whole", "flat"]
+
+
+class Space(Protocol):
+    """The space that a stage moves particles in: a subspace of the particles' own space."""
+
+    def down(self, x: Tensor) -> Tensor:
+        """The coordinates of columns x (d, n): x itself if the space is the whole one."""
+        ...
+
+    def up(self, coordinates: Tensor) -> Tensor:
+        """The columns (d, n) that have these coordinates."""
+        ...
+
+    def finish(self, x: Tensor) -> None:
+        """What remains to be done with the particles at the end of the stage, in place."""
+        ...
+
+
+class Whole:
+    """The particles' own space."""
+
+    def down(self, x: Tensor) -> Tensor:
+        return x
+
+    def up(self, coordinates: Tensor) -> Tensor:
+        return coordinates
+
+    def finish(self, x: Tensor) -> None:
+        pass
+
+
+_AUTO, WHOLE = Auto(), Whole()
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`n_steps` steps with one kind of frame.
+    """`n_steps` steps with one kind of frame, one transport, and in one space.
 
-    The step size is 1 and falls linearly to 0 over the last fraction `taper` of the stage. A late step
-    of full size solves its directions at the expense of the others; smaller steps average this out.
-    A stage may have its own `transport`; None takes the flow's. `reach`, if known, bounds how far a
-    value can move: then maps keep their knots where they bend (`compact`).
+    Parameters
+    ----------
+    taper : the step size falls linearly to 0 over this last fraction of the stage. A late step of full
+        size solves its directions at the expense of the others; smaller steps average this out
+    n_knots : knots that a model keeps of each map; 0 keeps no model, None keeps the maps as fitted
+    reach : a bound on how far a value can move: maps keep their knots where they bend (`compact`)
+    exact : the steps make columns exact: without noise of the entropy, with the tails of all maps
+    space : that the particles are moved in
+    branch : of the flow's seed, for the frames; () is ("frame", number of the stage)
     """
 
     name: str
     frame: FrameKind
     n_steps: int
+    transport: Transport = _AUTO
     step_size: float = 1.0
     taper: float = 0.0
-    transport: Transport | None = None
+    n_knots: int | None = 512
     reach: float | None = None
+    exact: bool = False
+    space: Space = WHOLE
+    branch: tuple[str | int, ...] = ()
 
     def size_of(self, step: int) -> float:
         """The step size of step 0..n_steps-1."""
@@ -38,9 +82,11 @@ def flat(
     frame: FrameKind,
     n_steps: int,
     *,
-    n_axis_steps: int = 2,
-    step_size: float = 1.0,
+    transport: Transport = _AUTO,
     taper: float = 0.5,
+    n_knots: int | None = 512,
+    n_axis_steps: int = 2,
+    n_axis_knots: int | None = 512,
 ) -> list[Stage]:
     """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact.
 
@@ -51,8 +97,8 @@ def flat(
     [('flow', 200), ('axis', 2)]
     """
     stages = [
-        Stage("flow", frame, n_steps, step_size, taper),
+        Stage("flow", frame, n_steps, transport, taper=taper, n_knots=n_knots),
         # Sorted, because bins would blur the values of discrete columns.
-        Stage("axis", Axis(), n_axis_steps, transport=Sorted()),
+        Stage("axis", Axis(), n_axis_steps, Sorted(), n_knots=n_axis_knots, exact=True),
     ]
     return [stage for stage in stages if stage.n_steps > 0]

@@ -8,23 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.conditions import row_weights
-from sliceflow.engine.transports import Fit, GridTable, KnotTable
+from sliceflow.engine.flow import Flow
+from sliceflow.engine.transports import Fit, GridTable, KnotTable, Transport
 
-__all__ = ["Shrinkage", "noise_rates", "variance_within"]
+__all__ = ["Shrunk", "noise_rates", "shrunk_flow", "variance_within"]
 
 _NUMBERS = 1 << 22  # values in float64 at a time
 
 
 @dataclass(frozen=True)
-class Shrinkage:
-    """Shrinks maps towards standing still, each by its own noise.
+class Shrunk:
+    """A transport whose maps are shrunk towards standing still, each by its own noise.
 
     A map that is fitted to m particles and n data of the same distribution still moves particles: by
     about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance along the direction. Thousands
@@ -36,52 +37,80 @@ class Shrinkage:
 
     Parameters
     ----------
+    transport : that fits the maps
     strength : κ
     rates : 1/m + 1/n of each class that has its own maps, from `noise_rates`; else of all
+    n_shared : number of classes that share the maps; 0 if none do
+    total : adds up sums over the data of all ranks
 
     Examples
     --------
     >>> from sliceflow.engine.transports import Sorted
     >>> z = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
     >>> z_p, z_q = z[:, :250], z[:, 250:] + torch.tensor([[0.0], [2.0]])
-    >>> fit, factor = Shrinkage(5.0, noise_rates(250, 250)).shrunk(Sorted().fit(z_p, z_q))
-    >>> (factor > 0.9).tolist()  # the first map is noise, the second a shift by 2
-    [False, True]
+    >>> fit = Shrunk(Sorted(), 5.0, noise_rates(250, 250)).fit(z_p, z_q)
+    >>> fit.dz.abs().amax(1) > 1  # the first map is noise, the second a shift by 2
+    tensor([False,  True])
     """
 
+    transport: Transport
     strength: float
     rates: tuple[float, ...]
+    n_shared: int = 0
+    total: Callable[[Tensor], Tensor] = lambda sums: sums
 
-    @classmethod
-    def of(cls, strength: float, *counts: Any, **more: Any) -> Shrinkage | None:
-        """That of maps with the `noise_rates` of these counts; None if the strength is 0."""
-        return cls(strength, noise_rates(*counts, **more)) if strength else None
+    @property
+    def most(self) -> int | None:
+        return self.transport.most
 
-    def shrunk(self, fit: Fit, variance: Tensor | None = None) -> tuple[Fit, Tensor]:
-        """The fit with shrunk maps, and the factor of each map.
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        fit = self.transport.fit(z_p, z_q, batch)
+        variance = None
+        if self.n_shared:
+            if batch.codes is None or batch.codes.dim() != 1:
+                raise ValueError(
+                    "shrinkage needs the variance within each class, which continuous conditions do "
+                    "not have; set shrinkage=0"
+                )
+            codes = batch.codes if batch.data is None else batch.codes[batch.data]
+            variance = variance_within(z_q, codes, self.n_shared, self.total)
+        rate = _on_device(tuple(self.strength * r for r in self.rates), fit.cost.device)
+        fit, factor = _shrink(fit, rate, variance)
+        return fit._replace(moving=(factor > 0).to(factor.dtype).mean())
 
-        `variance` (h,) replaces that of the particles: see `variance_within`.
-        """
-        table, cost = fit.table, fit.cost
-        rate = _on_device(tuple(self.strength * r for r in self.rates), cost.device)
-        if isinstance(table, GridTable) and table.counts is not None:
-            values, factor = kernels.for_tensor(table.values).shrink(
-                table.lo, table.hi, table.values, table.counts, cost, rate, variance
-            )
-            return fit._replace(table=replace(table, values=values)), factor
-        if not isinstance(table, KnotTable):
-            raise ValueError(
-                f"maps of type {type(table).__name__} do not tell the variance of their particles; "
-                "set shrinkage=0, or use transport='auto'"
-            )
-        if variance is None:
-            variance = table.knots.double().var(1, correction=0)
-        noise, cost = rate.repeat_interleave(len(cost) // len(rate)) * variance.double(), cost.double()
-        factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
-        by = factor[:, None].to(table.values.dtype)
-        table = replace(table, values=torch.lerp(table.knots, table.values, by))
-        dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
-        return Fit(table, fit.cost, dz), factor
+
+def _shrink(fit: Fit, rate: Tensor, variance: Tensor | None) -> tuple[Fit, Tensor]:
+    """The fit with shrunk maps, and the factor of each; `variance` (h,) replaces the particles'."""
+    table, cost = fit.table, fit.cost
+    if isinstance(table, GridTable) and table.counts is not None:
+        values, factor = kernels.for_tensor(table.values).shrink(
+            table.lo, table.hi, table.values, table.counts, cost, rate, variance
+        )
+        return fit._replace(table=replace(table, values=values)), factor
+    if not isinstance(table, KnotTable):
+        raise ValueError(
+            f"maps of type {type(table).__name__} do not tell the variance of their particles; "
+            "set shrinkage=0, or use transport='auto'"
+        )
+    if variance is None:
+        variance = table.knots.double().var(1, correction=0)
+    noise, cost = rate.repeat_interleave(len(cost) // len(rate)) * variance.double(), cost.double()
+    factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
+    by = factor[:, None].to(table.values.dtype)
+    table = replace(table, values=torch.lerp(table.knots, table.values, by))
+    dz = None if fit.dz is None else fit.dz * factor[:, None].to(fit.dz.dtype)
+    return Fit(table, fit.cost, dz), factor
+
+
+def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
+    """The flow with shrunk maps, except where they make columns exact."""
+    stages = [
+        stage
+        if stage.exact
+        else replace(stage, transport=Shrunk(stage.transport, strength, rates, flow.n_shared))
+        for stage in flow.stages
+    ]
+    return replace(flow, stages=stages)
 
 
 @lru_cache(64)

@@ -2,7 +2,7 @@
 
 A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N). It returns a
 *table*: the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h, n). Tables are plain
-tensors and do not depend on the transport. A model is a sequence of tables.
+tensors and do not depend on the transport. A model is a sequence of them, with fewer knots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.classes import Runs
+from sliceflow.engine.batches import ALL, Batch
+from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.errors import is_int, need
 
 __all__ = [
@@ -33,34 +34,21 @@ __all__ = [
     "Transport",
 ]
 
-RunPair = tuple[Runs, Runs] | None
-
 _AT_ONCE = 1 << 30  # values sorted at a time
-JUMPS = 64  # between atoms, that a model resolves in each map, with three knots each
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse
-
-
-class Table(Protocol):
-    """The maps of one step."""
-
-    def displace(self, z: Tensor) -> Tensor:
-        """T(z) − z for any z (h, n): linear between knots, a rigid shift beyond the ends."""
-        ...
-
-    def thin(self, n_knots: int) -> Table:
-        """The same maps, smoothed, with about `n_knots` knots each, for the model."""
-        ...
 
 
 class Fit(NamedTuple):
     """A fitted table, and the mean of (T(z) − z)² over the particles for each direction.
 
-    `dz` is the displacement of the particles, if the fit has it more exactly than the table.
+    `dz` is the displacement of the particles, if the fit has it more exactly than the table. `moving`
+    is the share of maps that move anything, if some may stand still.
     """
 
     table: Table
     cost: Tensor
     dz: Tensor | None = None
+    moving: Tensor | None = None
 
 
 class Counts(NamedTuple):
@@ -82,11 +70,10 @@ class Transport(Protocol):
         """Maximum number of particles, and of data, per step; None uses all."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair = None) -> Fit:
-        """Fit to particles z_p (h, M) and data z_q (h, N) with weights (N,) > 0.
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        """Fit to particles z_p (h, M) and data z_q (h, N), with the weights of the batch.
 
-        `runs`, the ranges of classes in particles and data, fits each class separately. Not all
-        transports support this.
+        If the batch has `runs`, each class gets its own maps. Not all transports support this.
         """
         ...
 
@@ -98,94 +85,18 @@ class KnotTable:
     knots: Tensor
     values: Tensor
 
-    def displace(self, z: Tensor) -> Tensor:
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends."""
         out: Tensor = kernels.for_tensor(z).displace_knots(z, self.knots, self.values)
         return out
-
-    def thin(self, n_knots: int, tails: bool = False) -> KnotTable:
-        """Average over `n_knots` cells of equal mass.
-
-        A map through every particle would follow their sampling noise, which fresh particles do not
-        share, and push fresh particles away from the data.
-
-        With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends,
-        to resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two particles
-        beside the jump are cells of their own: hardly any fresh particle ends up between the atoms.
-        The map is also flat for some distance beyond the ends, so that nothing leaves the range of the
-        data.
-        """
-        if tails:
-            return self._thin(n_knots, tails)._flat_beyond()
-        return self._thin(n_knots, tails)
-
-    def _flat_beyond(self) -> KnotTable:
-        """The same with one more knot far beyond each end, where T has its value at the end."""
-        k, v = self.knots, self.values
-        far = 16 * (k[:, -1:] - k[:, :1]) + 1
-        knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
-        return KnotTable(knots, torch.cat((v[:, :1], v, v[:, -1:]), 1))
-
-    def _thin(self, n_knots: int, tails: bool) -> KnotTable:
-        size = self.knots.shape[1]
-        if size <= n_knots:
-            return self
-        edge = torch.arange(n_knots + 1, device=self.knots.device) * size // n_knots
-        if tails:
-            tail_sizes = [2**k for k in range(int(edge[1]).bit_length())]
-            edge = edge.new_tensor(
-                sorted({*edge.tolist(), *tail_sizes, *(size - k for k in tail_sizes)})
-            )
-            jumps = self._jumps()
-            if jumps is not None:
-                beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
-                return self._over(torch.cat((edge.expand(len(beside), -1), beside), 1).sort(1).values)
-        first, count = edge[:-1, None], edge.diff()[:, None]
-        member = torch.arange(int(count.max()), device=edge.device)
-        index, valid = (first + member).clamp(max=size - 1), member < count
-
-        def mean(t: Tensor) -> Tensor:
-            cells = torch.where(valid, t[:, index], 0.0)
-            return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
-
-        return KnotTable(mean(self.knots), mean(self.values))
-
-    def _jumps(self) -> Tensor | None:
-        """Where an atom, at least ½ % of equal values, begins or ends; the widest jumps of each row.
-
-        (h, J), with K where a row has fewer; None if no row has any.
-        """
-        gap, size = self.values.diff(dim=1), max(2, self.values.shape[1] // 200)
-        atom = self.values[:, size - 1 :] == self.values[:, : 1 - size]  # from here on
-        atom = torch.nn.functional.pad(atom, (size, size))
-        before, after = (atom[:, i + 1 : i + 1 + gap.shape[1]] for i in (0, size))
-        gap = torch.where(before | after, gap, 0.0)
-        n_jumps = min(JUMPS, int((gap > 0).sum(1).amax()) if gap.numel() else 0)
-        if n_jumps == 0:
-            return None
-        widest = gap.topk(n_jumps, dim=1)
-        return torch.where(widest.values > 0, widest.indices + 1, self.values.shape[1])
-
-    def _over(self, edges: Tensor) -> KnotTable:
-        """Averages over the cells between ascending edges (h, E + 1); an empty cell is a particle."""
-        first, end = edges[:, :-1], edges[:, 1:]
-        last = self.knots.shape[1] - 1
-
-        def mean(t: Tensor) -> Tensor:
-            upto = torch.nn.functional.pad(t.double().cumsum(1), (1, 0))
-            sums = upto.gather(1, end) - upto.gather(1, first)
-            low, high = t.gather(1, first.clamp(max=last)), t.gather(1, (end - 1).clamp(min=0))
-            whole = (end == first) | (low == high)  # exact, where sums are rounded
-            mean = torch.where(whole, low, sums / (end - first).clamp(min=1))
-            return mean.to(t.dtype).cummax(1).values
-
-        return KnotTable(mean(self.knots), mean(self.values))
 
 
 @dataclass(frozen=True)
 class GridTable:
     """Maps on a uniform grid: T sends edge b of [lo, hi] (h,) to values[:, b], (h, B + 1).
 
-    `counts` (h, B) are the particles per bin, for `thin`: maps are noisy where there are few.
+    If each class has its own maps, they stand class by class: (C·h, B + 1). `counts` (h, B) are the
+    particles per bin: maps are noisy where there are few.
     """
 
     lo: Tensor
@@ -193,31 +104,29 @@ class GridTable:
     values: Tensor
     counts: Tensor | None = None
 
-    def displace(self, z: Tensor, runs: Runs | None = None) -> Tensor:
-        """T(z) − z; with `runs`, each class of columns uses its own maps."""
-        kernel, table = kernels.for_tensor(z), (z, self.lo, self.hi, self.values)
-        out: Tensor = (
-            kernel.displace_grid(*table) if runs is None else kernel.displace_runs(*table, runs.starts)
-        )
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends.
+
+        If each class has its own maps, `cloud`, the points themselves, tells their classes; mixed
+        classes take the weighted mean of their maps.
+        """
+        kernel, table, h = kernels.for_tensor(z), (self.lo, self.hi, self.values), len(z)
+        if len(self.lo) == h:
+            out: Tensor = kernel.displace_grid(z, *table)
+        elif cloud is not None and cloud.runs is not None:
+            out = kernel.displace_runs(z, *table, cloud.runs.starts)
+        else:
+            assert cloud is not None
+            assert cloud.y is not None
+            out = z.new_zeros(z.shape)
+            for c, weight in enumerate(cloud.y.T.to(z.dtype)):
+                if bool(weight.any()):
+                    own = (part[c * h : (c + 1) * h] for part in table)
+                    out.addcmul_(weight, kernel.displace_grid(z, *own))
         return out
 
-    def of_class(self, c: int, n_classes: int) -> GridTable:
-        """The maps of class c, if each class has its own."""
-        h = len(self.lo) // n_classes
-        rows = slice(c * h, (c + 1) * h)
-        return GridTable(self.lo[rows], self.hi[rows], self.values[rows])
 
-    def thin(self, n_knots: int) -> GridTable:
-        """Keep every k-th edge, where k divides the number of bins, and smooth the tails.
-
-        Elsewhere histograms are smooth enough.
-        """
-        values, n_bins = self.values, self.values.shape[1] - 1
-        stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
-        if self.counts is not None:
-            steady = kernels.for_tensor(values).steady_tails
-            values = steady(self.lo, self.hi, values, self.counts)
-        return GridTable(self.lo, self.hi, values[:, ::stride].contiguous())
+Table = KnotTable | GridTable
 
 
 @dataclass(frozen=True)
@@ -251,18 +160,14 @@ class Sorted:
     def __post_init__(self) -> None:
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        if runs is not None:
-            raise ValueError(
-                "amplifier=inf needs histograms, which transport='sorted' does not use; "
-                "use a finite amplifier, or transport='histogram'"
-            )
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        _need_one_class(batch, "sorted")
         k = kernels.for_tensor(z_p)
-        if weights is None:
+        if batch.weights is None:
             sorted_q, w = k.sort_rows(z_q), None
         else:
             sorted_q, order = k.argsort_rows(z_q)
-            w = weights[order]
+            w = batch.weights[order]
         knots, order = k.argsort_rows(z_p)
         values = k.match(knots, sorted_q, w)
         moved = values - knots
@@ -307,15 +212,11 @@ class Interpolated:
     def __post_init__(self) -> None:
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        if runs is not None:
-            raise ValueError(
-                "amplifier=inf needs histograms, which transport='interpolated' does not use; "
-                "use a finite amplifier, or transport='histogram'"
-            )
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        _need_one_class(batch, "interpolated")
         rows = max(1, _AT_ONCE // max(z_p.shape[1], z_q.shape[1]))
         row_slices = [slice(first, first + rows) for first in range(0, len(z_p), rows)]
-        parts = [self._fit(z_p[part], z_q[part], weights) for part in row_slices]
+        parts = [self._fit(z_p[part], z_q[part], batch.weights) for part in row_slices]
         if len(parts) == 1:
             return Fit(KnotTable(*parts[0][:2]), *parts[0][2:])
         knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
@@ -411,10 +312,10 @@ class Histogram:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        if runs is None:
-            return self.between(self.count(z_p), self.count(z_q, weights), z_p.dtype)
-        of_p, of_q = runs
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        if batch.runs is None:
+            return self.between(self.count(z_p), self.count(z_q, batch.weights), z_p.dtype)
+        of_p, of_q = batch.runs
         p, q = self.count(z_p, runs=of_p), self.count(z_q, runs=of_q)
         return self.between(p, q, z_p.dtype, {*of_p.empty, *of_q.empty}, len(of_p))
 
@@ -486,12 +387,21 @@ class Auto:
         need(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
         _need_columns(self.most)
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
-        return self.chosen(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, weights, runs)
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
-    def chosen(self, n: int) -> Sorted | Histogram:
-        """The transport for `n` particles and data in total."""
-        return Sorted(self.most) if n <= self.threshold else Histogram(self.n_bins, self.most)
+    def choose(self, n: int, n_ranks: int = 1) -> Sorted | Histogram:
+        """The transport for `n` particles and data in total; several ranks can only count."""
+        few = n <= self.threshold and n_ranks == 1
+        return Sorted(self.most) if few else Histogram(self.n_bins, self.most)
+
+
+def _need_one_class(batch: Batch, name: str) -> None:
+    if batch.runs is not None:
+        raise ValueError(
+            f"amplifier=inf needs histograms, which transport={name!r} does not use; "
+            "use a finite amplifier, or transport='histogram'"
+        )
 
 
 def _need_columns(most: int | None) -> None:

@@ -5,12 +5,12 @@
 ask `for_device` or `for_tensor`, and get all the kernels of ``reference.__all__``.
 
 Kernels take projections as (h, n) tensors, one row per direction. In float64 every device computes
-exactly what the reference does, up to the order of sums. To support another device, write a module with
-the kernels that are worth it, and add it to `for_device`.
+what the reference does, up to the order of sums. Another device is another module in `for_device`.
 """
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from functools import cache
 from types import ModuleType, SimpleNamespace
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import Geometry
-from sliceflow.kernels.reference_bends import MOST_LEVEL
+from sliceflow.kernels.reference import MOST_LEVEL
 
 __all__ = ["MOST_LEVEL", "Geometry", "complete", "for_device", "for_tensor"]
 
@@ -33,34 +33,21 @@ def complete(module: ModuleType) -> SimpleNamespace:
 
 
 @cache
-def _cpu() -> SimpleNamespace:
-    try:
-        from sliceflow.kernels import cpu
-    except ImportError as error:  # a Python that numba does not support yet
-        return _slower(f"numba cannot be imported ({error})", "CPU", "pip install numba")
-    return complete(cpu)
-
-
-@cache
-def _gpu() -> SimpleNamespace:
-    if torch.version.hip is not None:
-        return _slower(
-            f"torch {torch.__version__} is built for AMD GPUs (ROCm)", "GPU", "an NVIDIA GPU"
-        )
-    try:
-        from sliceflow.kernels import triton
-    except ImportError as error:  # torch's CUDA builds bring Triton on Linux, not everywhere
-        return _slower(f"Triton cannot be imported ({error})", "GPU", "pip install triton")
-    return complete(triton)
-
-
-def _slower(why: str, device: str, remedy: str) -> SimpleNamespace:
-    """The reference, with a warning: once per process, because the callers are cached."""
+def _fast(module: str, device: str, library: str) -> SimpleNamespace:
+    """The kernels of a module; those of the reference, with one warning, where it cannot be used."""
+    remedy = f"pip install {library.lower()}"
+    if module == "triton" and torch.version.hip is not None:
+        why, remedy = f"torch {torch.__version__} is built for AMD GPUs (ROCm)", "an NVIDIA GPU"
+    else:
+        try:
+            return complete(importlib.import_module(f"sliceflow.kernels.{module}"))
+        except ImportError as error:  # numba lags behind Python, Triton is not on every system
+            why = f"{library} cannot be imported ({error})"
     warnings.warn(
         f"{why}; the slower plain-torch kernels are used on the {device}. "
         f"{remedy} brings the fast ones",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
     return complete(reference)
 
@@ -68,7 +55,9 @@ def _slower(why: str, device: str, remedy: str) -> SimpleNamespace:
 def for_device(device: torch.device | str) -> SimpleNamespace:
     """The fastest kernels for `device`."""
     kind = torch.device(device).type
-    return _cpu() if kind == "cpu" else _gpu() if kind == "cuda" else complete(reference)
+    if kind == "cpu":
+        return _fast("cpu", "CPU", "numba")
+    return _fast("triton", "GPU", "Triton") if kind == "cuda" else complete(reference)
 
 
 def for_tensor(z: Tensor) -> SimpleNamespace:

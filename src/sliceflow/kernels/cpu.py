@@ -1,7 +1,6 @@
 """The kernels for the CPU, in numba: one direction at a time, so that its values stay in the cache.
 
-Each function is documented under the same name in `reference`. Compiled code is stored in numba's cache
-beside this file (or in NUMBA_CACHE_DIR), so only the first run compiles.
+`reference` documents them. Compiled code is stored beside this file, or in NUMBA_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels import reference
-from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON, laplace_of
+from sliceflow.kernels.reference import GAP_RATIO, LEVEL_EPSILON
 
 # error_model="numpy": 1/0 is inf, as in torch. No fastmath: NaN and inf must keep their meaning.
 # Not parallel=True: that takes numba ten times as long to compile; `over_rows` threads instead.
@@ -39,10 +38,7 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def over_rows(kernel: Callable[..., Any], arrays: Sequence[np.ndarray], *shared: Any) -> None:
-    """`kernel` on blocks of rows of `arrays`, in as many threads as torch uses.
-
-    `shared` arguments are passed whole.
-    """
+    """`kernel` on blocks of rows of `arrays` and all of `shared`, in as many threads as torch uses."""
     rows, size = len(arrays[0]), max(a.size for a in arrays)
     threads = min(torch.get_num_threads(), rows) if size >= 1 << 15 else 1
     if threads <= 1:
@@ -63,16 +59,10 @@ def _finite_rate(lo, hi, n_bins):
 
 @_inline
 def _bin(v, start, rate, n_bins):
-    # Unsigned: numba then skips the test for negative indices. Casting NaN gives an undefined index.
-    # No comparison with NaN holds, so its bin is 0.
+    # Unsigned, so that numba tests no negative indices. No comparison with NaN holds: its bin is 0.
     position = (v - start) * rate
     position = position if position > 0.0 else 0.0
     return np.uintp(position if position < n_bins - 1.0 else n_bins - 1.0)
-
-
-@_inline
-def _end_slope(lo, hi, low_end, high_end):
-    return 1.0 if hi > lo and high_end > low_end else 0.0
 
 
 @_jit
@@ -96,8 +86,7 @@ def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str)
     return torch.from_numpy(out)
 
 
-def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
-    return laplace_of(philox(0, rows * -(-columns // 4), key, device).view(rows, -1), columns)
+laplace = partial(reference.laplace, philox=philox)
 
 
 @_jit
@@ -106,8 +95,7 @@ def _box_muller(words, out):
         for j in range(0, words.shape[1], 2):
             u, v = (words[i, j] + 0.5) / 2.0**32, (words[i, j + 1] + 0.5) / 2.0**32
             radius, angle = math.sqrt(-2.0 * math.log(u)), 2.0 * math.pi * v
-            out[i, j] = radius * math.cos(angle)
-            out[i, j + 1] = radius * math.sin(angle)
+            out[i, j], out[i, j + 1] = radius * math.cos(angle), radius * math.sin(angle)
 
 
 def box_muller(words: Tensor) -> Tensor:
@@ -239,7 +227,7 @@ def _displace_knots(z, knots, values, out):
     for j in range(h):
         lo, hi = np.float64(knots[j, 0]), np.float64(knots[j, last])
         low_end, high_end = np.float64(values[j, 0]), np.float64(values[j, last])
-        slope = _end_slope(lo, hi, low_end, high_end)
+        slope = 1.0 if hi > lo and high_end > low_end else 0.0
         rate = _finite_rate(lo, hi, n_cells)
         # first[c]: how many knots lie in cells before c. A value in cell c therefore lies at or
         # above knot first[c] - 1 and below knot first[c + 1]: both sides use the same rounding.
@@ -304,8 +292,7 @@ def _count(z, lo, hi, counts, weights):
             for t in range(n):
                 counts[j, _bin(row[t], start, rate, n_bins)] += weights[t]
             continue
-        even[:] = 0
-        odd[:] = 0
+        even[:], odd[:] = 0, 0
         for t in range(0, n - 1, 2):
             even[_bin(row[t], start, rate, n_bins)] += 1
             odd[_bin(row[t + 1], start, rate, n_bins)] += 1
@@ -328,27 +315,6 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
 
 
 histogram_of_runs = partial(reference.histogram_of_runs, histogram=histogram)
-
-
-@_jit
-def _add_below(total, counts, width, start, step, factor):
-    n_bins = counts.shape[1]
-    for j in range(total.shape[0]):
-        b, below = 0, 0.0
-        for e in range(total.shape[1]):
-            z = start[j] + e * step[j]
-            position = min(max(z / width[j] + n_bins / 2, 0.0), float(n_bins))
-            while b < n_bins - 1 and b + 1 <= position:
-                below += counts[j, b]
-                b += 1
-            total[j, e] += (below + (position - b) * counts[j, b]) * factor
-
-
-def add_below(
-    total: Tensor, counts: Tensor, width: Tensor, start: Tensor, step: Tensor, factor: float
-) -> None:
-    arrays = [_array(t) for t in (counts, width, start, step)]
-    over_rows(_add_below, [total.numpy(), *arrays], factor)
 
 
 @_jit
@@ -402,45 +368,6 @@ def compose(
 
 
 @_jit
-def _shrink(lo, hi, values, counts, cost, rate, out, factor):
-    n_bins = counts.shape[1]
-    for row in range(len(lo)):
-        total, first, second = 0.0, 0.0, 0.0
-        for b in range(n_bins):
-            middle = b - (n_bins - 1) / 2
-            count = counts[row, b]
-            total += count
-            first += count * middle
-            second += count * middle * middle
-        total = max(total, 1.0)
-        width = (hi[row] - lo[row]) / n_bins
-        noise = rate[row] * max(second / total - (first / total) ** 2, 0.0) * width * width
-        f = 1 - noise / cost[row] if cost[row] > noise else 0.0
-        factor[row] = f
-        for b in range(n_bins + 1):
-            edge = lo[row] + (hi[row] - lo[row]) * (b / n_bins)
-            out[row, b] = edge + f * (values[row, b] - edge)
-
-
-def shrink(
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    counts: Tensor,
-    cost: Tensor,
-    rate: Tensor,
-    variance: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    if variance is not None:
-        return reference.shrink(lo, hi, values, counts, cost, rate, variance)
-    out, factor = torch.empty_like(values), torch.empty(len(values), dtype=values.dtype)
-    rates = rate.double().repeat_interleave(len(values) // len(rate))
-    tensors = (lo.double(), hi.double(), values, counts, cost.double(), rates)
-    over_rows(_shrink, [*(_array(t) for t in tensors), out.numpy(), factor.numpy()])
-    return out, factor
-
-
-@_jit
 def _displace_grid(z, lo, hi, values, out):
     n_bins = values.shape[1] - 1
     for j in range(z.shape[0]):
@@ -448,7 +375,7 @@ def _displace_grid(z, lo, hi, values, out):
         start, end = lo[j], hi[j]
         rate = _finite_rate(start, end, n_bins)
         low_end, high_end = np.float64(table[0]), np.float64(table[n_bins])
-        slope = _end_slope(start, end, low_end, high_end)
+        slope = 1.0 if end > start and high_end > low_end else 0.0
         for t in range(row.shape[0]):
             v = np.float64(row[t])
             position = (v - start) * rate

@@ -21,7 +21,7 @@ class Geometry:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The number of tiles down and across."""
+        """Tiles down and across."""
         (_, h, w), (s, t), (top, left) = self.shape, self.size, self.offset
         return -(-(h + top) // s), -(-(w + left) // t)
 
@@ -33,8 +33,7 @@ class Geometry:
     @property
     def n_directions(self) -> int:
         """The number of directions of all tiles."""
-        down, across = self.grid
-        return down * across * self.side
+        return self.grid[0] * self.grid[1] * self.side
 
     @cached_property
     def place(self) -> Tensor:

@@ -14,90 +14,48 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels.geometry import Geometry
-from sliceflow.kernels.reference_bends import at_bends, steady_tails, through_knots
 
 __all__ = [  # every kernel
-    "add_below",
-    "add_class_offsets",
-    "argsort_rows",
-    "at_bends",
-    "box_muller",
-    "compose",
-    "count",
-    "displace_grid",
-    "displace_knots",
-    "displace_runs",
-    "histogram",
-    "histogram_of_runs",
-    "lanes",
-    "laplace",
-    "lift_tiles",
-    "match",
-    "move_tiles",
-    "philox",
-    "philox_named",
-    "project_tiles",
-    "shrink",
-    "sort_rows",
-    "steady_tails",
-    "through_knots",
-    "value_range",
-]
-
+    "add_class_offsets", "argsort_rows", "at_bends", "box_muller", "compose", "count", "displace_grid",
+    "displace_knots", "displace_runs", "histogram", "histogram_of_runs", "lanes", "laplace",
+    "lift_tiles", "match", "move_tiles", "philox", "project_tiles", "shrink", "sort_rows",
+    "steady_tails", "through_knots", "value_range",
+]  # fmt: skip
 
 # Levels of F are compared across a gap: far above their rounding, far below an atom's mass.
 LEVEL_EPSILON = 1e-8
 GAP_RATIO = 8.0
+MOST_LEVEL = (1 << 15) - 1  # of a displacement at a knot, in steps: an int16
+ROUNDS = 8  # of Jacobi's method, for the displacements at knots
 _MASK = 0xFFFFFFFF
 
 
 def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
     """Philox4x32-10: four 32-bit words for each counter first..first+n-1, as int64 (n, 4).
 
-    The upper half of the 128-bit counter is zero. Products of two 32-bit words wrap in int64, which
-    is harmless: both halves are masked out of the wrapped bits.
+    The upper half of the 128-bit counter is zero. Products wrap in int64: both halves are masked out.
     """
     counter = torch.arange(first, first + n, dtype=torch.int64, device=device)
-    zero = torch.zeros_like(counter)
-    return torch.stack(_philox_rounds(counter & _MASK, (counter >> 32) & _MASK, zero, zero, key), dim=1)
-
-
-def philox_named(names: Tensor, n: int, key: tuple[int, int]) -> Tensor:
-    """Four 32-bit words for each of n indices of every 64-bit name: int64 (len(names), n, 4).
-
-    The name is the lower half of the counter. The upper half is the index, and a 1 that no counter of
-    `philox` has.
-    """
-    name = names[:, None].expand(-1, n)
-    place = torch.arange(n, device=names.device).expand_as(name)
-    words = _philox_rounds(name & _MASK, (name >> 32) & _MASK, place, torch.ones_like(place), key)
-    return torch.stack(words, dim=2)
-
-
-def _philox_rounds(
-    c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The ten rounds on a 128-bit counter of four 32-bit words."""
+    c0, c1 = counter & _MASK, (counter >> 32) & _MASK
+    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
     k0, k1 = key
     for _ in range(10):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
-            p1 & _MASK,
-            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
-            p0 & _MASK,
-        )
+        c0, c1 = ((p1 >> 32) & _MASK) ^ c1 ^ k0, p1 & _MASK
+        c2, c3 = ((p0 >> 32) & _MASK) ^ c3 ^ k1, p0 & _MASK
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return c0, c1, c2, c3
+    return torch.stack((c0, c1, c2, c3), dim=1)
 
 
-def laplace(rows: int, columns: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
-    """Laplace numbers from the stream of `key`, float64 (rows, columns), a row's E|·|² being 1."""
-    return laplace_of(philox(0, rows * -(-columns // 4), key, device).view(rows, -1), columns)
+def laplace(
+    rows: int, columns: int, key: tuple[int, int], device: torch.device | str,
+    philox: Callable[..., Tensor] = philox,
+) -> Tensor:  # fmt: skip
+    """Laplace numbers from the stream of `key`, float64 (rows, columns), a row's E|·|² being 1.
 
-
-def laplace_of(words: Tensor, columns: int) -> Tensor:
-    """The same from 32-bit words: w becomes u = (w + ½)/2³² − ½, then −sign(u)·ln(1 − 2|u|)/√(2l)."""
+    A word w becomes u = (w + ½)/2³² − ½, then −sign(u)·ln(1 − 2|u|)/√(2l).
+    """
+    words = philox(0, rows * -(-columns // 4), key, device).view(rows, -1)
     u = (words[:, :columns].to(torch.float64) + 0.5) / 2**32 - 0.5
     return torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * columns)
 
@@ -111,7 +69,7 @@ def box_muller(words: Tensor) -> Tensor:
     radius = torch.sqrt(-2 * torch.log(u[:, 0::2]))
     angle = 2 * math.pi * u[:, 1::2]
     pair = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
-    return pair.view(len(words), -1)
+    return pair.flatten(1)
 
 
 def sort_rows(z: Tensor) -> Tensor:
@@ -161,11 +119,7 @@ def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     one datum ends and that of the next begins. So no particle lands between two classes that the
     amplifier separates, nor between two values of a discrete column.
 
-    Parameters
-    ----------
-    z_p : (h, M) sorted projected particles
-    z_q : (h, N) sorted projected data
-    w_q : (h, N) positive weights of the data in the order of z_q, or None for equal ones
+    z_p (h, M) and z_q (h, N) are sorted. w_q (h, N) are positive weights in the order of z_q.
     """
     m, n = z_p.shape[1], z_q.shape[1]
     z = z_p.contiguous()
@@ -202,9 +156,9 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """T(z) below lo and above hi (h, 1): a rigid shift by the end's displacement.
 
-    Only fresh particles get there, some because their y or their observed pixels are unlike the fitted
-    ones. Those never move, so a map that continued with its own slope would pull x further at every
-    step. Where the whole map leads to one point (a constant column), everything beyond does, too.
+    Only fresh particles get there, some because their y or observed pixels, which never move, are
+    unlike the fitted ones: a map that continued with its own slope would pull x further at every step.
+    Where the whole map leads to one point (a constant column), everything beyond does, too.
     """
     low_end, high_end = values[:, :1], values[:, -1:]
     slope = ((hi > lo) & (high_end > low_end)).to(z.dtype)
@@ -225,8 +179,7 @@ def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
     """Histogram of each row over [lo, hi] in `n_bins` equal bins: (h, n_bins) float64.
 
-    Values outside the range are counted in the end bins, NaN in the first. `weights` (n,) are those of
-    the columns of z.
+    Values outside the range are counted in the end bins, NaN in the first. `weights` are (n,).
     """
     rate = _bins_per_unit(lo, hi, n_bins)
     place = (z.double() - lo[:, None]) * rate[:, None]
@@ -245,11 +198,9 @@ def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Te
 
 
 def histogram_of_runs(
-    z: Tensor,
-    n_bins: int,
-    starts: Sequence[int],
+    z: Tensor, n_bins: int, starts: Sequence[int],
     histogram: Callable[..., tuple[Tensor, Tensor, Tensor]] = histogram,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`histogram` of every run of columns separately: (C·h, n_bins), (C·h,) and (C·h,), run by run.
 
     Run c has the columns from starts[c] to starts[c + 1]. An empty run has counts of 0 and the range
@@ -266,62 +217,37 @@ def histogram_of_runs(
     return counts, lo, hi
 
 
-def add_below(
-    total: Tensor, counts: Tensor, width: Tensor, start: Tensor, step: Tensor, factor: float
-) -> None:
-    """Add to total (h, m) factor × how many values lie below start + e·step, e = 0..m-1, in place.
-
-    The values of a bin are spread evenly in it; bin b of counts (h, B) begins at (b − B/2)·width.
-    """
-    n_bins = counts.shape[1]
-    below = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
-    e = torch.arange(total.shape[1], dtype=torch.float64, device=total.device)
-    z = start[:, None] + e * step[:, None]
-    position = (z / width[:, None] + n_bins / 2).clamp_(0, n_bins)
-    b = position.floor().clamp_(max=n_bins - 1).long()
-    left, right = below.gather(1, b), below.gather(1, b + 1)
-    total += (left + (position - b) * (right - left)) * factor
-
-
 def _quantile(level: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     """F⁻¹(level) with F linear inside each bin; level must not fall where F is flat."""
-    h, n_bins = counts.shape
-    zero = torch.zeros((h, 1), dtype=torch.float64, device=counts.device)
-    total = torch.cat((zero, counts.cumsum(1)), 1)
-    total = (total / total[:, -1:]).contiguous()
-    position = _bracket(level.contiguous(), total)
-    return lo[:, None] + ((hi - lo) / n_bins)[:, None] * position
+    total = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
+    position = _bracket(level.contiguous(), (total / total[:, -1:]).contiguous())
+    return lo[:, None] + ((hi - lo) / counts.shape[1])[:, None] * position
 
 
 def compose(
     counts_p: Tensor, lo_p: Tensor, hi_p: Tensor, counts_q: Tensor, lo_q: Tensor, hi_q: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """T at the particles' bin edges, T(edge_b) = F_q⁻¹(F_p(edge_b)): (h, B + 1) float64, ascending.
+    """T at the particles' bin edges, F_q⁻¹(F_p(edge)), (h, B + 1) ascending, and the cost of each map.
 
-    And the cost of each direction, the mean of (T(z) − z)² over the particles spread evenly in their
-    bins, (h,): the squared W₂ between the two histograms.
-
+    The cost is the mean of (T(z) − z)² over the particles spread evenly in their bins, (h,): the
+    squared W₂ between the two histograms.
     Over a run of bins without particles F_p is flat, and the data may have a gap at the same level (two
     separate classes). The bins beside the run must not be stretched into the gap: the run starts at
     F_q⁻¹(level⁻) and ends at F_q⁻¹(level⁺), and T is linear over the run.
     If all particles are at one point (lo_p = hi_p), that point goes to the data's median.
     """
-    h, n_bins = counts_p.shape
-    device = counts_p.device
+    (h, n_bins), pad = counts_p.shape, torch.nn.functional.pad
     empty = counts_p == 0
-    never = torch.zeros((h, 1), dtype=torch.bool, device=device)
-    empty_left = torch.cat((~never, empty[:, :]), 1)  # edge 0 counts as the end of a run
-    empty_right = torch.cat((empty, never), 1)
-
-    zero = torch.zeros((h, 1), dtype=torch.float64, device=device)
-    level = torch.cat((zero, counts_p.cumsum(1)), 1)
+    empty_left = pad(empty, (1, 0), value=True)  # edge 0 counts as the end of a run
+    empty_right = pad(empty, (0, 1), value=False)
+    level = pad(counts_p.cumsum(1), (1, 0))
     level = level / level[:, -1:]
     level = (level + torch.where(empty_left, LEVEL_EPSILON, -LEVEL_EPSILON)).clamp(0, 1)
     level = torch.where((hi_p > lo_p)[:, None], level, 0.5)
     values = _quantile(level, counts_q, lo_q, hi_q)
 
     # Edges inside a run are interpolated between the run's own two ends.
-    edge = torch.arange(n_bins + 1, device=device).expand(h, -1)
+    edge = torch.arange(n_bins + 1, device=counts_p.device).expand(h, -1)
     inside = empty_left & empty_right & (edge > 0)
     before = torch.where(inside, 0, edge).cummax(1).values
     after = torch.where(inside, n_bins, edge).flip(1).cummin(1).values.flip(1)
@@ -336,47 +262,32 @@ def compose(
 
 
 def shrink(
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    counts: Tensor,
-    cost: Tensor,
-    rate: Tensor,
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor,
     variance: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Maps of a grid, shrunk within their noise, and their factors (h,): z + f·(T(z) − z).
 
-    f = max(0, 1 − r·σ²/c), where c is the `cost` (h,) of a map, σ² the variance of its particles,
-    `counts` (h, B), which sit in the middle of their bins, and r its `rate` of noise. `rate` (C,) has
-    one number for each of C equal parts of the rows. Maps that move nothing (c = 0) have f = 0.
-    `variance` (h,) replaces σ².
+    f = max(0, 1 − r·σ²/c), where c is the `cost` (h,) of a map, σ² the `variance` (h,) of its
+    particles, by default that of the middles of their bins, and r its `rate` (C,) of noise, one for
+    each of C equal parts of the rows. Maps that move nothing (c = 0) have f = 0.
     """
-    h, n_bins = counts.shape
-    if variance is None:
-        variance = _variance_of_bins(lo, hi, counts)
+    (h, n_bins), lo, hi, cost = counts.shape, lo.double(), hi.double(), cost.double()
+    place = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
+    if variance is None:  # not by a product of matrices, whose bits depend on the number of threads
+        p, middle = counts.double(), place[:-1] - (n_bins - 1) / 2
+        total = p.sum(1).clamp(min=1)
+        square = (p * middle.square()).sum(1) / total - ((p * middle).sum(1) / total).square()
+        variance = square.clamp(min=0) * ((hi - lo) / n_bins).square()
     noise = rate.double().repeat_interleave(h // len(rate)) * variance
-    cost = cost.double()
     factor = torch.where(cost > noise, 1 - noise / cost, 0.0)
-    edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64) / n_bins
-    edges = torch.lerp(lo.double()[:, None], hi.double()[:, None], edge)
+    edges = torch.lerp(lo[:, None], hi[:, None], place / n_bins)
     out = torch.lerp(edges, values.double(), factor[:, None]).to(values.dtype)
     return out, factor.to(values.dtype)
 
 
-def _variance_of_bins(lo: Tensor, hi: Tensor, counts: Tensor) -> Tensor:
-    """The variance of each row's values, which sit in the middle of their bins."""
-    n_bins = counts.shape[1]
-    middle = torch.arange(n_bins, device=lo.device, dtype=torch.float64) - (n_bins - 1) / 2
-    powers = torch.stack((torch.ones_like(middle), middle, middle.square()), 1)
-    total, first, second = (counts.double() @ powers).unbind(1)  # moments, in bins
-    variance: Tensor = second / total.clamp(min=1) - (first / total.clamp(min=1)).square()
-    return variance.clamp(min=0) * ((hi.double() - lo.double()) / n_bins).square()
-
-
 def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
     """T(z) − z where T is linear between `values` on a uniform grid of [lo, hi]; else `_beyond`."""
-    n_bins = values.shape[1] - 1
-    zd, v = z.double(), values.double()
+    n_bins, zd, v = values.shape[1] - 1, z.double(), values.double()
     position = (zd - lo[:, None]) * _bins_per_unit(lo, hi, n_bins)[:, None]
     below, above = _beyond(zd, lo[:, None], hi[:, None], v)
     inside = _interpolate(position, v)
@@ -385,13 +296,9 @@ def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
 
 
 def displace_runs(
-    z: Tensor,
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    starts: Sequence[int],
+    z: Tensor, lo: Tensor, hi: Tensor, values: Tensor, starts: Sequence[int],
     displace: Callable[..., Tensor] = displace_grid,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`displace_grid` of every run of columns by its own tables: lo and hi (C·h,), run by run."""
     h, out = len(z), torch.empty_like(z)
     for c, (first, end) in enumerate(pairwise(starts)):
@@ -401,20 +308,117 @@ def displace_runs(
     return out
 
 
+def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
+    """A grid's values (h, B + 1) with rigid tails, for particles that the maps were not fitted to.
+
+    Beyond the ¼√M-th particle from either end, all are shifted by the displacement there, but not out
+    of the data's range. In the tails T leads from one random extreme to another, which is noise for
+    fresh particles. Those with unusual observed pixels are in the tails at every step.
+    """
+    n_bins = counts.shape[1]
+    below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
+    tail = below[:, -1:].sqrt() / 4
+    level = torch.cat((tail, below[:, -1:] - tail), 1)
+    b = torch.searchsorted(below, level) - 1  # the two bins that hold those particles
+    start = below.gather(1, b)
+    inside = (level - start) / (below.gather(1, b + 1) - start)
+
+    place = torch.arange(n_bins + 1, dtype=torch.float64, device=values.device)
+    edge = lo[:, None] + (hi - lo)[:, None] * _over(place, n_bins)
+    shift = values.double() - edge
+    end = shift.gather(1, b).lerp(shift.gather(1, b + 1), inside)
+    shift = torch.where(place > b[:, 1:], end[:, 1:], shift)
+    shift = torch.where(place <= b[:, :1], end[:, :1], shift)
+    return (edge + shift).clamp(values[:, :1], values[:, -1:]).to(values.dtype)
+
+
+def _over(x: Tensor, n: int) -> Tensor:
+    """x / n, rounded once. By a plain number torch divides on a GPU as x · (1/n), rounded twice."""
+    return x / torch.full((), n, dtype=x.dtype, device=x.device)
+
+
+def at_bends(
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The maps of a grid through `n_knots` knots each; every map has some particles.
+
+    Returns lo and hi (h,), float64, rounded to 1/8 of a step of 2**exponent, the edges of the knots,
+    (h, K) int32, and the displacements there in steps, int16.
+    """
+    n_bins, device = values.shape[1] - 1, lo.device
+    step = math.ldexp(1.0, exponent)
+    values = steady_tails(lo, hi, values, counts).double()
+    lo, hi = ((t.double() / (step / 8)).round() * (step / 8) for t in (lo, hi))
+    place = torch.arange(n_bins + 1, dtype=torch.float64, device=device)
+    shift = values - (lo[:, None] + (hi - lo)[:, None] * _over(place, n_bins))
+    bend = shift.diff(n=2, dim=1).abs()
+    bend = torch.nn.functional.pad(bend, (1, 0)) + torch.nn.functional.pad(bend, (0, 1))  # of each bin
+    density = (counts * bend.square()) ** 0.2
+    density += 0.05 * density.mean(1, keepdim=True) + 1e-12
+    below = torch.nn.functional.pad(density.cumsum(1), (1, 0))
+    share = _over(torch.arange(1, n_knots - 1, dtype=torch.float64, device=device), n_knots - 1)
+    inner = torch.searchsorted(below, below[:, -1:] * share)
+    at = torch.nn.functional.pad(torch.nn.functional.pad(inner, (1, 0)), (0, 1), value=n_bins)
+    number = torch.arange(n_knots, device=device)
+    at = (at - number).cummax(1).values + number  # no two at the same edge,
+    at = torch.minimum(at, n_bins - (n_knots - 1) + number)  # and none beyond the last
+    levels = (_fitted(shift, counts.double(), at) / step).round().clamp(-MOST_LEVEL, MOST_LEVEL)
+    return lo, hi, at.int(), levels.to(torch.int16)
+
+
+def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
+    """Values at knots, (h, K), whose lines are nearest to `shift` (h, B + 1) for the counted particles.
+
+    Least squares over the middles of bins, and half a particle at each knot, for those without
+    particles nearby. Sums over the bins between two knots are differences of running sums.
+    """
+    start, pad = shift.gather(1, at), torch.nn.functional.pad
+    middle = (shift[:, 1:] + shift[:, :-1]) / 2
+    place = torch.arange(middle.shape[1], dtype=torch.float64, device=at.device) + 0.5
+
+    def between(t: Tensor) -> Tensor:
+        return pad(t.cumsum(1), (1, 0)).gather(1, at).diff(dim=1)
+
+    first, size = at[:, :-1].double(), at.diff(dim=1).double()
+    n, p, pp = between(counts), between(counts * place), between(counts * place**2)
+    d, pd = between(counts * middle), between(counts * place * middle)
+    t, tt = (p - first * n) / size, (pp - 2 * first * p + first**2 * n) / size**2  # 0 to 1 in between
+    td = (pd - first * d) / size
+    diagonal = pad(n - 2 * t + tt, (0, 1)) + pad(tt, (1, 0)) + 0.5
+    beside = t - tt
+    right = pad(d - td, (0, 1)) + pad(td, (1, 0)) + 0.5 * start
+    values = start
+    for _ in range(ROUNDS):  # the diagonal is twice as large as what is beside it
+        others = pad(beside * values[:, 1:], (0, 1)) + pad(beside * values[:, :-1], (1, 0))
+        values = (right - others) / diagonal
+    return values
+
+
+def through_knots(
+    lo: Tensor, hi: Tensor, at: Tensor, levels: Tensor, n_bins: int, exponent: int, dtype: torch.dtype
+) -> Tensor:
+    """Values (h, B + 1) of the maps of a `compact.CompactTable` on their whole grid, made to ascend."""
+    place = at.double()
+    edge = lo[:, None] + _over(hi - lo, n_bins)[:, None] * place
+    values = edge + levels.double() * math.ldexp(1.0, exponent)
+    rise = values.diff(dim=1) / place.diff(dim=1)
+    rise = torch.nn.functional.pad(rise, (0, 1))  # the last knot is the last edge
+    grid = torch.arange(n_bins + 1, dtype=at.dtype, device=at.device).expand(len(at), -1)
+    k = torch.searchsorted(at, grid.contiguous(), right=True) - 1
+    beyond = grid - at.gather(1, k)
+    return (values.gather(1, k) + beyond * rise.gather(1, k)).to(dtype).cummax(1).values
+
+
 def lanes(k: int) -> int:
-    """The number of rows and columns to which a rotation of k directions is padded on this device."""
+    """Rows and columns to which a rotation of k directions is padded on this device."""
     return k
 
 
 def project_tiles(
-    x: Tensor,
-    theta: Tensor,
-    geometry: Geometry,
-    columns: Tensor | None = None,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None = None,
+    offsets: Tensor | None = None, codes: Tensor | None = None,
     add: Callable[..., Tensor] = add_class_offsets,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """z = Θx for pictures x (C·h·w, n), all tiles rotated by theta (k, k): (tiles·k, n).
 
     theta may be padded with zeros to more rows and columns (`lanes`). With `columns`, only those, in
@@ -439,20 +443,11 @@ def lift_tiles(dz: Tensor, theta: Tensor, geometry: Geometry) -> Tensor:
     return tiles if geometry.grid == (1, 1) else tiles.index_select(0, geometry.place.to(dz.device))
 
 
-def move_tiles(
-    x: Tensor,
-    theta: Tensor,
-    geometry: Geometry,
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    size: float,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
-    starts: Sequence[int] | None = None,
-    project: Callable[..., Tensor] = project_tiles,
-    displace: Callable[..., Tensor] = displace_grid,
-) -> None:
+def move_tiles(  # many: tiles, a map and classes, as bare tensors
+    x: Tensor, theta: Tensor, geometry: Geometry, lo: Tensor, hi: Tensor, values: Tensor, size: float,
+    offsets: Tensor | None = None, codes: Tensor | None = None, starts: Sequence[int] | None = None,
+    project: Callable[..., Tensor] = project_tiles, displace: Callable[..., Tensor] = displace_grid,
+) -> None:  # fmt: skip
     """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values).
 
     With `starts`, every run of columns has its own tables, as in `displace_runs`.

@@ -1,7 +1,8 @@
-"""Simulation-based calibration: do conditional samples cover the truth as often as they should?
+"""Calibration: do conditional samples cover the truth as often as they should?
 
-Talts et al. (2018), "Validating Bayesian inference algorithms with simulation-based calibration": if
-the truth is one more draw from the distribution of the samples, its rank among them is uniform.
+Two tests. *Ranks* (Talts et al., 2018): if the truth is one more draw from the distribution of the
+samples, its rank among them is uniform, in every column. *TARP* (Lemos et al., 2023): so is the rank of
+its distance to a random point, which sees all columns together.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.errors import from_tensor
+from sliceflow.errors import from_tensor, need
 
 __all__ = ["Calibration", "calibration"]
+
+_FIRST = ("conditions", "samples")  # what the first axis counts
+_UNLIKELY = 0.01  # p-value below which samples do not pass
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranks of true values among samples.
+    """Ranks of true values among samples. Made by `calibration`; `print` shows a verdict.
 
     Parameters
     ----------
-    ranks : (q, d), how many of the samples are smaller, from 0 to `n_samples`
+    ranks : (q, d), how many of the samples are smaller than the truth, from 0 to `n_samples`
+    tarp_ranks : (q,), how many samples are nearer to a random point than the truth is
     n_samples : of each of the q conditions
     """
 
     ranks: np.ndarray
+    tarp_ranks: np.ndarray
     n_samples: int
 
     @property
@@ -37,70 +43,98 @@ class Calibration:
 
     @property
     def p_values(self) -> np.ndarray:
-        """(d,), of Kolmogorov's and Smirnov's test that ranks are uniform."""
-        from scipy.stats import kstest
+        """(d,), of Kolmogorov's and Smirnov's test that the ranks of a column are uniform."""
+        return np.array([_p_value(column) for column in self.levels.T])
 
-        return np.array([kstest(column, "uniform").pvalue for column in self.levels.T])
+    @property
+    def tarp_p_value(self) -> float:
+        """Of the same test for the ranks of TARP."""
+        u = np.random.default_rng(1).random(len(self.tarp_ranks))
+        return _p_value((self.tarp_ranks + u) / (self.n_samples + 1))
 
     def coverage(self, share: float) -> np.ndarray:
         """(d,), how often the central interval with this share of the samples holds the truth."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"share={share!r} must be from 0 to 1")
+        need(0 <= share <= 1, "share", share, "from 0 to 1")
         return np.asarray((np.abs(2 * self.levels - 1) <= share).mean(axis=0))
 
-    def plot(self, names: Any = None) -> Any:
-        """A figure of matplotlib: histograms of the ranks, and the coverage of central intervals.
+    @property
+    def verdict(self) -> str:
+        """One sentence: whether samples pass both tests, and if not, what is wrong with them."""
+        q, least = len(self.ranks), self._least_p_value
+        if min(least, self.tarp_p_value) >= _UNLIKELY:
+            return f"calibrated, as far as {q} conditions can tell"
+        worst = int(self.p_values.argmin())
+        held = float(self.coverage(0.9)[worst])
+        if least >= _UNLIKELY:
+            return "not calibrated: each column by itself is, all together are not (TARP)"
+        if abs(held - 0.9) > 2 * np.sqrt(0.09 / q):  # two standard errors
+            kind = "overconfident" if held < 0.9 else "underconfident"
+            return f"{kind}: the 90 % interval of column {worst} holds {held:.0%} of the truths"
+        return f"biased: truths of column {worst} are {self.levels[:, worst].mean():.0%} up, not 50 %"
 
-        Grey bands hold 99 % of what calibrated samples would show.
-        """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("a plot needs matplotlib: pip install 'sliceflow[demo]'") from error
-        from scipy.stats import binom
+    @property
+    def _least_p_value(self) -> float:
+        return min(1.0, len(self.p_values) * float(self.p_values.min()))  # Bonferroni: d tests
 
-        q, d = self.ranks.shape
-        names = [f"column {j}" for j in range(d)] if names is None else list(names)
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        n_bins = int(np.clip(q // 15, 4, 20))
-        low, high = binom.ppf([0.005, 0.995], q, 1 / n_bins)
-        left.axhspan(low, high, color="0.85", label="99 %")
-        edges = np.linspace(0, 1, n_bins + 1)
-        share = np.linspace(0, 1, 51)
-        ends = binom.ppf([[0.005], [0.995]], q, share) / q
-        right.fill_between(share, *ends, color="0.85", label="99 %")
-        for j, column in enumerate(self.levels.T):
-            left.stairs(np.histogram(column, edges)[0], edges, label=names[j])
-            right.plot(share, [self.coverage(float(s))[j] for s in share], label=names[j])
-        left.set(xlabel="rank of the truth / number of samples", ylabel="conditions", ylim=(0, None))
-        right.set(xlabel="share of the samples in the interval", ylabel="share of the truths in it")
-        if d <= 6:
-            right.legend(frameon=False)
-        return figure
+    def __str__(self) -> str:
+        rows = (
+            ("p-value of ranks, worst column", self._least_p_value, "above 0.01"),
+            ("p-value of TARP", self.tarp_p_value, "above 0.01"),
+            ("truths in 50 % intervals", float(self.coverage(0.5).mean()), "0.5"),
+            ("truths in 90 % intervals", float(self.coverage(0.9).mean()), "0.9"),
+        )
+        lines = [f"{name:31} {value:7.3g}   ideal: {ideal}" for name, value, ideal in rows]
+        return "\n".join((self.verdict, *lines))
+
+    __repr__ = __str__
 
 
-def calibration(samples: Any, truth: Any) -> Calibration:
-    """Ranks of the truth of each condition among the samples for it.
+def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int = 0) -> Calibration:
+    """Ranks of the truth of each of q conditions among the n samples for it.
 
     Parameters
     ----------
-    samples : (q, n, d), n samples for each of q conditions
-    truth : (q, d), such as the parameters with which the conditions were simulated
+    samples : (q, n, d), or (n, q, d) as `sample_batched` gives them; without d if truth is (q,)
+    truth : (q, d) or (q,), such as the parameters with which the conditions were simulated
+    first : "conditions" or "samples", what the first axis of samples counts; needed only if n = q
+    seed : of TARP's reference points
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> truth, samples = rng.normal(size=(500, 1)), rng.normal(size=(500, 100, 1))
-    >>> found = calibration(samples, truth)
-    >>> found.p_values.round(2), found.coverage(0.9)
-    (array([0.66]), array([0.922]))
-    >>> calibration(0.5 * samples, truth).coverage(0.9)  # too narrow
-    array([0.578])
+    >>> print(calibration(0.5 * samples, truth).verdict)  # too narrow
+    overconfident: the 90 % interval of column 0 holds 58% of the truths
     """
-    samples, truth = np.asarray(from_tensor(samples)), np.asarray(from_tensor(truth))
-    if samples.ndim != 3 or truth.shape != (samples.shape[0], samples.shape[2]) or 0 in samples.shape:
+    samples, truth = (np.asarray(from_tensor(a), np.float64) for a in (samples, truth))
+    need(first in (None, *_FIRST), "first", first, "'conditions' or 'samples'")
+    shapes, fits = f"samples have shape {samples.shape} and truth {truth.shape}", []
+    if truth.ndim == 1 and samples.ndim == 2:
+        samples, truth = samples[..., None], truth[:, None]
+    if samples.ndim == 3 and samples.shape[2:] == truth.shape[1:] and samples.size:
+        fits = [name for i, name in enumerate(_FIRST) if samples.shape[i] == len(truth)]
+    if first is None and len(fits) == 2:
         raise ValueError(
-            f"samples have shape {samples.shape} and truth {truth.shape}; pass (q, n, d) and (q, d)"
+            f"{shapes}: either axis may count the conditions; pass first='conditions' or "
+            "first='samples' (sample_batched puts samples first)"
         )
-    return Calibration((samples < truth[:, None]).sum(axis=1), samples.shape[1])
+    if not fits or (first or fits[0]) not in fits:
+        raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
+    if (first or fits[0]) == "samples":
+        samples = samples.transpose(1, 0, 2)
+    for name, a in (("samples", samples), ("truth", truth)):
+        if not np.isfinite(a).all():
+            raise ValueError(f"{name} contain a NaN or an infinity")
+    low, high = truth.min(axis=0), truth.max(axis=0)
+    unit = np.where(high > low, high - low, 1.0)
+    point = np.random.default_rng(seed).uniform(low, high, truth.shape)
+    apart = np.linalg.norm((samples - point[:, None]) / unit, axis=2)
+    of_truth = np.linalg.norm((truth - point) / unit, axis=1)
+    ranks = (samples < truth[:, None]).sum(axis=1)
+    return Calibration(ranks, (apart < of_truth[:, None]).sum(axis=1), samples.shape[1])
+
+
+def _p_value(levels: np.ndarray) -> float:
+    from scipy.stats import kstest
+
+    return float(kstest(levels, "uniform").pvalue)

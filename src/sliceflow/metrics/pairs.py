@@ -1,35 +1,36 @@
-"""Distances between all pairs of rows, in blocks, on any device."""
+"""Distances between the rows of two arrays: all pairs in blocks, and the nearest, on any device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sliceflow.errors import from_tensor, is_int, need
+
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-__all__ = ["as_rows", "blocks", "mean_distance", "on_device", "squared_distances"]
+__all__ = ["as_rows", "balls", "blocks", "mean_distance", "nearest", "same_width", "subsample"]
 
-_NUMBERS = 1 << 24  # in a block of rows, and
-_ROWS = 4096  # at most: two blocks make 16 million pairs
+_BLOCK_NUMBERS = 1 << 24  # numbers in a block of rows: 128 MiB of float64
+_BLOCK_ROWS = 4096  # so two blocks make at most 16 million pairs
+_SPARE = 8  # candidates beyond k whose distance is computed again: float32 may swap near ties
 
 
-def as_rows(x: np.ndarray, name: str = "x") -> np.ndarray:
-    """`x` as (n, d): pictures are flattened, the type is unchanged. Values must be finite."""
-    x = np.asarray(x)
-    if x.ndim < 2 or len(x) == 0 or x.size == 0:
+def as_rows(x: Any, name: str = "x") -> np.ndarray:
+    """`x` as (n, d): pictures are flattened, the type is unchanged. Values must be finite numbers."""
+    x = np.asarray(from_tensor(x))
+    if x.ndim < 2 or x.size == 0:
         raise ValueError(f"{name} has the shape {x.shape}; pass rows (n, d) or pictures (n, h, w[, c])")
-    rows = x.reshape(len(x), -1)
-    if rows.dtype.kind == "f":
-        for part in blocks(rows):
-            if not np.isfinite(rows[part]).all():
-                bad = part.start + int(np.flatnonzero(~np.isfinite(rows[part]).all(axis=1))[0])
-                raise ValueError(f"{name} has a NaN or an infinity in row {bad}; leave such rows out")
-    elif rows.dtype.kind not in "biu":
+    rows: np.ndarray = x.reshape(len(x), -1)
+    if rows.dtype.kind not in "biuf":
         raise ValueError(f"{name} holds {rows.dtype}, not numbers")
+    for part in blocks(rows) if rows.dtype.kind == "f" else ():
+        if not np.isfinite(rows[part]).all():
+            bad = part.start + int(np.flatnonzero(~np.isfinite(rows[part]).all(axis=1))[0])
+            raise ValueError(f"{name} has a NaN or an infinity in row {bad}; leave such rows out")
     return rows
 
 
@@ -41,26 +42,37 @@ def same_width(a: np.ndarray, b: np.ndarray, names: str) -> None:
         )
 
 
+def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
+    """n random rows without repetition, in their order; all rows if there are no more."""
+    if len(x) <= n:
+        return x
+    return x[np.sort(np.random.default_rng(seed).permutation(len(x))[:n])]
+
+
 def blocks(rows: np.ndarray) -> Iterator[slice]:
     """Slices of at most 4096 rows and 16 million numbers."""
-    size = int(np.clip(_NUMBERS // rows.shape[1], 1, _ROWS))
+    size = int(np.clip(_BLOCK_NUMBERS // rows.shape[1], 1, _BLOCK_ROWS))
     for first in range(0, len(rows), size):
         yield slice(first, min(first + size, len(rows)))
 
 
-def on_device(part: np.ndarray, centre: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Rows minus `centre`, subtracted in float64: small numbers are rounded less."""
+def _parts(
+    rows: np.ndarray, centre: np.ndarray, device: str, dtype: str = "float64"
+) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of rows less a centre, subtracted in float64 so that float32 loses less."""
     import torch
 
-    return torch.from_numpy(part - centre).to(device=device, dtype=dtype)
+    from sliceflow.devices import resolve_device
+
+    there = {"device": resolve_device(device), "dtype": getattr(torch, dtype)}
+    for part in blocks(rows):
+        yield part, torch.from_numpy(rows[part] - centre).to(**there)
 
 
-def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+def _squared(a: Tensor, b: Tensor) -> Tensor:
     """|a_i − b_j|² as |a_i|² + |b_j|² − 2·a_iᵀb_j, never below 0; (n, m)."""
-    import torch
-
     sums = a.square().sum(1)[:, None] + b.square().sum(1)[None]
-    return torch.addmm(sums, a, b.T, alpha=-2).clamp_(min=0)
+    return sums.addmm_(a, b.T, alpha=-2).clamp_(min=0)
 
 
 def mean_distance(a: np.ndarray, b: np.ndarray, device: str = "auto") -> float:
@@ -71,16 +83,94 @@ def mean_distance(a: np.ndarray, b: np.ndarray, device: str = "auto") -> float:
     >>> mean_distance(np.array([[0.0], [1.0]]), np.array([[3.0]]), device="cpu")
     2.5
     """
-    import torch
-
-    from sliceflow.devices import resolve_device
-
     a, b = as_rows(a, "a"), as_rows(b, "b")
     same_width(a, b, "a and b")
-    where, centre, total = resolve_device(device), b.mean(axis=0, dtype=np.float64), 0.0
-    for i in blocks(a):
-        ours = on_device(a[i], centre, where, torch.float64)
-        for j in blocks(b):
-            theirs = on_device(b[j], centre, where, torch.float64)
-            total += float(squared_distances(ours, theirs).sqrt_().sum())
+    centre, total = b.mean(axis=0, dtype=np.float64), 0.0
+    for _, x in _parts(a, centre, device):
+        total += sum(float(_squared(x, y).sqrt_().sum()) for _, y in _parts(b, centre, device))
     return total / (len(a) * len(b))
+
+
+def balls(
+    points: np.ndarray, centres: np.ndarray, radii: np.ndarray, device: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The number of closed balls around each point, and whether each ball holds a point."""
+    import torch
+
+    within, holds = np.zeros(len(points), np.int64), np.zeros(len(centres), bool)
+    centre = centres.mean(axis=0, dtype=np.float64)
+    for j, y in _parts(centres, centre, device):
+        # Slack for rounding: a point at exactly the radius is inside.
+        reach = torch.from_numpy(radii[j]).to(y.device).square() * (1 + 1e-9)
+        reach += 1e-12 * y.square().sum(1)
+        for i, x in _parts(points, centre, device):
+            inside = _squared(x, y) <= reach
+            within[i] += inside.sum(1).cpu().numpy()
+            holds[j] |= inside.any(0).cpu().numpy()
+    return within, holds
+
+
+def nearest(
+    rows: Any, data: Any, k: int = 1, *, device: str = "auto", leave_out_itself: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances (n, k) of each row to its k nearest rows of `data`, and their indices (n, k).
+
+    Candidates come from products of blocks in float32, on a GPU if there is one. The distances of the
+    best k + 8 are then computed again as |a − b| in float64, so that the distance of a copy is 0.
+    Ties are in order of the indices. Memory beyond the arrays stays below 1 GiB.
+
+    Parameters
+    ----------
+    rows, data : (n, d) and (N, d), or pictures; integers are not converted in memory
+    k : the number of neighbours
+    device : "cpu", "cuda", or "auto": a GPU if there is one
+    leave_out_itself : `rows` are `data`; row i is not a neighbour of itself, but its copies are
+
+    Examples
+    --------
+    >>> data = np.array([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0]])
+    >>> distances, index = nearest(np.array([[0.9, 0.0]]), data, k=2, device="cpu")
+    >>> distances.round(3), index
+    (array([[0.1, 0.9]]), array([[1, 0]]))
+    """
+    import torch
+
+    rows, data = as_rows(rows, "rows"), as_rows(data, "data")
+    same_width(rows, data, "rows and data")
+    if leave_out_itself and len(rows) != len(data):
+        raise ValueError(
+            f"leave_out_itself=True needs rows that are the data: {len(rows)}, {len(data)}"
+        )
+    there = len(data) - leave_out_itself
+    need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
+    wanted = min(k + _SPARE, there)
+    distances, index = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
+    centre = data.mean(axis=0, dtype=np.float64)
+    for i, x in _parts(rows, centre, device, "float32"):
+        best = x.new_empty(len(x), 0)
+        number = best.long()
+        for j, y in _parts(data, centre, device, "float32"):
+            score = torch.addmm(y.square().sum(1)[None], x, y.T, alpha=-2)  # less |x|², alike for all
+            if leave_out_itself:
+                same = np.arange(max(i.start, j.start), min(i.stop, j.stop))
+                score[same - i.start, same - j.start] = torch.inf
+            near = score.topk(min(wanted, score.shape[1]), dim=1, largest=False, sorted=False)
+            best = torch.cat((best, near.values), 1)
+            number = torch.cat((number, near.indices + j.start), 1)
+            best, kept = best.topk(min(wanted, best.shape[1]), dim=1, largest=False, sorted=False)
+            number = number.gather(1, kept)
+        distances[i], index[i] = _exact(rows[i], data, np.sort(number.cpu().numpy(), axis=1), k)
+    return distances, index
+
+
+def _exact(
+    rows: np.ndarray, data: np.ndarray, candidates: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest of each row's candidates, (n, c) indices in ascending order."""
+    distances = np.empty(candidates.shape)
+    for c, number in enumerate(candidates.T):
+        for part in blocks(rows):
+            apart = np.subtract(rows[part], data[number[part]], dtype=np.float64)  # bytes must not wrap
+            distances[part, c] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(distances, order, 1), np.take_along_axis(candidates, order, 1)

@@ -1,4 +1,4 @@
-"""The classifier two-sample test: can a classifier distinguish samples from real rows?"""
+"""The classifier two-sample test (C2ST): can a classifier tell samples from real rows?"""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.errors import from_tensor
+
 __all__ = ["two_sample_accuracy"]
 
 
 def two_sample_accuracy(
-    samples: np.ndarray,
-    real: np.ndarray,
+    samples: Any,
+    real: Any,
     *,
     classifier: Any = None,
+    scoring: str = "accuracy",
     n_trees: int = 200,
     seed: int = 0,
 ) -> float:
-    """Cross-validated accuracy of a classifier that separates samples from real rows; 0.5 is ideal.
+    """Cross-validated score of a classifier that separates samples from real rows; 0.5 is ideal.
 
-    Equally many of both are used (a random subset of the larger). The default classifier is a random
-    forest, which detects what distances do not: values that never occur, columns that never vary.
+    Equally many of both are used (a random subset of the larger), in five shuffled folds. A random
+    forest detects what distances do not: values that never occur, columns that never vary.
 
     Parameters
     ----------
     samples, real : (n, d) and (m, d)
-    classifier : any classifier of scikit-learn, instead of the forest
-    n_trees : of the forest
-    seed : of the subset and of the forest
+    classifier : any classifier of scikit-learn, instead of a forest with n_trees trees
+    scoring : "accuracy", or another score of scikit-learn such as "roc_auc"
+    seed : of the subset, the folds and the forest
 
     Examples
     --------
@@ -36,14 +39,15 @@ def two_sample_accuracy(
     1.0
     """
     from sklearn.ensemble import RandomForestClassifier
-    from sklearn.model_selection import cross_val_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
 
     rng = np.random.default_rng(seed)
     n = min(len(samples), len(real))
     if n < 5:
         raise ValueError(f"there are {len(samples)} samples and {len(real)} real rows; pass 5 or more")
-    a, b = (np.asarray(x)[rng.permutation(len(x))[:n]] for x in (samples, real))
+    a, b = (np.asarray(from_tensor(x))[rng.permutation(len(x))[:n]] for x in (samples, real))
     if classifier is None:
         classifier = RandomForestClassifier(n_trees, random_state=seed)
     X, y = np.concatenate((a, b)), np.repeat([0, 1], n)
-    return float(cross_val_score(classifier, X, y, cv=5).mean())
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    return float(cross_val_score(classifier, X, y, cv=folds, scoring=scoring).mean())

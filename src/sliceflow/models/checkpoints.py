@@ -1,7 +1,7 @@
 """Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
 
 A random number depends only on its place in the seed tree (`engine.random`). So the state of a fit is
-what is written here: the particles, the position in the schedule, the tables so far, and the history.
+what a `_State` holds: the particles, the position in the schedule, the model so far, and the history.
 
 Every rank writes a file of its particles. The first rank then writes the rest, which names those files.
 Until that is complete, the previous checkpoint holds. Any number of ranks can read it.
@@ -9,34 +9,32 @@ Until that is complete, the previous checkpoint holds. Any number of ranks can r
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
-import re
 import signal
+import sys
 import threading
 import warnings
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-import sliceflow
-from sliceflow.engine.events import HeldOut, History, now
-from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine import events
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Run
 from sliceflow.engine.random import Seed
-from sliceflow.errors import AdvisedError, from_tensor, is_int, is_real, need
-from sliceflow.models.file import Fields, ModelFileError, read, write
-from sliceflow.models.ranks import LostRank, Place, Ranks
-from sliceflow.models.schema import check_tensor, pack_history, restore_seed, unpack_history
-from sliceflow.models.tables import pack_tables, unpack_tables
+from sliceflow.errors import AdvisedError, is_real, need
+from sliceflow.models.codec import Array, Between
+from sliceflow.models.file import ModelFileError, load, save
+from sliceflow.models.ranks import LostRank, Ranks
+from sliceflow.models.stored import FLOATS, Count, History
 
-__all__ = ["CheckpointWriter", "OtherFitError", "digest", "identity", "same_on_all"]
+__all__ = ["Checkpoints", "OtherFitError"]
 
 _NAME = "fit.checkpoint"
 
@@ -45,14 +43,73 @@ class OtherFitError(AdvisedError, ValueError):
     """A checkpoint belongs to another fit."""
 
 
-class CheckpointWriter:
+@dataclass(frozen=True)
+class _Particles:
+    """Some of the particles, and their `coordinates` in the space of the stage."""
+
+    x: Annotated[Tensor, Array("d n", FLOATS, finite=False)]
+    coordinates: Annotated[Tensor, Array("c n", FLOATS, finite=False)] | None
+
+
+@dataclass(frozen=True)
+class _State:
+    """A fit after a step. The particles are here, or in `files`: name, first particle and number."""
+
+    identity: dict[str, str]
+    seed: Seed
+    stage: Count
+    step: Count
+    done: Count
+    spared: Count
+    seconds: Annotated[float, Between()]
+    model: tuple[ModelStep, ...]
+    history: History
+    heard: tuple[tuple[int, float], ...] | None
+    particles: _Particles | None
+    files: tuple[tuple[str, Count, Count], ...]
+
+
+class _Fit(NamedTuple):
+    """What changes while a flow runs. `first` is the number of this rank's first particle."""
+
+    run: Run
+    particles: Cloud
+    history: events.History
+    rule: events.HeldOut | None
+    first: int
+
+
+class _CtrlC:
+    """Hears Ctrl-C instead of stopping at once. A second one stops, if this shall hear one `once`."""
+
+    def __init__(self, *, once: bool) -> None:
+        self.heard, self._once = False, once  # torchrun repeats the Ctrl-C that a rank received itself
+
+    def __enter__(self) -> None:
+        self._before: Any = signal.getsignal(signal.SIGINT)
+        # Only the main thread receives Ctrl-C, and only if it is not ignored.
+        self._here = threading.current_thread() is threading.main_thread() and callable(self._before)
+        if self._here:
+            signal.signal(signal.SIGINT, self._hear)
+
+    def _hear(self, *_: Any) -> None:
+        self.heard = True
+        if self._once:
+            signal.signal(signal.SIGINT, self._before)
+
+    def __exit__(self, *_: object) -> None:
+        if self._here:
+            signal.signal(signal.SIGINT, self._before)
+
+
+class Checkpoints:
     """Writes the checkpoints of one fit to a folder, and reads the last one.
 
     Parameters
     ----------
     folder : created if it does not exist
     every : seconds between checkpoints
-    of : the `identity` of the fit; a checkpoint of another fit is an error
+    identity : of the fit; a checkpoint of another fit is an error
     seed : of the fit; that of the checkpoint replaces a random one (``random_state=None``)
     ranks : the ranks of the fit, which must all see the folder
     part : a name for this flow where the fit has several. It has a folder of its own inside `folder`,
@@ -63,110 +120,88 @@ class CheckpointWriter:
         self,
         folder: str | os.PathLike[str],
         every: float,
-        of: dict[str, str],
+        identity: dict[str, str],
         seed: Seed,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         *,
         part: str = "",
     ) -> None:
         need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
-        self._given, self._part = os.fspath(folder), part
-        self._folder, self._every, self._of, self._ranks = Path(folder, part), every, of, ranks
+        self._given, self._part, self._every = os.fspath(folder), part, every
+        self._folder, self._identity, self._ranks = Path(folder, part), identity, ranks
         self._path = self._folder / _NAME
         self._folder.mkdir(parents=True, exist_ok=True)
         for partial in self._folder.glob(f".{_NAME}.*.part"):  # of a fit that was killed while writing
             partial.unlink(missing_ok=True)
-        self._found = self._read() if self._path.exists() else None
-        self.resumes = self._found is not None
-        self.seed = seed if self._found is None else restore_seed(self._found[0].inner("seed"))
+        self.resumes = self._path.exists()
+        self.seed = self._read("cpu").seed if self.resumes else seed
 
-    def _read(self) -> tuple[Fields, dict[str, Tensor]]:
+    def _read(self, device: torch.device | str) -> _State:
         try:
-            text, tensors = read(self._path)
-            header = Fields(text)
-            header.whole("checkpoint", 1, 1)
-            was = header.inner("of").value
-        except ValueError as error:
+            state: _State = load(self._path, (_State,), device, sys.maxsize)
+        except ModelFileError as error:
             raise ModelFileError(
                 f"{error}. It is the checkpoint of a fit; delete it to start the fit again"
             ) from error
+        was, own = state.identity, self._identity
         differs = [
-            f"{name} was {was.get(name)} and is {self._of.get(name)}"
-            for name in sorted({*was, *self._of})
-            if was.get(name) != self._of.get(name)
+            f"{name} was {was.get(name)} and is {own.get(name)}"
+            for name in sorted({*was, *own})
+            if was.get(name) != own.get(name)
         ]
         if differs:
             raise OtherFitError(
                 f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
                 "repeat that fit to resume it, or use another checkpoint_dir",
             )
-        return header, tensors
+        return state
 
     @contextmanager
     def running(
         self,
         run: Run,
         particles: Cloud,
-        history: History,
-        rule: HeldOut | None = None,
+        history: events.History,
+        rule: events.HeldOut | None = None,
         first: int = 0,
-    ) -> Iterator[None]:
+    ) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
         Ctrl-C waits for the end of the step, writes a last checkpoint and says how to resume. A second
         Ctrl-C does not wait. After a successful fit the checkpoint is removed, unless the flow is one
-        of several. `first` is the index of this rank's first particle.
+        of several: call what this gives when it is done, to keep its state until `remove`. `first` is
+        the number of this rank's first particle.
         """
-        if self._found is not None:
-            self._restore(*self._found, run, particles, history, rule, first)
-            self._found = None
-        written, asked, ranks = now(), False, self._ranks
-
-        def ask(*_: Any) -> None:
-            nonlocal asked
-            asked = True
-            if ranks.size == 1:  # torchrun repeats the Ctrl-C that the rank received itself
-                signal.signal(signal.SIGINT, before)
+        fit = _Fit(run, particles, history, rule, first)
+        if self.resumes:
+            self._restore(fit)
+        written, ranks, ctrl_c = events.now(), self._ranks, _CtrlC(once=self._ranks.size == 1)
 
         def after() -> None:
             nonlocal written
             # The clocks of ranks differ: if one wants to stop or to write, all do.
-            wish = ranks.maximum(2 if asked else int(now() - written >= self._every))
+            wish = ranks.maximum(2 if ctrl_c.heard else int(events.now() - written >= self._every))
             if wish == 2:
-                self._write(run, particles, history, rule, first)
+                self._write(fit)
                 self._stop(run)
             if wish == 1:
-                self._write_or_warn(run, particles, history, rule, first)
-                written = now()
+                self._write_or_warn(fit)
+                written = events.now()
 
         run.after = after
-        before: Any = signal.getsignal(signal.SIGINT)
-        # Only the main thread receives Ctrl-C, and only if it is not ignored.
-        in_main = threading.current_thread() is threading.main_thread() and callable(before)
-        if in_main:
-            signal.signal(signal.SIGINT, ask)
         try:
-            yield
+            with ctrl_c:
+                yield lambda: self._write_or_warn(fit) if self._part else None
         except LostRank as error:
             advice = "there is no checkpoint yet: start it again"
             if self._path.exists():
                 advice = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
-        finally:
-            if in_main:
-                signal.signal(signal.SIGINT, before)
-        if ranks.maximum(int(asked)):
+        if ranks.maximum(int(ctrl_c.heard)):
             self._stop(run)
         if ranks.first and not self._part:
             self._path.unlink(missing_ok=True)
             self._clear()
-
-    def before_last_steps(
-        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
-    ) -> None:
-        """Keep the state of one of several flows before its axis steps: it is not moved again."""
-        if self._part:
-            self._write_or_warn(run, particles, history, rule, first)
 
     def remove(self) -> None:
         """Remove the checkpoint, and its folder if it is empty then."""
@@ -181,11 +216,9 @@ class CheckpointWriter:
             f"data, the same parameters and checkpoint_dir={self._given!r}"
         )
 
-    def _write_or_warn(
-        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
-    ) -> None:
+    def _write_or_warn(self, fit: _Fit) -> None:
         try:
-            self._write(run, particles, history, rule, first)
+            self._write(fit)
         except OSError as error:  # a full disk is no reason to lose the run
             warnings.warn(
                 f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
@@ -194,28 +227,24 @@ class CheckpointWriter:
                 stacklevel=3,
             )
 
-    def _write(
-        self, run: Run, particles: Cloud, history: History, rule: HeldOut | None, first: int
-    ) -> None:
-        tensors = {"particles": particles.x}
-        if run.level is not None:
-            tensors["level"] = run.level
+    def _write(self, fit: _Fit) -> None:
+        own, count = _Particles(fit.particles.x, fit.run.coordinates), fit.particles.x.shape[1]
         if self._ranks.size == 1:
-            self._write_head(run, history, rule, tensors, {})
+            save(self._path, self._state(fit, own))
             self._clear()
             return
-        name, failed = f"{_NAME}.{run.done}.{first}", None
+        name, failed = f"{_NAME}.{fit.run.done}.{fit.first}", None
         try:
-            write(self._folder / name, {"part": 1}, tensors)
+            save(self._folder / name, own)
         except OSError as error:
             failed = str(error)
-        answers = self._ranks.all_gather((name, first, particles.x.shape[1], failed))
-        parts = [list(answer[:3]) for answer in answers]
+        answers = self._ranks.all_gather((name, fit.first, count, failed))
         failures = [f"rank {r}: {a[3]}" for r, a in enumerate(answers) if a[3] is not None]
         if self._ranks.first and not failures:
             try:
-                self._write_head(run, history, rule, {}, {"parts": parts})
-                self._clear({part[0] for part in parts})
+                files = tuple((a[0], a[1], a[2]) for a in answers)
+                save(self._path, self._state(fit, None, files))
+                self._clear({file[0] for file in files})
             except OSError as error:
                 failures = [str(error)]
         failures = self._ranks.broadcast(failures)
@@ -223,190 +252,60 @@ class CheckpointWriter:
             (self._folder / name).unlink(missing_ok=True)
             raise OSError(failures[0])
 
+    def _state(
+        self, fit: _Fit, own: _Particles | None, files: tuple[tuple[str, int, int], ...] = ()
+    ) -> _State:
+        run, heard = fit.run, None if fit.rule is None else tuple(fit.rule.heard)
+        position = (run.stage, run.step, run.done, run.spared, run.seconds)
+        model, history = tuple(run.model), fit.history.as_columns()
+        return _State(self._identity, self.seed, *position, model, history, heard, own, files)
+
     def _clear(self, kept: Container[str] = ()) -> None:
         """Remove the files of ranks, except those in `kept`."""
         for path in self._folder.glob(f"{_NAME}.*.*"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
-    def _write_head(
-        self,
-        run: Run,
-        history: History,
-        rule: HeldOut | None,
-        tensors: dict[str, Tensor],
-        more: dict[str, Any],
-    ) -> None:
-        text = {
-            "checkpoint": 1,
-            "of": self._of,
-            "seed": asdict(self.seed),
-            "stage": run.stage,
-            "step": run.step,
-            "done": run.done,
-            "spared": run.spared,
-            "seconds": run.seconds,
-            "numbers": [steps[0].stage if steps else 0 for steps in run.model],
-            "stages": [{"tables": tables} for tables in pack_tables(run.model, tensors)],
-            "history": pack_history(history.as_columns()),
-            "held_out": None
-            if rule is None
-            else {"stage": [s for s, _ in rule.heard]} | pack_history({"distance": rule.distances}),
-            **more,
-        }
-        write(self._path, text, tensors)
-
-    def _restore(
-        self,
-        header: Fields,
-        tensors: dict[str, Tensor],
-        run: Run,
-        particles: Cloud,
-        history: History,
-        rule: HeldOut | None,
-        first: int,
-    ) -> None:
-        x, filled = particles.x, 0
+    def _restore(self, fit: _Fit) -> None:
+        run, x = fit.run, fit.particles.x
+        state = self._read(x.device)
         try:
-            for start, part in self._parts(header, tensors, first, x.shape[1]):
-                own = check_tensor(part, "particles", x.dtype, (x.shape[0], None))
-                end = start + own.shape[1]
-                here = slice(max(start, first) - first, min(end, first + x.shape[1]) - first)
-                there = slice(here.start + first - start, here.stop + first - start)
-                x[:, here] = own[:, there].to(x.device)
-                if "level" in part:
-                    level = check_tensor(part, "level", x.dtype, (None, end - start))
-                    if run.level is None:
-                        run.level = x.new_empty(level.shape[0], x.shape[1])
-                    run.level[:, here] = level[:, there].to(x.device)
-                filled += here.stop - here.start
+            filled = sum(_fill(fit, first, part) for first, part in self._parts(state, fit))
             if filled != x.shape[1]:
                 raise ValueError(f"it holds {filled} of {x.shape[1]} particles")
-            run.stage, run.step = header.whole("stage", 0), header.whole("step", 0)
-            run.done, run.spared = header.whole("done", 0), header.whole("spared", 0)
-            run.seconds = header.number("seconds")
-            numbers = header.wholes("numbers", 0)
-            for i, row in enumerate(header.inners("stages")):
-                run.model.append(unpack_tables(row, i, numbers[i], tensors, None, None, x.device))
-            history.before = unpack_history(header)
-            if rule is not None:
-                held = header.inner("held_out")
-                for stage, distance in zip(held.rows("stage"), held.rows("distance"), strict=True):
-                    rule.judge(stage, math.nan if distance is None else distance)
-        except (ValueError, TypeError, IndexError) as error:
+            if (state.heard is None) != (fit.rule is None):
+                raise ValueError("it does not say what the stopping rule heard")
+        except ValueError as error:
             raise ModelFileError(
                 f"{self._path} is damaged: {error}. Delete it to start the fit again"
             ) from error
+        run.stage, run.step, run.done, run.spared = state.stage, state.step, state.done, state.spared
+        run.seconds, run.model = state.seconds, list(state.model)
+        fit.history.before = state.history
+        for stage, distance in state.heard or ():
+            fit.rule.judge(stage, distance)  # type: ignore[union-attr]
 
-    def _parts(
-        self, header: Fields, tensors: dict[str, Tensor], first: int, count: int
-    ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """The tensors of every file that holds some of the `count` particles starting at `first`."""
-        if "parts" not in header.value:
-            yield 0, tensors
-            return
-        for name, start, size in header.rows("parts"):
-            if start < first + count and first < start + size:
-                yield start, read(self._folder / Path(name).name)[1]
-
-
-def identity(
-    name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
-) -> dict[str, str]:
-    """What a fit is of: whatever its result depends on, by name.
-
-    Parameters
-    ----------
-    name : of the estimator
-    settings : of the fit: those of its plan, or the parameters
-    device : which it runs on
-    seed : of its random_state; None where it is drawn anew for every fit
-    data : the `digest` of everything it is given
-    """
-    out = {
-        "library": sliceflow.__version__,
-        "estimator": name,
-        "device": device.type,
-        "random_state": repr(seed),
-    }
-    for name, value in settings.items():
-        value = from_tensor(value)
-        if isinstance(value, np.ndarray):  # its repr omits the middle
-            value = digest(value)
-        elif isinstance(value, np.generic):
-            value = value.item()
-        if name not in ("device", "verbose", "random_state"):
-            out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-    return out | data
+    def _parts(self, state: _State, fit: _Fit) -> Iterator[tuple[int, _Particles]]:
+        """The particles of every file that holds some of this rank's."""
+        if state.particles is not None:
+            yield 0, state.particles
+        end = fit.first + fit.particles.x.shape[1]
+        for name, first, count in state.files:
+            if first < end and fit.first < first + count:
+                path = self._folder / Path(name).name
+                yield first, load(path, (_Particles,), fit.particles.x.device, sys.maxsize)
 
 
-def same_on_all(
-    ranks: Ranks,
-    name: str,
-    parameters: Mapping[str, Any],
-    device: torch.device,
-    checkpoint_dir: Any,
-    **data: str,
-) -> None:
-    """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
-
-    Parameters
-    ----------
-    name, parameters : of the estimator
-    checkpoint_dir : of the fit; whether there is one is all that matters
-    data : the `digest` of what all ranks must be given alike
-    """
-    if ranks.size == 1:
-        return
-    facts = identity(name, parameters, device, None, **data)
-    state = parameters["random_state"]
-    facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
-    ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
-
-
-def digest(
-    array: np.ndarray | None,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
-    place: Place | None = None,
-) -> str:
-    """A short text that identifies an array, however its rows are spread over ranks.
-
-    Parameters
-    ----------
-    array : the rows of this rank
-    place : of these rows among those of all `ranks`
-    """
-    if array is None:
-        return "None"
-    place = place or Place(0, len(array), len(array))
-    count = max(1, (1 << 23) // max(1, array[:1].nbytes))  # rows at a time
-    with np.errstate(over="ignore"):  # all modulo 2⁶⁴: sums may be taken in any order
-        total = np.uint64(0)
-        for first in range(0, len(array), count):
-            words = _words(array[first : first + count])
-            column = np.arange(words.shape[1], dtype=np.uint64)
-            rows = _mixed(words + _mixed(column + np.uint64(1))).sum(1, dtype=np.uint64)
-            number = np.arange(len(rows), dtype=np.uint64) + np.uint64(place.first + first)
-            total += _mixed(rows ^ _mixed(~number)).sum(dtype=np.uint64)
-    whole = ranks.sum(torch.from_numpy(np.array([total]).view(np.int64)))
-    shape = (place.total, *array.shape[1:])
-    return f"{array.dtype} {shape} #{_hash(f'{array.dtype} {shape} {int(whole)}').hex()}"
-
-
-def _words(array: np.ndarray) -> np.ndarray:
-    """The rows as 64-bit words."""
-    if array.dtype.kind == "O":
-        return np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
-    rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
-    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _mixed(v: np.ndarray) -> np.ndarray:
-    """A pseudorandom bijection: the final mixing of splitmix64 (Steele et al. 2014)."""
-    v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(v ^ (v >> np.uint64(31)))
+def _fill(fit: _Fit, start: int, part: _Particles) -> int:
+    """Take this rank's particles from some that start at number `start`; how many there were."""
+    run, x, first = fit.run, fit.particles.x, fit.first
+    if part.x.dtype != x.dtype or len(part.x) != len(x):
+        raise ValueError(f"it holds particles of shape {tuple(part.x.shape)} and type {part.x.dtype}")
+    begin, end = max(start, first), min(start + part.x.shape[1], first + x.shape[1])
+    here, there = slice(begin - first, end - first), slice(begin - start, end - start)
+    x[:, here] = part.x[:, there]
+    if part.coordinates is not None:
+        if run.coordinates is None:
+            run.coordinates = x.new_empty(len(part.coordinates), x.shape[1])
+        run.coordinates[:, here] = part.coordinates[:, there]
+    return end - begin

@@ -1,82 +1,138 @@
-"""Files of tensors with one JSON text, written atomically and checked before they are used.
+"""Model files: dataclasses in safetensors, written atomically and checked before they are used.
 
-The format is safetensors, which many tools can open. The text and a checksum of everything are in its
-``__metadata__``. There is no pickle, and nothing here depends on the meaning of the tensors.
+Many tools can open them. A text in JSON and a checksum of everything are in ``__metadata__``. There is
+no pickle. `codec` turns a dataclass into the text and the tensors, and back.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import stat
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+import sliceflow
+from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
+from sliceflow.models.limits import Allowance
 
-__all__ = ["Fields", "ModelFileError", "read", "write"]
+__all__ = ["RUN_FILE", "ModelFileError", "load", "read", "save", "write"]
 
+RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
+FORMAT = 1  # a new number only where an old library would misread the file
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many
 TENSORS_LIMIT = 10_000
 _TEXT, _CHECKSUM = "sliceflow", "blake2b"
 _CODES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.uint16: "U16",
-    torch.int32: "I32",
-    torch.uint32: "U32",
-    torch.int64: "I64",
-    torch.uint64: "U64",
-    torch.float16: "F16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
+    torch.int32: "I32", torch.uint32: "U32", torch.int64: "I64", torch.uint64: "U64",
+    torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
+}  # fmt: skip
 
 
 class ModelFileError(ValueError):
     """A file that cannot be used; the message names it and says what is wrong."""
 
 
-def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write `text` and `tensors` to `path`. If that fails, an existing file is left unchanged.
-
-    `atomic.write_atomically` says what may be replaced.
-
-    Parameters
-    ----------
-    path : a file in an existing folder
-    text : anything that `json` can write; no NaN, no infinities
-    tensors : by name, on any device
+def save(path: str | os.PathLike[str], value: Any) -> None:
+    """Write a dataclass to `path`. If that fails, an existing file is left unchanged.
 
     Examples
     --------
     >>> import tempfile
+    >>> from sliceflow.engine.random import Seed
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(f"{folder}/x", {"answer": 42}, {"t": torch.arange(3)})
-    ...     read(f"{folder}/x")
-    ({'answer': 42}, {'t': tensor([0, 1, 2])})
+    ...     save(f"{folder}/x", Seed(7, ("frame", 3)))
+    ...     load(f"{folder}/x", (Seed,))
+    Seed(entropy=7, path=('frame', 3))
     """
+    tensors: dict[str, Tensor] = {}
+    body = codec.pack(type(value), value, tensors)
+    kind, library = type(value).__name__, sliceflow.__version__
+    write(path, {"format": FORMAT, "library": library, "kind": kind, "body": body}, tensors)
+
+
+def load(
+    path: str | os.PathLike[str],
+    kinds: tuple[type[Any], ...],
+    device: torch.device | str = "cpu",
+    max_memory: int | None = None,
+) -> Any:
+    """The dataclass that `save` wrote, one of these `kinds`; a `ModelFileError` says what is wrong.
+
+    Parameters
+    ----------
+    path : the file, or the folder of a run with its `RUN_FILE`
+    device : for its tensors
+    max_memory : see `Allowance`. A class may have a method ``sample_bytes()``, the memory to draw one
+        sample
+    """
+    path = _in_folder(path)
+    text, tensors = read(path)
+    allowance = Allowance(os.path.getsize(path), max_memory)
+    try:
+        kind = _kind(text, kinds)
+        value = codec.unpack(kind, text["body"], tensors, allowance, device)
+        allowance.for_sample(getattr(value, "sample_bytes", lambda: 0)())
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        raise ModelFileError(f"{path}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # of torch, for shapes that cannot be
+        raise ModelFileError(f"{path} does not fit into memory: {error}") from error
+    return value
+
+
+def _kind(text: dict[str, Any], kinds: tuple[type[Any], ...]) -> type[Any]:
+    """The class whose object the text describes."""
+    number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
+    if "estimator" in text or "checkpoint" in text:
+        raise ValueError(
+            f"it was written by sliceflow {library or '0.2.0'}, whose files are not read any more; "
+            "fit the model again"
+        )
+    if type(number) is int and number > FORMAT:
+        raise ValueError(
+            f"it has format {number}, by sliceflow {library}; this is sliceflow {own}, which reads "
+            f"format {FORMAT}: install sliceflow {library} or newer"
+        )
+    if number != FORMAT or text.keys() != {"format", "library", "kind", "body"}:
+        raise ValueError("it is not a model")
+    known = {kind.__name__: kind for kind in kinds}
+    if text["kind"] not in [*known]:
+        raise ValueError(f"it holds {str(text['kind'])[:60]!r}, not one of {', '.join(known)}")
+    return known[text["kind"]]
+
+
+def _in_folder(path: str | os.PathLike[str]) -> str:
+    """The model's file, also where a run's folder is given."""
+    name = os.fspath(path)
+    if not os.path.isdir(name):
+        return name
+    if not os.path.exists(inside := os.path.join(name, RUN_FILE)):
+        raise ModelFileError(
+            f"{name} is a folder without {RUN_FILE}; give the name of a file, or the folder of a run "
+            "of sliceflow fit that has ended"
+        )
+    return inside
+
+
+def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write `text`, which is JSON without NaN and infinities, and `tensors`, as `save` does."""
     if len(tensors) > TENSORS_LIMIT:
         raise ValueError(f"there are {len(tensors)} tensors, and a file may hold {TENSORS_LIMIT}")
     # The largest types first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     arrays = {name: tensors[name].detach().cpu().contiguous() for name in names}
-    # Parameters may be numpy's numbers.
-    words = json.dumps(text, allow_nan=False, separators=(",", ":"), default=np.generic.item)
+    words = json.dumps(text, allow_nan=False, separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {_TEXT: words, _CHECKSUM: _checksum(words, arrays)}}
     end = 0
     for name, t in arrays.items():
         begin, end = end, end + t.nbytes
-        place = {"shape": list(t.shape), "data_offsets": [begin, end]}
-        header[name] = {"dtype": _CODES[t.dtype], **place}
+        header[name] = {"dtype": _CODES[t.dtype], "shape": [*t.shape], "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
@@ -95,11 +151,38 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The text and the tensors, on the CPU, of a file by `write`.
+    """The text and the tensors, on the CPU, of a file by `write`; else a `ModelFileError`.
 
-    No more is allocated than the file has bytes. A `ModelFileError` says what is wrong.
+    No more is allocated than the file has bytes.
     """
     name = os.fspath(path)
+    _check_start(name)
+    try:
+        with safe_open(name, framework="pt") as opened:
+            metadata, names = opened.metadata() or {}, opened.keys()
+            if len(names) > TENSORS_LIMIT:
+                raise ValueError(f"it has {len(names)} tensors; at most {TENSORS_LIMIT} are allowed")
+            # A clone, or the tensors would change with the file.
+            tensors = {key: opened.get_tensor(key).clone() for key in names}
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{name} is damaged: {error}; copy or save it again") from error
+    if _TEXT not in metadata:
+        raise ModelFileError(f"{name} holds tensors but was not written by sliceflow")
+    words = metadata[_TEXT]
+    whole = all(t.dtype in _CODES and _is_bool(t) for t in tensors.values())
+    if not whole or metadata.get(_CHECKSUM) != _checksum(words, tensors):
+        raise ModelFileError(f"{name} is damaged: its checksum is wrong; copy or save it again")
+    try:
+        text = json.loads(words, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{name} has a text that is not valid JSON: {error}") from error
+    if not isinstance(text, dict):
+        raise ModelFileError(f"{name} has a text that is not a JSON object")
+    return text, tensors
+
+
+def _check_start(name: str) -> None:
+    """Raise a `ModelFileError` for what is no file, or has no header of a size that can be."""
     try:
         status, start = os.stat(name), b""
         if stat.S_ISREG(status.st_mode):  # reading a pipe would block
@@ -119,123 +202,15 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         )
     if size > HEADER_LIMIT:
         raise ModelFileError(f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed")
-    try:
-        with safe_open(name, framework="pt") as opened:
-            metadata, names = opened.metadata() or {}, opened.keys()
-            if len(names) > TENSORS_LIMIT:
-                raise ValueError(
-                    f"it has {len(names)} tensors, and at most {TENSORS_LIMIT} are allowed"
-                )
-            # A clone, or the tensors would change with the file.
-            tensors = {key: opened.get_tensor(key).clone() for key in names}
-    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{name} is damaged: {error}; copy or save it again") from error
-    if _TEXT not in metadata:
-        raise ModelFileError(f"{name} holds tensors but was not written by sliceflow")
-    words = metadata[_TEXT]
-    unknown = [key for key, t in tensors.items() if t.dtype not in _CODES]
-    if unknown or metadata.get(_CHECKSUM) != _checksum(words, tensors):
-        raise ModelFileError(f"{name} is damaged: its checksum is wrong; copy or save it again")
-    try:
-        text = json.loads(words, parse_constant=_refused)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{name} has a text that is not valid JSON: {error}") from error
-    if not isinstance(text, dict):
-        raise ModelFileError(f"{name} has a text that is not a JSON object")
-    return text, tensors
 
 
-class Fields:
-    """Typed access to the fields of a JSON object; a ValueError says what does not fit.
-
-    Examples
-    --------
-    >>> fields = Fields({"seed": {"entropy": -1}})
-    >>> fields.inner("seed").whole("entropy", 0)
-    Traceback (most recent call last):
-    ...
-    ValueError: seed.entropy is -1; it must be an integer of at least 0
-    """
-
-    def __init__(self, value: Any, where: str = "") -> None:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where or 'the text'} is {_short(value)}; it must be a JSON object")
-        self.value, self._where = value, where
-
-    def _name(self, name: str) -> str:
-        return f"{self._where}.{name}" if self._where else name
-
-    def _need(self, ok: bool, name: str, what: str) -> None:
-        if not ok:
-            raise ValueError(f"{self._name(name)} is {_short(self.value[name])}; it must be {what}")
-
-    def raw(self, name: str) -> Any:
-        """The field of any type."""
-        if name not in self.value:
-            raise ValueError(f"{self._name(name)} is missing")
-        return self.value[name]
-
-    def whole(self, name: str, least: int, most: int = 1 << 53) -> int:
-        """An integer from `least` to `most`."""
-        value = self.raw(name)
-        ok = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        limit = f"of at least {least}" if most == 1 << 53 else f"from {least} to {most}"
-        self._need(ok, name, f"an integer {limit}")
-        return int(value)
-
-    def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
-        """A finite number from `least` to `most`."""
-        value = self.raw(name)
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        limits = "" if least == -math.inf else f", at least {least:g}"
-        limits += "" if most == math.inf else f" and at most {most:g}"
-        self._need(ok and least <= value <= most, name, f"a finite number{limits}")
-        return float(value)
-
-    def flag(self, name: str) -> bool:
-        """True or false."""
-        value = self.raw(name)
-        self._need(isinstance(value, bool), name, "true or false")
-        return bool(value)
-
-    def text(self, name: str) -> str:
-        """A string."""
-        value = self.raw(name)
-        self._need(isinstance(value, str), name, "a string")
-        return str(value)
-
-    def rows(self, name: str) -> list[Any]:
-        """A list of anything."""
-        value = self.raw(name)
-        self._need(isinstance(value, list), name, "a list")
-        return list(value)
-
-    def wholes(self, name: str, least: int) -> list[int]:
-        """A list of integers of at least `least`."""
-        values = self.rows(name)
-        ok = all(type(v) is int and least <= v <= 1 << 53 for v in values)
-        self._need(ok, name, f"a list of integers of at least {least}")
-        return values
-
-    def inner(self, name: str) -> Fields:
-        """A nested object."""
-        return Fields(self.raw(name), self._name(name))
-
-    def inners(self, name: str) -> list[Fields]:
-        """A list of objects."""
-        return [Fields(v, f"{self._name(name)}[{i}]") for i, v in enumerate(self.rows(name))]
-
-
-def _short(value: Any) -> str:
-    try:
-        shown = repr(value)
-    except (ValueError, RecursionError):  # integers of thousands of digits, deep nesting
-        shown = f"a {type(value).__name__} too long to show"
-    return shown if len(shown) <= 60 else shown[:57] + "…"
-
-
-def _refused(word: str) -> None:
+def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a number")
+
+
+def _is_bool(t: Tensor) -> bool:
+    """Whether a tensor of bool has only 0 and 1; true for any other."""
+    return t.dtype != torch.bool or not bool((t.view(torch.uint8) > 1).any())
 
 
 def _bytes(t: Tensor) -> memoryview:

@@ -1,36 +1,31 @@
 """Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory: maps are packed, frames are not in the file at all,
-and a step with a text of ten bytes becomes several objects. So everything is counted before it is
-unpacked.
+A few bytes of a file can stand for many in memory: arrays are packed, frames are not in the file, and a
+value that repeats is written once. So everything is counted before it is made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compact import Step
-from sliceflow.models.file import Fields
-from sliceflow.models.tables import farthest
+from sliceflow.engine.compact import CompactTable
 
-__all__ = ["Allowance", "check_reach", "grid_bytes", "model_bytes", "offset_of", "rotation_bytes"]
+__all__ = ["Allowance", "check_reach", "farthest", "grid_bytes", "offset_of", "rotation_bytes"]
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
-_UNPACKED = 100 << 20  # bytes of maps allowed in a small file,
-_RATIO = 16  # and in a larger one, as a multiple of its size; about 6 is usual
+_UNPACKED = 100 << 20  # bytes that a small file may unpack to,
+_RATIO = 16  # and a larger one, as a multiple of its size; about 6 is usual
 _SAMPLE = 1 << 30  # bytes allowed for drawing a sample, for any file,
 _SAMPLE_RATIO = 64  # and in addition this multiple of its size
-_STEP = 4096  # bytes of the objects of a step, and of a stage
 _FARTHEST = 8.0  # the largest normal number that 32 random bits can give
 _STEEPEST = 32.0  # the largest component of a direction of the condition
 
 
-@dataclass(frozen=True)
 class Allowance:
     """The memory that the model of a file may take.
 
@@ -40,53 +35,35 @@ class Allowance:
     most : bytes for the model and for drawing one sample; None derives it from the size
     """
 
-    size: int
-    most: int | None = None
+    def __init__(self, size: int, most: int | None = None) -> None:
+        self.size, self.most, self.taken = size, most, 0
 
-    def check(self, model: int, sample: int = 0) -> None:
-        """Raise a ValueError for a model of `model` bytes that needs `sample` more to draw a sample."""
-        own = _UNPACKED if self.size < _SMALL else _RATIO * self.size
-        whole = _SAMPLE + _SAMPLE_RATIO * self.size
-        if self.most is not None:
-            own = whole = self.most
-        if model <= own and model + sample <= whole:
+    def take(self, count: int) -> None:
+        """Count `count` bytes that are about to be allocated; a ValueError if they are too many."""
+        self.taken += count
+        usual = _UNPACKED if self.size < _SMALL else _RATIO * self.size
+        self._check(self.taken, usual, "its parts take")
+
+    def for_sample(self, count: int) -> None:
+        """Raise a ValueError if the model and `count` bytes for drawing a sample are too many."""
+        self._check(
+            self.taken + count, _SAMPLE + _SAMPLE_RATIO * self.size, "drawing a sample of it takes"
+        )
+
+    def _check(self, count: int, usual: int, what: str) -> None:
+        if count <= (usual if self.most is None else self.most):
             return
-        what, limit = f"drawing a sample of it takes {_shown(model + sample)} of memory", whole
-        if model > own:
-            what, limit = f"its maps take {_shown(model)} of memory", own
-        given = f"a file of {_shown(self.size)} may take {_shown(limit)}"
+        given = f"a file of {_shown(self.size)} may take {_shown(usual)}"
         if self.most is not None:
             given = f"max_memory is {_shown(self.most)}"
         raise ValueError(
-            f"{what}, and {given}; if you trust the file, load it with max_memory={model + sample} "
-            "or more"
+            f"{what} {_shown(count)} of memory, and {given}; if you trust the file, load it with "
+            f"max_memory={count} or more"
         )
 
 
-def model_bytes(header: Fields, allowed: Allowance) -> int:
-    """Bytes of the maps, steps and stages of the text; a ValueError as soon as they are too many."""
-    total = _STEP * len(header.rows("schedule"))
-    allowed.check(total)
-    for row in header.inners("schedule"):
-        total += _STEP * len(row.rows("tables"))
-        allowed.check(total)
-        for group in row.inners("tables"):
-            total += _STEP * len(group.rows("steps"))
-            if group.text("kind") == "compact":
-                total += _compact_bytes(group)
-            allowed.check(total)
-    return total
-
-
-def _compact_bytes(group: Fields) -> int:
-    """Bytes of compact maps: those that move nothing take one each."""
-    n_maps, knots = sum(group.wholes("directions", 1)), group.whole("knots", 0)
-    moving = min(n_maps, group.whole("moving", 0)) if "moving" in group.value else n_maps
-    return n_maps + (26 + 6 * (knots // max(1, n_maps))) * moving
-
-
 def check_reach(
-    stages: Sequence[tuple[float, Sequence[Step]]],
+    stages: Sequence[tuple[float, Sequence[Any]]],
     d: int,
     dtype: torch.dtype,
     *,
@@ -101,7 +78,7 @@ def check_reach(
 
     Parameters
     ----------
-    stages : step size and steps of each
+    stages : step size and model steps of each
     d : dimension of the particles
     start : standard deviation of the particles at the start
     entropy : λ
@@ -119,6 +96,20 @@ def check_reach(
     return reach
 
 
+def farthest(steps: Iterable[Any]) -> float:
+    """An upper bound of the numbers in the maps of some steps."""
+    most = 0.0
+    for table in (step.table for step in steps):
+        names = ("lo", "hi") if hasattr(table, "lo") else ("knots",)
+        parts = [getattr(table, name) for name in names]
+        if isinstance(table, CompactTable):
+            most = max(most, math.ldexp(1.0, table.exponent + 15))
+        else:
+            parts.append(table.values)
+        most = max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
+    return most
+
+
 def offset_of(amplifier: float, codes: Tensor | None) -> float:
     """The largest offset of a projection by a condition with these codes."""
     if codes is None or math.isinf(amplifier):
@@ -132,16 +123,11 @@ def rotation_bytes(d: int) -> int:
     return 8 * d * d * (24 + 4 * steps)
 
 
-def grid_bytes(row: Fields) -> int:
+def grid_bytes(steps: Iterable[Any]) -> int:
     """Bytes of the grid of the largest step of compact maps."""
-    return max(
-        (
-            24 * max(group.wholes("directions", 1), default=0) * (group.whole("bins", 1) + 1)
-            for group in row.inners("tables")
-            if group.text("kind") == "compact"
-        ),
-        default=0,
-    )
+    tables = (step.table for step in steps)
+    compact = (table for table in tables if isinstance(table, CompactTable))
+    return max((24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0)
 
 
 def _shown(count: int) -> str:

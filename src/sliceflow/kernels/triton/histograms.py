@@ -1,7 +1,6 @@
 """Histograms and the maps between them on NVIDIA GPUs, in Triton, for float32 projections.
 
-Levels of F_p and F_q are compared as integers (count × the other's total), so that no rounding can
-carry mass across a gap.
+Levels of F_p and F_q are compared as integers (count × the other's total): no mass crosses a gap.
 """
 
 from __future__ import annotations
@@ -18,33 +17,22 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.triton.values import bins_per_unit, larger
 
-__all__ = ["compose", "count", "histogram", "histogram_of_runs", "shrink", "value_range"]
+__all__ = ["compose", "count", "histogram", "histogram_of_runs", "shrink"]
 
-_BLOCK = 4096  # values of one direction looked at together
-
-
-def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
-    lo, hi = torch.aminmax(z, dim=1)
-    return lo, hi
+_BLOCK = 4096  # values of one direction looked at together, at most
+_IN_REGISTERS = 512  # bins, at most
 
 
 @triton.jit
 def _count_kernel(
-    z, lo, hi, counts, starts, n, stride,
-    RANGE: tl.constexpr, RUNS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One direction, or a run of its columns: its range, unless given, and its histogram.
-
-    The second pass hits the cache.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    z += row * stride
-    if RUNS:
-        run = tl.program_id(1)
-        first = tl.load(starts + run)
-        n = tl.load(starts + run + 1) - first
-        z += first
-        row += run.to(tl.int64) * tl.num_programs(0)  # of what is stored
+    z, lo, hi, counts, starts, stride, RANGE: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A run of columns of one direction: its range, unless given, and its histogram (in the cache)."""
+    row, run = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    first = tl.load(starts + run)
+    n = tl.load(starts + run + 1) - first
+    z += row * stride + first
+    row += run.to(tl.int64) * tl.num_programs(0)  # of what is stored
     if RANGE:
         low = tl.full([BLOCK], float("inf"), tl.float32)
         high = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -52,9 +40,7 @@ def _count_kernel(
             column = at + tl.arange(0, BLOCK)
             low = tl.minimum(low, tl.load(z + column, mask=column < n, other=float("inf")))
             high = tl.maximum(high, tl.load(z + column, mask=column < n, other=float("-inf")))
-        start, end = tl.min(low, 0), tl.max(high, 0)
-        if RUNS:
-            start, end = tl.where(n > 0, start, 0.0), tl.where(n > 0, end, 0.0)
+        start, end = tl.where(n > 0, tl.min(low, 0), 0.0), tl.where(n > 0, tl.max(high, 0), 0.0)
         tl.store(lo + row, start)
         tl.store(hi + row, end)
     else:
@@ -83,23 +69,32 @@ def _add_counts_kernel(z, lo, hi, counts, n, stride, BINS: tl.constexpr, BLOCK: 
     tl.atomic_add(counts + row * BINS + b, 1, mask=column < n, sem="relaxed")
 
 
-def _counted(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, find_range: bool) -> Tensor:
+def _counted(
+    z: Tensor, n_bins: int, starts: Sequence[int], lo: Tensor, hi: Tensor, find_range: bool
+) -> Tensor:
+    """The histograms of runs of columns, over the ranges lo to hi, which are found or given."""
     z = z if z.stride(1) == 1 else z.contiguous()
-    h, n = z.shape
-    if n_bins > 512:
+    (h, n), runs = z.shape, len(starts) - 1
+    if n_bins > _IN_REGISTERS:
         if find_range:
             torch.aminmax(z, dim=1, out=(lo, hi))
         counts = torch.zeros((h, n_bins), dtype=torch.int32, device=z.device)
         blocks: Any = (h, triton.cdiv(n, 1024))
         _add_counts_kernel[blocks](z, lo, hi, counts, n, z.stride(0), BINS=n_bins, BLOCK=1024)
         return counts
-    counts = torch.empty((h, n_bins), dtype=torch.int32, device=z.device)
-    grid: Any = (h,)
+    counts = torch.empty((runs * h, n_bins), dtype=torch.int32, device=z.device)
+    block = min(max(1 << (n // runs).bit_length() >> 3, 1024), _BLOCK)  # 4 to 8 a run
+    grid: Any = (h, runs)
     _count_kernel[grid](
-        z, lo, hi, counts, counts, n, z.stride(0),
-        RANGE=find_range, RUNS=False, BINS=n_bins, BLOCK=_BLOCK, num_warps=8,
+        z, lo, hi, counts, _on_device(tuple(starts), z.device), z.stride(0),
+        RANGE=find_range, BINS=n_bins, BLOCK=block, num_warps=8,
     )  # fmt: skip
     return counts
+
+
+@cached(1 << 24)
+def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
 def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
@@ -109,38 +104,24 @@ def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
     if not _countable(z, n_bins, weights):
         return reference.count(z, lo, hi, n_bins, weights)
-    return _counted(z, lo, hi, n_bins, find_range=False)
+    return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
 
 
 def histogram(z: Tensor, n_bins: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights)
     lo, hi = torch.empty((2, len(z)), dtype=torch.float32, device=z.device)
-    return _counted(z, lo, hi, n_bins, find_range=True), lo, hi
-
-
-@cached(1 << 24)
-def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(starts, dtype=torch.int32, device=device)
+    return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=True), lo, hi
 
 
 def histogram_of_runs(z: Tensor, n_bins: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     countable = _countable(z, n_bins, None)
-    if not countable or n_bins > 512:
+    if not countable or n_bins > _IN_REGISTERS:
         counts, lo, hi = reference.histogram_of_runs(z, n_bins, starts, histogram)
         # An empty run's zeros are float64 and turn all the others into float64, too.
         return (counts.int(), lo.float(), hi.float()) if countable else (counts, lo, hi)
-    z = z if z.stride(1) == 1 else z.contiguous()
-    (h, n), runs = z.shape, len(starts) - 1
-    lo, hi = torch.empty((2, runs * h), dtype=torch.float32, device=z.device)
-    counts = torch.empty((runs * h, n_bins), dtype=torch.int32, device=z.device)
-    block = min(max(1 << (n // runs).bit_length() >> 3, 1024), _BLOCK)  # 4 to 8 a run
-    grid: Any = (h, runs)
-    _count_kernel[grid](
-        z, lo, hi, counts, _on_device(tuple(starts), z.device), n, z.stride(0),
-        RANGE=True, RUNS=True, BINS=n_bins, BLOCK=block, num_warps=8,
-    )  # fmt: skip
-    return counts, lo, hi
+    lo, hi = torch.empty((2, (len(starts) - 1) * len(z)), dtype=torch.float32, device=z.device)
+    return _counted(z, n_bins, starts, lo, hi, find_range=True), lo, hi
 
 
 @triton.jit
@@ -259,14 +240,9 @@ def _shrink_kernel(lo, hi, values, counts, cost, rate, out, factor, part, BINS: 
 
 
 def shrink(
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    counts: Tensor,
-    cost: Tensor,
-    rate: Tensor,
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, cost: Tensor, rate: Tensor,
     variance: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     h, n_bins = counts.shape
     if variance is not None or values.dtype != torch.float32 or n_bins & (n_bins - 1):
         return reference.shrink(lo, hi, values, counts, cost, rate, variance)

@@ -3,9 +3,12 @@
 A program owns one tile and a block of columns. The loads themselves gather the pixels from x (d, n).
 Products take operands in the type of the rotation (16 bits: tensor cores) and add in float32; x stays
 float32. Rotations are padded with zeros to `lanes` rows and columns, so that no load of them needs a
-mask. With float32 rotations moves are not fused, and nothing is rounded to 16 bits.
+mask. With float32 rotations moves are not fused, and nothing is rounded to 16 bits. CUDA allows 65,535
+programs along the second and third axis of a grid, which count the tiles across and down.
 
-Tiles too large for on-chip memory (`large_tiles`) are written out, and cuBLAS multiplies them.
+Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted back: three
+passes over memory around two products, which at this size are most of the work. Intermediate results
+have the type of the rotation, half the size of float32.
 """
 
 from __future__ import annotations
@@ -21,13 +24,22 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import Geometry
-from sliceflow.kernels.triton import large_tiles as large
-from sliceflow.kernels.triton.values import block_of, blocks_of, by_word, displace_grid, pack
+from sliceflow.kernels.triton.values import (
+    Packed,
+    block_of,
+    blocks_of,
+    by_word,
+    displace_grid,
+    displace_in_place,
+    pack,
+)
 
-__all__ = ["lanes", "launch_grid", "move_tiles", "project_tiles"]
+__all__ = ["lanes", "move_tiles", "project_tiles"]
 
 _ON_CHIP = 256  # the most lanes of a tile for which a whole step stays on chip
-
+# Lanes: (directions at a time, columns at a time, warps) of a move.
+_MOVE = {16: (16, 128, 4), 32: (32, 64, 4), 64: (64, 64, 4), 128: (64, 64, 4), 256: (64, 32, 4)}
+_BLOCK = 4096  # columns of a large tile that are cut out together
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
 
 
@@ -147,70 +159,39 @@ def _project_kernel(
     tl.store(out + direction.to(tl.int64) * n + column[None, :], z, mask=known & (column < n)[None, :])
 
 
-def launch_grid(geometry: Geometry, blocks: int) -> tuple[int, int, int]:
-    """Programs for every tile and `blocks` of its columns and directions.
-
-    CUDA allows 2³¹ − 1 programs along the first axis, but 65,535 along the others, so these count the
-    tiles across and down. Pictures of 256 × 256 pixels in tiles of one have 65,536 tiles.
-    """
-    down, across = geometry.grid
-    return blocks, across, down
-
-
 def _of(geometry: Geometry, device: torch.device) -> tuple[Any, ...]:
+    """What the kernels need to know of a geometry."""
     pixels = _pixels_of(geometry.shape, geometry.size, device)
     return pixels, *geometry.shape[1:], *geometry.size, *geometry.offset, geometry.side
 
 
-def _precision(theta: Tensor) -> str:
-    return "ieee" if theta.dtype == torch.float32 else "tf32"  # no effect on 16-bit operands
-
-
-def _nothing(like: Tensor) -> Tensor:
-    """For arguments that the compiled kernel does not read."""
-    return like.new_empty(0)
-
-
 def project_tiles(
-    x: Tensor,
-    theta: Tensor,
-    geometry: Geometry,
-    columns: Tensor | None = None,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
-) -> Tensor:
+    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None = None,
+    offsets: Tensor | None = None, codes: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     if x.dtype != torch.float32 or x.stride(1) != 1:
         return reference.project_tiles(x, theta, geometry, columns, offsets, codes)
     n, side, theta = x.shape[1] if columns is None else len(columns), len(theta), theta.contiguous()
     if side > _ON_CHIP:
-        return large.project(x, theta, geometry, columns, offsets, codes)
+        return _project_large(x, theta, geometry, columns, offsets, codes)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
     bm, bn, bk = min(128, side), 128, min(64, side)
-    none = _nothing(x)
-    grid: Any = launch_grid(geometry, triton.cdiv(n, bn) * triton.cdiv(side, bm))
+    precision = "ieee" if theta.dtype == torch.float32 else "tf32"  # no effect on 16-bit operands
+    offset, code, n_classes = (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
+    grid: Any = (triton.cdiv(n, bn) * triton.cdiv(side, bm), *geometry.grid[::-1])
     _project_kernel[grid](
-        x, theta, none if columns is None else columns, z,
-        none if offsets is None else offsets, none if codes is None else codes,
-        n, x.stride(0), 1 if offsets is None else offsets.shape[1],
+        x, theta, x if columns is None else columns, z, offset, code, n, x.stride(0), n_classes,
         *_of(geometry, x.device), side,
         CHOSEN=columns is not None, LABELS=offsets is not None,
-        PRECISION=_precision(theta), BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
+        PRECISION=precision, BM=bm, BN=bn, BK=bk, num_warps=8 if bm == 128 else 4,
     )  # fmt: skip
     return z
 
 
-def move_tiles(
-    x: Tensor,
-    theta: Tensor,
-    geometry: Geometry,
-    lo: Tensor,
-    hi: Tensor,
-    values: Tensor,
-    size: float,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
-    starts: Sequence[int] | None = None,
-) -> None:
+def move_tiles(  # many: tiles, a map and classes, as bare tensors
+    x: Tensor, theta: Tensor, geometry: Geometry, lo: Tensor, hi: Tensor, values: Tensor, size: float,
+    offsets: Tensor | None = None, codes: Tensor | None = None, starts: Sequence[int] | None = None,
+) -> None:  # fmt: skip
     step = (x, theta, geometry, lo, hi, values, size, offsets, codes, starts)
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
         return reference.move_tiles(*step)
@@ -218,14 +199,13 @@ def move_tiles(
         return reference.move_tiles(*step, project_tiles, displace_grid)
     n, side, table, theta = x.shape[1], len(theta), pack(lo, hi, values), theta.contiguous()
     if side > _ON_CHIP:
-        return large.move(x, theta, geometry, table, size, offsets, codes, starts)
-    none = _nothing(x)
+        return _move_large(x, theta, geometry, table, size, offsets, codes, starts)
     bm, bn, warps = _MOVE[side]
-    blocks = none if starts is None else blocks_of(tuple(starts), bn, x.device)
-    grid: Any = launch_grid(geometry, triton.cdiv(n, bn) if starts is None else len(blocks))
+    blocks = x if starts is None else blocks_of(tuple(starts), bn, x.device)
+    grid: Any = (triton.cdiv(n, bn) if starts is None else len(blocks), *geometry.grid[::-1])
+    offset, code, n_classes = (x, x, 1) if offsets is None else (offsets, codes, offsets.shape[1])
     _move_kernel[grid](
-        x, theta, *table, none if offsets is None else offsets, none if codes is None else codes,
-        blocks, n, x.stride(0), size, table[1].shape[1], 1 if offsets is None else offsets.shape[1],
+        x, theta, *table, offset, code, blocks, n, x.stride(0), size, table[1].shape[1], n_classes,
         *_of(geometry, x.device),
         LABELS=offsets is not None, RUNS=starts is not None,
         K=side, BM=bm, BN=bn, num_warps=warps, num_stages=1,
@@ -233,5 +213,88 @@ def move_tiles(
     return None
 
 
-# Lanes: (directions at a time, columns at a time, warps).
-_MOVE = {16: (16, 128, 4), 32: (32, 64, 4), 64: (64, 64, 4), 128: (64, 64, 4), 256: (64, 32, 4)}
+@triton.jit(do_not_specialize=_GEOMETRY[:-1])
+def _cut_kernel(
+    x, columns, cut, n, stride, across, lanes, k, height, width, s, t, top, left,
+    CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One pixel of one tile, in all columns; zero outside the picture and beyond the tile."""
+    place = tl.program_id(0)
+    tile, lane = place // lanes, place % lanes
+    row = tile // across * s - top + lane % (s * t) // t
+    column = tile % across * t - left + lane % t
+    inside = (lane < k) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    pixel = ((lane // (s * t)) * height + row) * width + column
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(columns + i, mask=i < n, other=0) if CHOSEN else i
+    there = i < tl.where(inside, n, 0)
+    value = tl.load(x + pixel.to(tl.int64) * stride + at, mask=there, other=0.0)
+    tl.store(cut + place.to(tl.int64) * n + i, value.to(cut.dtype.element_ty), mask=i < n)
+
+
+@triton.jit(do_not_specialize=_GEOMETRY[:-1])
+def _paste_kernel(
+    x, cut, n, stride, size, across, lanes, height, width, s, t, top, left, BLOCK: tl.constexpr
+):
+    """x += size·cut for one pixel of the picture, in all columns."""
+    pixel = tl.program_id(0)
+    row, column = pixel % (height * width) // width + top, pixel % width + left
+    tile = row // s * across + column // t
+    lane = pixel // (height * width) * s * t + row % s * t + column % t
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = x + pixel.to(tl.int64) * stride + i
+    change = tl.load(cut + (tile * lanes + lane).to(tl.int64) * n + i, mask=i < n, other=0.0)
+    tl.store(here, tl.load(here, mask=i < n, other=0.0) + size * change.to(tl.float32), mask=i < n)
+
+
+def _cut(x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None) -> Tensor:
+    """The tiles, (tiles, lanes, n), in the type of theta."""
+    (down, across), lanes = geometry.grid, len(theta)
+    n = x.shape[1] if columns is None else len(columns)
+    cut = torch.empty((down * across, lanes, n), dtype=theta.dtype, device=x.device)
+    grid: Any = (down * across * lanes, triton.cdiv(n, _BLOCK))
+    _cut_kernel[grid](
+        x, x if columns is None else columns, cut, n, x.stride(0), across, lanes, geometry.side,
+        *geometry.shape[1:], *geometry.size, *geometry.offset,
+        CHOSEN=columns is not None, BLOCK=_BLOCK,
+    )  # fmt: skip
+    return cut
+
+
+def _turned(theta: Tensor, cut: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """Θ of every tile, (tiles·k, n)."""
+    rotations = theta[:k].expand(len(cut), k, -1)
+    if cut.is_cuda and dtype != theta.dtype:  # products are added in float32 and need no rounding
+        z = torch.bmm(rotations, cut, out_dtype=dtype)
+    else:
+        z = torch.bmm(rotations, cut).to(dtype)
+    return z.view(-1, cut.shape[2])
+
+
+def _project_large(
+    x: Tensor, theta: Tensor, geometry: Geometry, columns: Tensor | None,
+    offsets: Tensor | None, codes: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """`reference.project_tiles`; the operands of the products are in the type of theta."""
+    z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
+    if offsets is None or codes is None:
+        return z
+    return reference.add_class_offsets(z, offsets, codes if columns is None else codes[columns])
+
+
+def _move_large(  # many: tiles, a map and classes, as bare tensors
+    x: Tensor, theta: Tensor, geometry: Geometry, table: Packed, size: float,
+    offsets: Tensor | None, codes: Tensor | None, starts: Sequence[int] | None,
+) -> None:  # fmt: skip
+    """`reference.move_tiles` with a packed table; z is rounded to the type of theta."""
+    (d, n), k = x.shape, geometry.side
+    cut = _cut(x, theta, geometry, None)
+    z = _turned(theta, cut, k, theta.dtype)
+    displace_in_place(z, table, offsets, codes, starts)
+    back = theta[:k].T.expand(len(cut), -1, k)
+    torch.bmm(back, z.view(len(cut), k, n), out=cut)
+    grid: Any = (d, triton.cdiv(n, _BLOCK))
+    _paste_kernel[grid](
+        x, cut, n, x.stride(0), size, geometry.grid[1], len(theta),
+        *geometry.shape[1:], *geometry.size, *geometry.offset, BLOCK=_BLOCK,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Displacements by tables and class offsets on NVIDIA GPUs, in Triton."""
+"""Displacements by tables on NVIDIA GPUs, in Triton."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
 __all__ = [
-    "Packed",
-    "add_class_offsets",
-    "bins_per_unit",
-    "block_of",
-    "blocks_of",
-    "by_word",
-    "displace_grid",
-    "displace_in_place",
-    "displace_runs",
-    "larger",
-    "pack",
-]
+    "Packed", "bins_per_unit", "block_of", "blocks_of", "by_word", "displace_grid", "displace_in_place",
+    "displace_runs", "larger", "pack", "value_range",
+]  # fmt: skip
 
 Packed = tuple[Tensor, Tensor]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
 
@@ -55,6 +46,11 @@ def bins_per_unit(lo, hi, n_bins):
     return tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
 
 
+def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
+    lo, hi = torch.aminmax(z, dim=1)
+    return lo, hi
+
+
 @triton.jit
 def larger(a, b):
     return tl.maximum(a, b)
@@ -62,7 +58,7 @@ def larger(a, b):
 
 @triton.jit
 def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
-    """A direction's table packed for the kernels that move: the place of the bins, and a word per bin.
+    """A direction's table, packed: the place of the bins, and a word per bin.
 
     The word holds the displacement at the bin's left edge and its growth to the right one, in half
     precision each: a displacement is small where it matters.
@@ -135,46 +131,21 @@ def pack(lo: Tensor, hi: Tensor, values: Tensor) -> Packed:
 
 
 def displace_in_place(
-    z: Tensor,
-    table: Packed,
-    offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    z: Tensor, table: Packed, offsets: Tensor | None = None, codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """z (h, n) becomes T(z + offset) − z − offset, where the offset is that of its class, if any.
 
     With `starts` (and no offsets), every run of columns has its own h rows of the table.
     """
-    (h, n), (rows, words), none = z.shape, table, z.new_empty(0)
-    blocks = none if starts is None else blocks_of(tuple(starts), 2048, z.device)
+    (h, n), (rows, words) = z.shape, table
+    blocks = z if starts is None else blocks_of(tuple(starts), 2048, z.device)
     grid: Any = (h, triton.cdiv(n, 2048) if starts is None else len(blocks))
+    offset, code, n_classes = (z, z, 1) if offsets is None else (offsets, codes, offsets.shape[1])
     _displace_kernel[grid](
-        z, rows, words, none if offsets is None else offsets, none if codes is None else codes,
-        blocks, n, words.shape[1], 1 if offsets is None else offsets.shape[1],
+        z, rows, words, offset, code, blocks, n, words.shape[1], n_classes,
         LABELS=offsets is not None, RUNS=starts is not None, BLOCK=2048,
     )  # fmt: skip
-
-
-@triton.jit
-def _add_kernel(z, offsets, codes, out, n, stride, n_classes, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = column < n
-    code = tl.load(codes + column, mask=valid, other=0)
-    v = tl.load(z + row * stride + column, mask=valid, other=0.0)
-    shift = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
-    tl.store(out + row * n + column, v + shift, mask=valid)
-
-
-def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    h, n = z.shape
-    if z.stride(1) != 1:
-        z = z.contiguous()
-    dtype = torch.promote_types(z.dtype, offsets.dtype)
-    out = torch.empty((h, n), dtype=dtype, device=z.device)
-    grid: Any = (h, triton.cdiv(n, 4096))
-    _add_kernel[grid](z, offsets.contiguous(), codes, out, n, z.stride(0), offsets.shape[1], BLOCK=4096)
-    return out
 
 
 @triton.jit

@@ -1,63 +1,72 @@
-"""Transports between clouds that are spread over ranks."""
+"""Histograms of clouds that are spread over ranks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import MiniBatches
+from sliceflow.engine.batches import ALL, Batch, Batches, Target
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import row_weights
-from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, RunPair, Transport
-from sliceflow.models.ranks.group import Ranks
+from sliceflow.engine.flow import Flow
+from sliceflow.engine.shrinkage import Shrunk
+from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
+from sliceflow.models.ranks.group import Place, Ranks
 
-__all__ = ["SharedTransport", "shared_transport", "weighted_batches"]
+__all__ = ["SharedHistogram", "across_ranks", "target_across", "weighted_batches"]
+
+_FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
 
 
-def shared_transport(transport: Transport, ranks: Ranks, n: int) -> Transport:
-    """The transport between the clouds of all ranks, `n` particles and data in total."""
+def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
+    """The flow with maps that are fitted to the clouds of all ranks, by histograms.
+
+    Stages that make columns exact take fine histograms; any other transport that sorts is an error.
+    """
     if ranks.size == 1:
-        return transport
-    chosen = transport.chosen(n) if isinstance(transport, Auto) else transport
-    return SharedTransport(chosen, ranks, n)
+        return flow
+    stages = [
+        replace(stage, transport=_shared(stage.transport, ranks, stage.exact)) for stage in flow.stages
+    ]
+    return replace(flow, stages=stages)
+
+
+def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
+    if isinstance(transport, Shrunk):
+        return replace(transport, transport=_shared(transport.transport, ranks, exact), total=ranks.sum)
+    if isinstance(transport, Auto):
+        transport = Histogram(transport.n_bins)
+    if exact and not isinstance(transport, Histogram):
+        transport = Histogram(_FINE)
+    if not isinstance(transport, Histogram):
+        raise ValueError(
+            f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together; use "
+            "transport='histogram' or 'auto', or fit in one process"
+        )
+    return SharedHistogram(transport, ranks)
 
 
 @dataclass(frozen=True)
-class SharedTransport:
-    """A transport between clouds of which every rank has a part; all ranks get the same table.
+class SharedHistogram:
+    """Histograms of clouds of which every rank has a part; all ranks get the same table.
 
-    Histograms send their ranges, four numbers per direction, and then their counts: 2·h·B numbers of
-    four bytes, or eight where the data are weighted. Both sums are exact, so the tables are those of a
-    single process. For any other transport every rank gets all projections. That is exact, too, but a
-    message of h·(M + N) numbers: for small clouds and for a few steps.
+    Ranks send their ranges, four numbers per direction, and then their counts: 2·h·B numbers of eight
+    bytes. Both sums are exact, so the tables are those of a single process.
     """
 
-    transport: Transport
+    histogram: Histogram
     ranks: Ranks
-    n: int
-    most: int | None = None
+    most: None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None, runs: RunPair = None) -> Fit:
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        """Count all columns, or every run separately; a rank may have no data, or none of a class."""
+        weights, runs, histogram = batch.weights, batch.runs, self.histogram
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
             z_q, weights = z_q[:, :0], weights[:0]  # see `weighted_batches`
-        if isinstance(self.transport, Histogram):
-            return self._by_counts(self.transport, z_p, z_q, weights, runs)
-        place = self.ranks.place(z_p.shape[1])
-        weights = None if weights is None else self.ranks.joint(weights)
-        fit = self.transport.fit(self.ranks.joint(z_p), self.ranks.joint(z_q), weights)
-        return fit._replace(dz=None if fit.dz is None else fit.dz[:, place.slice])
-
-    def total(self, sums: Tensor) -> Tensor:
-        """Sums over the columns of all ranks."""
-        return self.ranks.sum(sums)
-
-    def _by_counts(
-        self, histogram: Histogram, z_p: Tensor, z_q: Tensor, weights: Tensor | None, runs: RunPair
-    ) -> Fit:
-        """Count all columns, or every run separately; a rank may have no data, or none of a class."""
         h, kernel = len(z_p), kernels.for_tensor(z_p)
         starts = [(0, z.shape[1]) for z in (z_p, z_q)] if runs is None else [r.starts for r in runs]
         parts = [
@@ -75,7 +84,7 @@ class SharedTransport:
             ends = torch.where(torch.isinf(ends), 0.0, ends)
         (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
 
-        def counted(of: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
+        def counts(of: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
             none = torch.zeros((h, histogram.n_bins), dtype=torch.int32, device=lo.device)
             return torch.cat(
                 [
@@ -84,10 +93,9 @@ class SharedTransport:
                 ]
             )
 
-        p = counted(parts[0], lo_p, hi_p, None)
-        q = counted(parts[1], lo_q, hi_q, weights)
-        whole = weights is None and self.n < 1 << 31
-        both = self.ranks.sum(torch.cat((p, q)).to(torch.int32 if whole else torch.float64))
+        p = counts(parts[0], lo_p, hi_p, None)
+        q = counts(parts[1], lo_q, hi_q, weights)
+        both = self.ranks.sum(torch.cat((p, q)).double())
         counts_p, counts_q = both[: len(p)].to(p.dtype), both[len(p) :]
         counts_q = counts_q.to(p.dtype) if weights is None else counts_q
         of_all = Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q)
@@ -96,10 +104,8 @@ class SharedTransport:
 
 def weighted_batches(
     codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor, device: torch.device | str
-) -> tuple[MiniBatches, int]:
+) -> Batches:
     """A single batch of everything, with the weights of this rank's data.
-
-    Also the number of data, over all ranks, that are left out because no particle has their condition.
 
     Parameters
     ----------
@@ -108,10 +114,34 @@ def weighted_batches(
     """
     weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
     if weights is None:
-        return MiniBatches(), 0
-    mine = weights[here]
-    used = torch.nonzero(mine)[:, 0]
+        return Batches()
+    own = weights[here]
+    used = torch.nonzero(own)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one column, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
-    data = None if len(used) == len(mine) else [used.to(device)]
-    return MiniBatches(data=data, weights=mine[used].to(device)), int((weights == 0).sum())
+    data = None if len(used) == len(own) else [used.to(device)]
+    return Batches(data=data, weights=own[used].to(device))
+
+
+def target_across(  # many: what one rank has, and what all ranks have
+    ranks: Ranks,
+    flow: Flow,
+    particles: Cloud,
+    data: Cloud,
+    stage: int,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
+    here: Place,
+) -> Target:
+    """This rank's data as a target of a stage. With several ranks, each step looks at all columns.
+
+    Parameters
+    ----------
+    codes_p, codes_q : the conditions of the particles and the data of all ranks
+    here : place of this rank's data among those of all ranks
+    """
+    if ranks.size == 1:
+        return flow.target(particles, data, stage)
+    codes = (codes_q, codes_p) if flow.conditional else (None, None)
+    numbers = torch.arange(here.first, here.first + here.count)
+    return Target.from_cloud(data, weighted_batches(*codes, numbers, data.x.device))

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import warnings
 from dataclasses import replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import conditions, events, transports
+from sliceflow.engine import conditions, transports
 from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
-from sliceflow.metrics.copied import copied
-from sliceflow.models.checkpoints import CheckpointWriter, digest, identity, same_on_all
-from sliceflow.models.file import Fields
-from sliceflow.models.limits import Allowance
-from sliceflow.models.ranks import Ranks
-from sliceflow.models.saved import Saved, restore_rest
-from sliceflow.models.schema import restore_parameters
-from sliceflow.online.growing import Growing
-from sliceflow.spaces.pictures import saved, schedules
-from sliceflow.spaces.pictures.data import PictureData
-from sliceflow.spaces.pictures.fit import prepare, run
+from sliceflow.models.codec import Array
+from sliceflow.models.estimator import FlowEstimator
+from sliceflow.spaces.pictures.fit import PictureSpace
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.layout import Layout, part_of
-from sliceflow.spaces.pictures.online import PicturesOnline
+from sliceflow.spaces.pictures.inpainting import complete_pictures, without_hidden
+from sliceflow.spaces.pictures.layout import part_of
 from sliceflow.spaces.pictures.options import PictureOptions
-from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters, choose_operands, stages_of
+from sliceflow.spaces.pictures.plan import PicturePlan, check_parameters, choose_operands
+from sliceflow.spaces.pictures.rows import PictureRows
 
 __all__ = ["ImageFlow"]
 
-_MIN_SCORED = 2_000  # `score` draws at least this many samples
 
-
-class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
+class ImageFlow(FlowEstimator):
     """Generative model for pictures: local directions, from coarse to fine.
 
     `partial_fit` adds pictures and `forget` removes them.
@@ -72,10 +58,12 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         few cosines; "random" replaces tiles by the paper's random patches. "auto" takes pixels for
         drawings, where less than a fifth of the pixels are neither dark nor light, else cosines
     n_clusters : divides pictures without labels into this many clusters, each with its own maps
-        (`sliceflow.spaces.pictures.clusters`); 1 turns clustering off. "auto" is 25 for colour
+        (`spaces.pictures.clusters`); 1 turns clustering off. "auto" is 25 for colour
         pictures, and fewer if clusters would have fewer than 2,000 different pictures; 30 for grey
         ones, and fewer if clusters would have fewer than 1,000 pictures or 470,000·√steps values,
         because small clusters are copied. Clustering is off with sorted transport or a mask
+    keep_rows : keep the pictures in the model and its file: then pictures can be added, removed, and
+        completed from any part (`inpaint`). `partial_fit` always keeps them
     preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
         defaults take the paper's values (`sliceflow.engine.paper`): slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
@@ -86,9 +74,6 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     particles_ : batched samples as pictures
     particle_conditions_ : their labels, or None
     classes_ : the class labels, if there are any
-    schedule_ : the stages of the fit
-    layout_ : shape and dtype of the pictures, a `sliceflow.spaces.pictures.layout.Layout`
-    observed_ : (h, w) booleans, True where a pixel is known; None without `observed`
     plan_ : a `PicturePlan`: what the fit did, with every "auto" resolved; print it
     history_ : dict of lists: stage, step, sliced distance, seconds elapsed
     n_iter_ : steps done, of all stages
@@ -103,10 +88,11 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
     (5, 8, 8)
     """
 
-    _fitted: FittedPictures
+    _kinds = (PicturePlan, FittedPictures, PictureRows)
 
     def __init__(
         self,
+        *,
         schedule: str = "auto",
         n_particles: int | None = None,
         quality: str | int = "standard",
@@ -115,11 +101,11 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         mirror: bool = False,
         device: str | torch.device = "auto",
         random_state: Any = None,
-        *,
-        observed: Any = None,
+        observed: str | Annotated[np.ndarray, Array("h w", torch.bool)] | None = None,
         transport: str | transports.Transport = "auto",
         patch_basis: str = "auto",
         n_clusters: str | int = "auto",
+        keep_rows: bool = False,
         preset: str | None = None,
         options: PictureOptions | None = None,
         verbose: int = 0,
@@ -136,123 +122,89 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         self.transport = transport
         self.patch_basis = patch_basis
         self.n_clusters = n_clusters
+        self.keep_rows = keep_rows
         self.preset = preset
         self.options = options
         self.verbose = verbose
 
-    def fit(
+    def inpaint(
         self,
         X: Any,
-        y: Any = None,
+        mask: Any = None,
         *,
-        listeners: events.Listeners = (),
-        checkpoint_dir: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        ranks: Ranks | None = None,
-    ) -> Self:
-        """Move particles onto the pictures.
-
-        Parameters
-        ----------
-        X : pictures (n, h, w) or (n, h, w, c), integers 0..n_pixel_values-1 or floats in [0, 1]
-        y : None, or class labels (n,) of any hashable kind
-        listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
-            them; returning True ends the stage
-        checkpoint_dir : a folder for the state of the fit, or None. To resume an interrupted fit, call
-            it again with the same data, parameters and folder. The result has the same bits as an
-            uninterrupted fit
-        checkpoint_every : seconds between checkpoints
-        ranks : from `sliceflow.models.ranks.joined`. All ranks call this with the same parameters and their
-            own pictures and labels. `particles_` and `particle_conditions_` are this rank's share;
-            ``ranks.gather(flow.particles_)`` gives all
-        """
-        parameters, listening = self._parameters(), events.listening(listeners)
-        all_ranks, name = ranks or Ranks(), type(self).__name__
-        same_on_all(all_ranks, name, parameters, resolve_device(self.device), checkpoint_dir)
-        data = self._read(X, y, all_ranks)
-        seed = all_ranks.broadcast(Seed.of(self.random_state))
-        job, writer = prepare(parameters, data, seed, ranks), None
-        if checkpoint_dir is not None:
-            fixed = None if self.random_state is None else seed
-            digests = data.digests(all_ranks) | {"observed": _digest_of(job.mask)}
-            fit_identity = identity(name, job.plan.settings(), data.device, fixed, **digests)
-            writer = CheckpointWriter(checkpoint_dir, checkpoint_every, fit_identity, seed, all_ranks)
-            if writer.seed != seed:
-                job = prepare(parameters, data, writer.seed, ranks)
-        history, all_listeners = events.History(), [*all_ranks.agreeing(listening)]
-        if self.verbose and all_ranks.first:
-            all_listeners.append(events.Progress())
-        with events.closing(all_listeners):
-            result = run(job, history, all_listeners, writer, ranks)
-        # Set attributes last: a fit that fails or is interrupted leaves the old model unchanged.
-        self._keep(job.plan, *result, history.as_columns())
-        if ranks is None and self.observed is None:
-            made = torch.as_tensor(result.particles).flatten(1)
-            if shown := copied([(job.data.raw.T, made.T)], job.plan.device):
-                warnings.warn(
-                    f"the particles copy pictures of X ({shown}); more shrinkage than "
-                    f"{job.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help",
-                    UserWarning,
-                    stacklevel=2,
-                )
-        return self
-
-    def plan(self, X: Any, y: Any = None) -> PicturePlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing."""
-        seed = Seed.of(copy.deepcopy(self.random_state))  # a generator must not advance
-        return prepare(self._parameters(), self._read(X, y, Ranks()), seed, None).plan
-
-    def _read(self, X: Any, y: Any, ranks: Ranks) -> PictureData:
-        return PictureData.of(
-            X,
-            y,
-            n_pixel_values=self.n_pixel_values,
-            observed=self.observed,
-            device=self.device,
-            ranks=ranks,
-        )
-
-    def _keep(
-        self,
-        plan: PicturePlan,
-        fitted: FittedPictures,
-        particles: Any,
-        y: np.ndarray | None,
-        history: dict[str, list[Any]],
-    ) -> None:
-        super()._keep(plan, fitted, particles, y, history)
-        self.schedule_ = list(fitted.levels.stages)
-
-    def sample(
-        self, n_samples: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
+        n: int = 1,
+        y: Any = None,
+        random_state: Any = None,
     ) -> Any:
-        """Offline samples: fresh noise moved by the fitted maps.
+        """Complete pictures from the part of them that is known.
+
+        A model that was fitted with `observed` moves the hidden pixels by its flow. A model that keeps
+        its pictures completes from any `mask`, by pictures whose known part is similar: colour models
+        keep their pictures, grey ones with ``keep_rows=True``.
 
         Parameters
         ----------
-        n_samples : int
-        y : one label for all, one per sample, an (n_samples, C) array of class weights, or None
-            for labels in the data's proportions
-        random_state : int, RandomState, Generator or None (new samples on every call)
-        return_y : also return the labels of the samples
+        X : pictures as in `fit`; hidden pixels are ignored and may be masked (`numpy.ma`) or NaN
+        mask : what is known: an (h, w) mask of booleans, or a name as in `observed`. None for models
+            that were fitted with `observed`
+        n : completions of each picture
+        y : with `mask` and a model of classes: the class of every picture, or one class for all
 
         Returns
         -------
-        pictures of the shape and type of X; with `return_y`, a pair: the pictures and their labels
-        (None if there are none)
+        (k, n, h, w[, c]) for k pictures; known pixels equal those of X, bit for bit
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> images = load_digits().images.astype("uint8")
+        >>> flow = ImageFlow(n_pixel_values=17, quality=1, n_particles=500, keep_rows=True)
+        >>> flow.fit(images[:1000]).inpaint(images[1000:1002], "left", n=3, random_state=0).shape
+        (2, 3, 8, 8)
         """
-        fitted, n, seed, codes = self._drawn(n_samples, y, random_state)
-        pictures = fitted.samples(n, codes, seed)
-        if not return_y:
-            return pictures
-        condition = fitted.condition
-        if condition is None or condition.hidden or codes is None:
-            return pictures, None
-        return pictures, condition.decode(codes)
+        fitted: FittedPictures = self._fitted_state()
+        need(is_int(n, 1), "n", n, "an int of at least 1")
+        seed = Seed.from_random_state(random_state)
+        if fitted.observed is not None:
+            if mask is not None or y is not None:
+                given = "mask" if mask is not None else "y"
+                raise ValueError(
+                    f"{given} was given, but a model with observed= has its own mask and no labels; "
+                    f"omit {given}"
+                )
+            return fitted.completions(X, n, seed)[0]
+        if mask is None:
+            raise ValueError("pass mask=, what is known of the pictures, such as mask='left'")
+        like, like_codes = self._kept_pictures(fitted)
+        layout, known = fitted.layout, part_of(mask, fitted.layout, "mask")
+        pictures, labels = without_hidden(X, known), dict[str, Any]()
+        if y is not None:
+            if fitted.condition is None or fitted.condition.hidden:
+                raise ValueError("y was given but the model was fitted without labels; omit y")
+            k = len(pictures)
+            codes = fitted.condition.encode(conditions.repeated(fitted.condition, y, k))
+            labels = {"y": codes.numpy(), "like_y": like_codes}
+        values = layout.n_pixel_values or 256
+        done = complete_pictures(pictures, known, like, n=n, n_pixel_values=values, seed=seed, **labels)
+        return torch.from_numpy(done) if layout.tensor else done
+
+    def _kept_pictures(self, fitted: FittedPictures) -> tuple[np.ndarray, np.ndarray | None]:
+        """The pictures that the model keeps, and their class numbers."""
+        codes = None if fitted.codes is None else fitted.codes.numpy()
+        rows: PictureRows | None = self._model.rows
+        if rows is not None:
+            return rows.pictures, None if codes is None else codes[: len(rows)]
+        if fitted.mosaics is None:
+            raise ValueError(
+                "mask needs a model that keeps its pictures, and this one keeps none; fit it with "
+                "keep_rows=True, or fit a flow for one mask with observed="
+            )
+        kept = fitted.mosaics.pictures(replace(fitted.layout, tensor=False))
+        return kept, None if codes is None else codes[: len(kept)]
 
     def evolution(
         self,
-        n_samples: int = 1,
+        n: int = 1,
         y: Any = None,
         random_state: Any = None,
         *,
@@ -263,14 +215,14 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        n_samples, y, random_state : as in `sample`
+        n, y, random_state : as in `sample`
         n_frames : pictures of each sample, at least 2; fewer if the model has fewer steps
-        X : for a model with `observed`: pictures to complete, each `n_samples` times, as by `inpaint`
+        X : for a model with `observed`: pictures to complete, each n times, as by `inpaint`
 
         Returns
         -------
-        (frames, n_samples, h, w[, c]), with X (frames, n, n_samples, h, w[, c]): first the start, last
-        the samples. In between, detail above the resolution of the step is still that of the start
+        (frames, n, h, w[, c]), with X (frames, k, n, h, w[, c]): first the start, last the samples. In
+        between, detail above the resolution of the step is still that of the start
 
         Examples
         --------
@@ -283,194 +235,40 @@ class ImageFlow(Growing, Saved, BaseEstimator):  # type: ignore[misc]
         ((5, 3, 8, 8), True)
         """
         need(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
+        fitted, seed = self._fitted_state(), Seed.from_random_state(random_state)
         if X is not None:
             if y is not None:
                 raise ValueError("y was given, but completions have no labels; omit y")
-            return self._completions(X, n_samples, random_state, int(n_frames))
-        fitted, n, seed, codes = self._drawn(n_samples, y, random_state)
-        return fitted.evolution(n, codes, seed, int(n_frames))
+            if fitted.observed is None:
+                raise ValueError("the model was fitted without observed=; omit X")
+            return fitted.completions(X, n, seed, n_frames)
+        n, codes = self._codes_for(fitted, n, y, seed)
+        frames = fitted.frames(n, codes, seed, n_frames)
+        return torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
 
-    def _drawn(
-        self, n_samples: int, y: Any, random_state: Any
-    ) -> tuple[FittedPictures, int, Seed, Tensor | None]:
-        """What samples are made of: the model, their number, their seed and their codes."""
-        fitted = self._with_maps()
-        if fitted.levels.known is not None:
-            raise ValueError(
-                "this model completes pictures (observed=…); call inpaint(X), or evolution(X=X)"
-            )
-        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        n, seed = int(n_samples), Seed.of(random_state)
-        fitted.check_memory(n)  # before codes are allocated
-        return fitted, n, seed, fitted.codes_for(n, y, seed)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Minus the sliced Wasserstein distance between fresh samples and pictures: higher is better.
-
-        −SW₂ over 100 random directions of the pixels in [−1, 1]. With y, samples take the pictures'
-        labels, and pictures of a class are compared with samples of that class. Pass held-out pictures:
-        on the fitted ones the model that copies best would win. The score is rough for pictures;
-        `sliceflow.metrics` has better ones. `GridSearchCV` and `cross_val_score` use it.
-        """
-        fitted = self._with_maps()
-        if fitted.levels.known is not None:
-            raise ValueError(
-                "this model completes pictures (observed=…); score cannot rate completions"
-            )
-        layout = fitted.layout
-        seed = Seed.of(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
-        raw, codes = layout.read(X), None
-        n = raw.shape[1]
-        if fitted.condition is not None and not fitted.condition.hidden and y is not None:
-            codes = fitted.condition.encode(conditions.as_array(y))
-            if len(codes) != n:
-                raise ValueError(
-                    f"X has {n} pictures but y has {len(codes)}; pass one label per picture"
-                )
-        times = -(-_MIN_SCORED // n)
-        if codes is None:
-            codes_of = fitted.codes_for(times * n, None, seed)
-        else:
-            codes_of = codes.repeat(times, *[1] * (codes.dim() - 1))
-        drawn = layout.read(fitted.samples(times * n, codes_of, seed))
-        rows, fresh = (layout.encode(t, Seed(0), dequantize=False) for t in (raw, drawn))
-        rule = events.HeldOut(rows, Seed(0), codes, None if codes is None else codes_of)
-        return -rule.distance(fresh)
-
-    def inpaint(
-        self,
-        X: Any,
-        n_samples: int = 1,
-        random_state: Any = None,
-        *,
-        mask: Any = None,
-        y: Any = None,
-    ) -> Any:
-        """Complete pictures from their `observed` pixels, or from any other part of them.
-
-        A flow that was fitted with `observed` moves the hidden pixels. A model that keeps its pictures,
-        as those of colour pictures do, completes from any `mask` by `sliceflow.complete` instead.
-
-        Parameters
-        ----------
-        X : pictures as in `fit`; unobserved pixels are ignored and may be masked (`numpy.ma`)
-        n_samples : completions per picture
-        mask : None for models with `observed`; else what is known, as in `sliceflow.complete`
-        y : with `mask` and a model of classes: the class of every picture, or one class
-
-        Returns
-        -------
-        (n, n_samples, h, w[, c]); observed pixels equal those of X, bit for bit
-        """
-        if mask is None and y is None:
-            return self._completions(X, n_samples, random_state)[0]
-        fitted = self._with_maps()
+    def _codes_for(
+        self, fitted: FittedPictures, n: int, y: Any, seed: Seed
+    ) -> tuple[int, Tensor | None]:
         if fitted.observed is not None:
-            given = "mask" if mask is not None else "y"
-            raise ValueError(
-                f"{given} was given, but a model with observed= has its own mask and no labels; omit "
-                f"{given}, or call sliceflow.complete(X, mask, like=pictures)"
-            )
-        if mask is None:
-            raise ValueError("y was given without mask; pass the known part as mask, too")
-        if fitted.sums is None:
-            raise ValueError(
-                "mask needs a model that keeps its pictures, and this one keeps none; call "
-                "sliceflow.complete(X, mask, like=pictures)"
-            )
-        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        known = part_of(mask, fitted.layout, "mask")
-        return fitted.completed(_unmasked(X, known), known, int(n_samples), y, Seed.of(random_state))
-
-    def _completions(self, X: Any, n_samples: int, random_state: Any, n_frames: int = 1) -> Any:
-        """Completions on their way: (frames, n, n_samples, h, w[, c])."""
-        fitted = self._with_maps()
-        where = fitted.observed
-        if where is None:
-            raise ValueError(
-                "the model was fitted without observed=, so it has no mask; fit with observed=, or "
-                "pass mask= to a model that keeps its pictures"
-            )
-        need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        return fitted.completions(_unmasked(X, where), int(n_samples), Seed.of(random_state), n_frames)
-
-    def stages(
-        self, height: int, width: int, channels: int = 1, *, joint: bool = False
-    ) -> list[schedules.PictureStage]:
-        """The stages for pictures of this size; can be called before `fit`.
-
-        `joint` if neither classes nor clusters have maps of their own and particles start as noise, as
-        with `observed`: then the names of `quality` are more steps. `plan` decides it by the pictures.
-        """
-        layout = Layout(height, width, channels, "uint8", 256)
-        return stages_of(self._resolved(), layout, joint or self.observed is not None)
-
-    @property
-    def layout_(self) -> Layout:
-        return self._fitted.layout
-
-    @property
-    def observed_(self) -> np.ndarray | None:
-        return self._fitted.observed
-
-    def _with_maps(self) -> FittedPictures:
-        """The fitted state; raises an error if it has no maps."""
-        check_is_fitted(self, "history_")
-        self._fitted.check_model()
-        return self._fitted
-
-    def _begin_online(self, X: Any, rows: Any) -> PicturesOnline:
-        return PicturesOnline.begin(self._parameters(), X)
-
-    def _online_rows(self, X: Any, first: bool = False) -> Any:
-        return X
-
-    def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        return saved.packed(self._with_maps(), tensors)
-
-    @classmethod
-    def _unpacked(
-        cls, header: Fields, tensors: dict[str, Tensor], device: torch.device, allowed: Allowance
-    ) -> Self:
-        parameters = restore_parameters(header, cls, PictureOptions)
-        parameters = saved.with_mask(parameters, tensors)
-        flow = cls(**parameters)
-        precision = flow._parameters()["options"].precision
-        flow._fitted = fitted = saved.unpacked(header, tensors, device, allowed, precision)
-        layout, flow.schedule_ = fitted.layout, list(fitted.levels.stages)
-        shape = (layout.height, layout.width) + ((layout.channels,) if layout.channels else ())
-        restore_rest(flow, header, tensors, shape, layout.dtype)
-        if layout.tensor and "particles_" in vars(flow):
-            flow.particles_ = torch.from_numpy(flow.particles_)
-        return flow
+            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
+        fitted.need_maps()
+        return super()._codes_for(fitted, n, y, seed)
 
     def use_precision(self, precision: str) -> Self:
-        """Change the precision for sampling."""
+        """Change the precision for sampling on a GPU."""
         options = replace(self.options or PictureOptions(), precision=precision)
         options.check()
         self.set_params(options=options)
-        operands = choose_operands(precision, self._fitted.device)
-        levels = replace(self._fitted.levels, precision=operands)
-        self._fitted = replace(self._fitted, levels=levels)
+        fitted: FittedPictures = self._fitted_state()
+        plan = replace(fitted.plan, precision=choose_operands(precision, fitted.device))
+        self._model = replace(self._model, fitted=replace(fitted, plan=plan))
         return self
 
-    def _parameters(self) -> dict[str, Any]:
-        check_parameters(self.get_params(deep=False))
-        return self._resolved()
-
-    def _resolved(self) -> dict[str, Any]:
-        """The parameters, including those of the preset."""
+    def _space(self, like_fitted: bool = False) -> PictureSpace:
         parameters: dict[str, Any] = self.get_params(deep=False)
+        check_parameters(parameters)
         defaults = type(self)().get_params(deep=False)
-        options = {"options": self.options or PictureOptions()}
-        return with_preset(self.preset, parameters | options, defaults, PICTURES)
-
-
-def _digest_of(mask: Tensor | None) -> str:
-    return digest(None if mask is None else mask.numpy())
-
-
-def _unmasked(X: Any, known: np.ndarray) -> Any:
-    """Pictures whose masked pixels (`numpy.ma`) are filled, if none of them is `known`."""
-    fits = isinstance(X, np.ma.MaskedArray) and X.shape[1:3] == known.shape
-    return X.filled(0) if fits and not np.ma.getmaskarray(X)[:, known].any() else X
+        parameters["options"] = self.options or PictureOptions()
+        parameters = with_preset(self.preset, parameters, defaults, PICTURES)
+        layout = self._model.fitted.layout if like_fitted and "_model" in vars(self) else None
+        return PictureSpace(parameters, resolve_device(self.device), layout)

@@ -2,37 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from sliceflow.engine import events
-from sliceflow.engine.flow import Cloud, Redrawn, Run
+from sliceflow.devices import columns_looked_at
+from sliceflow.engine import conditions, events
+from sliceflow.engine.batches import Batches, Target, divide, divide_apart
+from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
+from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.errors import need
-from sliceflow.models.checkpoints import CheckpointWriter
-from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.pictures.data import PictureData
+from sliceflow.engine.shrinkage import Shrunk, noise_rates
+from sliceflow.engine.transports import Auto, Transport
+from sliceflow.errors import ParameterError, need
+from sliceflow.metrics.copying import copy_warning
+from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
+from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.layout import mask_of
-from sliceflow.spaces.pictures.plan import (
-    PicturePlan,
-    choose_clusters,
-    choose_particles,
-    choose_patch_basis,
-    make_plan,
-)
-from sliceflow.spaces.pictures.start import ParticleLabels, begin, choose_labels
+from sliceflow.spaces.pictures.layout import Layout, mask_of
+from sliceflow.spaces.pictures.mosaics import Mosaics, start
+from sliceflow.spaces.pictures.plan import PicturePlan
+from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictures
 
-__all__ = ["Job", "prepare", "run"]
+__all__ = ["PictureJob", "PictureSpace"]
+
+
+class ParticleLabels(NamedTuple):
+    """The classes of the particles of all ranks.
+
+    Parameters
+    ----------
+    rows : pictures whose labels the kept particles take; None without labels
+    codes : classes of all moved particles
+    column : of each particle, the kept ones first; None if they are not shuffled
+    """
+
+    rows: Tensor | None = None
+    codes: Tensor | None = None
+    column: Tensor | None = None
+
+    def n_moved(self, m: int, model: bool) -> int:
+        """Number of particles to move in order to keep m; a `model` may need more than m."""
+        if self.codes is not None:
+            return len(self.codes)
+        return max(m, conditions.ENOUGH) if model else m
+
+
+def assign_labels(
+    codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed
+) -> ParticleLabels:
+    """The classes of m particles, in the data's proportions, each at least once."""
+    if codes is None:
+        return ParticleLabels()
+    rows = conditions.proportional(codes, m, seed, least=1)
+    moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
+    if amplifier == 0 or len(moved) == m:
+        return ParticleLabels(rows, moved)
+    order = seed.child("mixed").permutation(len(moved))  # mix the additional particles with the others
+    return ParticleLabels(rows, moved[order], torch.argsort(order))
 
 
 @dataclass(frozen=True)
-class Job:
-    """The pictures to fit, and the plan of the fit. No particle has moved yet.
+class PictureSpace:
+    """Pictures, for one estimator.
+
+    Parameters
+    ----------
+    parameters : the estimator's checked parameters, including `options`, which is not None
+    device : device of the fit
+    layout : that pictures must have; None takes theirs
+    """
+
+    parameters: Mapping[str, Any]
+    device: torch.device
+    layout: Layout | None = None
+
+    def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
+        if y is not None and self.parameters["observed"] is not None:
+            raise ValueError("a flow can use labels or observed pixels, not both; choose one")
+        if self.parameters["keep_rows"] and ranks.size > 1:
+            advice = "fit without it, or in one process"
+            raise ParameterError("keep_rows", True, "keeps all pictures in one process", advice)
+        return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
+
+    def digests(self) -> dict[str, str]:
+        return {}  # the mask is one of the parameters
+
+    def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
+        parameters, options = self.parameters, self.parameters["options"]
+        observed = parameters["observed"]
+        data = PictureData.from_rows(rows, self.device)
+        if parameters["mirror"]:
+            data = data.with_mirror_images()
+        if data.condition is None and observed is None:
+            k = plans.choose_clusters(parameters, data.n, data.layout.shape)
+            if k > 1:
+                data = data.clustered(k, seed.child("data"), options.upsampling, ranks)
+        mask = None if observed is None else mask_of(observed, data.layout)
+        m = plans.choose_particles(parameters, data.n, data.condition)
+        need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
+        plan = self._plan(data, m, ranks)
+        model = plan.n_knots > 0
+        assigned = assign_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
+        plan = self._complete(plan, data, assigned.n_moved(m, model), ranks)
+        return PictureJob(plan, data, assigned, mask, seed, ranks)
+
+    def _plan(self, data: PictureData, m: int, ranks: Ranks) -> PicturePlan:
+        """The plan, without what depends on the number of particles that are moved."""
+        parameters, options, layout = self.parameters, self.parameters["options"], data.layout
+        condition, observed, n = data.condition, parameters["observed"], data.n
+        amplifier, width = 0.0, 0 if condition is None else condition.width
+        if condition is not None:
+            xi = math.inf if condition.hidden else parameters["amplifier"]
+            amplifier = plans.choose_amplifier(xi, parameters["transport"], m, n, width)
+        apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
+        n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
+        joint = not apart and not n_summed
+        basis = plans.choose_patch_basis(
+            parameters["patch_basis"], layout, data.raw, data.own_numbers, n, ranks
+        )
+        different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
+        steps = plans.steps_per_stage(parameters["quality"], joint)
+        kind = "none" if condition is None else "clusters" if condition.hidden else "labels"
+        return PicturePlan(
+            device=str(self.device),
+            n_ranks=ranks.size,
+            n_pictures=n,
+            layout=layout,
+            mirror=bool(parameters["mirror"]),
+            n_particles=m,
+            n_moved=m,
+            condition="observed" if observed is not None else kind,
+            n_conditions=width,
+            amplifier=amplifier,
+            stages=tuple(plans.choose_stages(parameters, layout, joint)),
+            patch_basis=basis,
+            transport=plans.choose_transport(parameters["transport"], amplifier),
+            n_looked_at=None,
+            n_knots=plans.choose_knots(options.n_knots, m, amplifier, width),
+            precision=plans.choose_operands(options.precision, self.device),
+            n_summed=n_summed,
+            locality=float(options.locality) if n_summed else 0.0,
+            shrinkage=plans.choose_shrinkage(options.shrinkage, different, steps, n_summed > 0),
+            options=options,
+        )
+
+    def _complete(self, plan: PicturePlan, data: PictureData, moved: int, ranks: Ranks) -> PicturePlan:
+        """The plan for this number of moved particles, with what it takes."""
+        n, transport, apart = data.n, plan.transport, plan.apart
+        if isinstance(transport, Auto):
+            transport = transport.choose((plan.n_particles if apart else moved) + n, ranks.size)
+        n_random = plan.options.n_directions if plan.patch_basis == "random" else None
+        widest = max(plans.most_directions(plan.layout, stage, n_random) for stage in plan.stages)
+        looked_at = columns_looked_at(transport.most, widest, self.device) if ranks.size == 1 else None
+        if looked_at is not None and looked_at >= max(moved, n):
+            looked_at = None  # all of them
+        plan = replace(plan, n_moved=moved, transport=transport, n_looked_at=looked_at)
+        n_here, m_here = data.raw.shape[1], ranks.share(moved).count
+        nbytes, seconds = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
+        plan = replace(plan, nbytes=nbytes, seconds=seconds)
+        plan.need_memory(
+            f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model of "
+            f"{plan.n_steps} steps need",
+            "lower n_particles, quality or n_knots (0 keeps no model)",
+        )
+        return plan
+
+
+@dataclass(frozen=True)
+class PictureJob:
+    """A planned fit of pictures. No particle has moved yet. It is its own only part.
 
     Parameters
     ----------
@@ -41,6 +184,7 @@ class Job:
     assigned : the particles' classes
     mask : (d, 1) observed pixels, or None
     seed : the seed of all random numbers
+    ranks : the processes of the fit
     """
 
     plan: PicturePlan
@@ -48,106 +192,185 @@ class Job:
     assigned: ParticleLabels
     mask: Tensor | None
     seed: Seed
+    ranks: Ranks
+    name: str = ""
+
+    @property
+    def parts(self) -> tuple[PictureJob]:
+        return (self,)
+
+    @property
+    def n_stages(self) -> int:
+        return len(self.plan.stages)
+
+    @property
+    def n_steps(self) -> int:
+        return self.plan.n_steps
+
+    def begin(self) -> MovingPictures:
+        """Particles at their start, the batches of data, and the flow between them."""
+        plan, data, seed, ranks = self.plan, self.data, self.seed, self.ranks
+        device, apart, share = data.device, plan.apart, ranks.share(plan.n_moved)
+        codes = None if data.codes is None else data.codes.to(device)
+        codes_p, column = (None if t is None else t.to(device) for t in self.assigned[1:])
+        runs = None
+        if apart and codes_p is not None:
+            codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
+            column = sorted_column if column is None else sorted_column[column]
+            runs = all_runs.part(share.slice)
+        batches = self._batches(codes, codes_p, runs)
+        mosaics = Mosaics.from_data(plan, data, codes, ranks) if plan.n_summed else None
+        noise = Noise(seed.child("particles"), share.first)
+        own = None if codes_p is None else codes_p[share.slice]
+        x = start(plan, mosaics, share.count, own, noise, device)
+        if self.known is not None:
+            x = torch.where(self.known, self._observed(share), x)
+        rates = noise_rates(
+            plan.n_moved,
+            data.n,
+            *((codes_p, codes) if plan.amplifier > 0 else (None, None)),
+            n_apart=apart,
+            most=plan.n_looked_at,
+            distinct=0.5 if plan.mirror else 1.0,
+        )
+        return MovingPictures(self, Cloud(x, own, runs), column, batches, noise, share, mosaics, rates)
+
+    @property
+    def known(self) -> Tensor | None:
+        """The mask on the device. A mask without pixels is the unconditional flow."""
+        empty = self.mask is None or not bool(self.mask.any())
+        return None if empty or self.mask is None else self.mask.to(self.data.device)
+
+    def _batches(self, codes: Tensor | None, codes_p: Tensor | None, runs: Runs | None) -> Batches:
+        """The columns that each step uses. With several ranks, a step uses all columns.
+
+        `runs` are those of this rank's particles, if each class has its own maps.
+        """
+        plan, data, seed = self.plan, self.data, self.seed.child("batches")
+        codes_p = None if plan.amplifier == 0 else codes_p
+        if self.ranks.size > 1:
+            if runs is not None and data.own_codes is not None:
+                own_runs = Runs.from_codes(data.own_codes, plan.apart)
+                order = torch.argsort(data.own_codes, stable=True)
+                return Batches(order=order, runs=[(runs, own_runs)])
+            return weighted_batches(codes, codes_p, data.own_numbers, data.device)
+        if plan.apart and codes is not None and codes_p is not None:
+            return divide_apart(plan.n_looked_at, codes_p, codes, plan.apart, seed)
+        return divide(plan.n_moved, data.n, plan.n_looked_at, codes_p, codes, seed, data.device)
+
+    def _observed(self, share: Place) -> Tensor:
+        """The particles' observed pixels. Kept and other particles use each picture equally often."""
+        data, seed, n_kept = self.data, self.seed, self.plan.n_particles
+        seeds = seed.child("conditions"), seed.child("conditions", "further")
+        counts = n_kept, share.total - n_kept
+        pairs = zip(counts, seeds, strict=True)
+        numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
+        return data.layout.encode(
+            data.picked(numbers.to(data.device), self.ranks),
+            seed.child("observed"),
+            dequantize=self.plan.options.dequantize,
+            total=share.total,
+            runs=[share.slice],
+        )
+
+    def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
+        (result,) = results
+        y, rows = None, self.assigned.rows
+        if self.data.names is not None and rows is not None:
+            kept = self.ranks.share(self.plan.n_particles)
+            y = self.data.names[rows[kept.slice].cpu().numpy()]
+        return result.fitted, self.data.layout.write(result.pixels), y
+
+    def copies(self, results: Sequence[Any]) -> str:
+        if self.ranks.size > 1 or self.mask is not None:
+            return ""
+        (result,) = results
+        layout = replace(self.data.layout, tensor=False)
+        particles = layout.write(result.pixels).reshape(result.pixels.shape[1], -1)
+        shape = (*layout.shape, self.data.raw.shape[1])
+        rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
+        shown = copy_warning([(rows, particles)], self.plan.device)
+        more = (
+            f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+        )
+        return shown and f"{shown}); {more}"
 
 
-class FitResult(NamedTuple):
-    """A fitted flow, the batched samples, and their labels."""
+class Result(NamedTuple):
+    """The fitted state, and the pixels (d, n) of this rank's kept particles."""
 
     fitted: FittedPictures
-    particles: Any
-    y: Any
+    pixels: Tensor
 
 
-def prepare(parameters: Mapping[str, Any], data: PictureData, seed: Seed, ranks: Ranks | None) -> Job:
-    """The job of fitting the pictures; raises an error if that is impossible."""
-    all_ranks, options = ranks or Ranks(), parameters["options"]
-    if parameters["mirror"]:
-        data = data.with_mirror_images()
-    if data.condition is None and parameters["observed"] is None:
-        k = choose_clusters(parameters, data.n, data.layout.shape)
-        if k > 1:
-            data = data.clustered(k, seed.child("data"), options.upsampling, all_ranks)
-    mask = None if parameters["observed"] is None else mask_of(parameters["observed"], data.layout)
-    basis = choose_patch_basis(
-        parameters["patch_basis"], data.layout, data.raw, data.own_numbers, data.n, all_ranks
-    )
-    common: dict[str, Any] = dict(
-        layout=data.layout,
-        n=data.n,
-        condition=data.condition,
-        patch_basis=basis,
-        device=data.device,
-        ranks=ranks,
-    )
-    n_here = data.raw.shape[1]
-    m = choose_particles(parameters, data.n, data.condition)
-    local_counts = (n_here, all_ranks.share(m).count)
-    plan = make_plan(parameters, n_moved=None, local_counts=local_counts, **common)
-    model = plan.n_knots > 0
-    need(m >= all_ranks.size, "n_particles", m, f"at least {all_ranks.size}, one per rank")
-    assigned = choose_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
-    n_moved = assigned.n_moved(m, model)
-    local_counts = (n_here, all_ranks.share(n_moved).count)
-    return Job(
-        make_plan(parameters, n_moved=n_moved, local_counts=local_counts, **common),
-        data,
-        assigned,
-        mask,
-        seed,
-    )
+@dataclass
+class MovingPictures:
+    """A fit whose particles stand at their start, or are on their way.
 
+    Parameters
+    ----------
+    job : what was planned
+    particles : this rank's particles
+    column : of each particle, the kept ones first; None if they are in that order
+    batches : the particles and data that each step uses
+    noise : the particles' random numbers
+    share : this rank's part of all moved particles
+    mosaics : where the particles started; None is noise
+    rates : of the noise of the maps
+    """
 
-def run(
-    job: Job,
-    history: events.History,
-    listeners: Sequence[events.Listener],
-    writer: CheckpointWriter | None,
-    ranks: Ranks | None,
-) -> FitResult:
-    """Move the particles onto the pictures, level by level."""
-    plan, seed, all_ranks = job.plan, job.seed, ranks or Ranks()
-    start = begin(plan, job.data, job.assigned, job.mask, seed, ranks)
-    data = replace(job.data, order=start.batches.order)
-    run = Run()
-    checkpointing: Any = nullcontext()
-    if writer is not None:
-        checkpointing = writer.running(run, start.particles, history, None, start.share.first)
-    with checkpointing:
-        model = start.levels.simulate(
-            start.particles,
-            _data_of_stages(data, plan, seed),
-            start.transport,
-            start.noise,
-            plan.n_knots,
-            [history, *listeners],
-            start.batches,
-            run,
-            start.shrinkage,
+    job: PictureJob
+    particles: Cloud
+    column: Tensor | None
+    batches: Batches
+    noise: Noise
+    share: Place
+    mosaics: Mosaics | None
+    rates: tuple[float, ...]
+    rule: events.HeldOut | None = None
+
+    @property
+    def first(self) -> int:
+        return self.share.first
+
+    def _shrunk(self, transport: Transport) -> Transport:
+        """The transport with shrunk maps, if the plan has shrinkage."""
+        plan = self.job.plan
+        if not plan.shrinkage:
+            return transport
+        n_shared = plan.n_conditions if 0 < plan.amplifier < math.inf else 0
+        return Shrunk(transport, plan.shrinkage, self.rates, n_shared)
+
+    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
+        job, plan = self.job, self.job.plan
+        data, options = replace(job.data, order=self.batches.order), plan.options
+        levels = plan.levels(job.seed, data.device, job.known)
+        flow = levels.flow(plan.transport, plan.n_knots, self._shrunk)
+        flow = across_ranks(flow, job.ranks)
+        every_step = options.dequantize and options.dequantize_every == "step"
+
+        def draw(*place: int) -> Cloud:
+            numbers = place if every_step else place[:1]
+            return data.cloud(job.seed.child("data", *numbers), options.dequantize)
+
+        target = Target(draw, self.batches, every_step)
+        simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
+
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
+        job, x, column = self.job, self.particles.x, self.column
+        kept = job.ranks.share(job.plan.n_particles)
+        if column is not None or kept != self.share:
+            if column is None:
+                column = torch.arange(self.share.total, device=x.device)
+            x = job.ranks.pick(x, column[kept.slice])
+        fitted = FittedPictures(
+            job.plan,
+            job.seed,
+            tuple(run.model),
+            job.data.condition,
+            job.data.codes,
+            job.mask,
+            self.mosaics,
+            job.data.device,
         )
-    fitted = FittedPictures(
-        start.levels,
-        model,
-        data.condition,
-        data.codes,
-        data.place.total,
-        data.device,
-        job.mask,
-        start.sums,
-    )
-    y, rows = None, job.assigned.rows
-    if data.names is not None and rows is not None:
-        y = data.names[rows[start.kept.slice].cpu().numpy()]
-    return FitResult(fitted, data.layout.write(start.kept_pixels(all_ranks)), y)
-
-
-def _data_of_stages(
-    data: PictureData, plan: PicturePlan, seed: Seed
-) -> Callable[[int], Cloud | Redrawn]:
-    """The data of each stage. Dequantisation noise is drawn per stage or per step."""
-
-    def at(*place: int) -> Cloud:
-        return data.cloud(seed.child("data", *place), plan.dequantize, plan.apart)
-
-    if plan.dequantize and plan.dequantize_every == "step":
-        return lambda i: Redrawn(lambda k: at(i, k))
-    return at
+        return Result(fitted, x)

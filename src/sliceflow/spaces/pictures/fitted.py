@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.devices import need_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.classes import sort_by_class
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Noise
+from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import Layout, as_array
-from sliceflow.spaces.pictures.levels import LevelFlow
-from sliceflow.spaces.pictures.sums import Sums, start_of
+from sliceflow.models.codec import Array
+from sliceflow.models.limits import check_reach, grid_bytes, offset_of, rotation_bytes
+from sliceflow.models.stored import check_steps
+from sliceflow.spaces.pictures.inpainting import without_hidden
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.levels import evolution
+from sliceflow.spaces.pictures.mosaics import Mosaics, start
+from sliceflow.spaces.pictures.plan import PicturePlan, most_directions
 
 __all__ = ["FittedPictures"]
 
@@ -31,119 +35,104 @@ class FittedPictures:
 
     Parameters
     ----------
-    levels : the flow through the levels of the pyramid
-    model : the steps of each stage
+    plan : what the fit did
+    seed : of the fit: its frames are drawn again
+    steps : the maps of each step
     condition : classes or clusters; None without
-    codes : the data's classes
-    n_rows : number of pictures given to `fit`; None if a model file does not store it
-    device : device that draws the samples
+    codes : the pictures' classes
     mask : (d, 1) observed pixels, or None
-    sums : of the pictures that particles start from; None is noise
+    mosaics : the pictures that particles start from; None is noise
+    device : device that draws the samples
     """
 
-    levels: LevelFlow
-    model: list[list[Step]]
-    condition: conditions.Labels | None
-    codes: Tensor | None
-    n_rows: int | None
-    device: torch.device
-    mask: Tensor | None = None
-    sums: Sums | None = None
+    plan: PicturePlan
+    seed: Seed
+    steps: tuple[ModelStep, ...]
+    condition: conditions.Labels | None = None
+    codes: Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None = None
+    mask: Annotated[Tensor, Array("d 1", torch.bool)] | None = None
+    mosaics: Mosaics | None = None
+    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+
+    def check(self) -> None:
+        """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
+        plan, layout = self.plan, self.plan.layout
+        width = 0 if self.condition is None else self.condition.width
+        if width != plan.n_conditions or (self.codes is None) != (self.condition is None):
+            raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
+        if self.codes is not None and len(self.codes) and int(self.codes.max()) >= width:
+            raise ValueError(f"a class number is not below {width}")
+        if (self.mask is not None) != (plan.condition == "observed"):
+            raise ValueError("mask and condition do not fit")
+        if self.mask is not None and len(self.mask) != layout.dimension:
+            raise ValueError(f"the mask has {len(self.mask)} of {layout.dimension} values")
+        if (self.mosaics is not None) != (plan.n_summed > 0):
+            raise ValueError("the kept pictures and the start of the plan do not fit")
+        if self.mosaics is not None and self.mosaics.layout.shape != layout.shape:
+            raise ValueError("the kept pictures have another layout than the model")
+        levels = plan.levels(self.seed, torch.device("cpu"))
+        flow = levels.flow()
+
+        def n_maps(i: int, k: int) -> int:
+            return levels.count_directions(i, k) * (plan.apart or 1)
+
+        check_steps(self.steps, [stage.n_steps for stage in flow.stages], n_maps)
+        if any(step.theta is not None for step in self.steps):
+            raise ValueError("a step has directions of its own, which those of pictures never have")
+        stages = [
+            (stage.step_size, [step for step in self.steps if step.stage == i])
+            for i, stage in enumerate(flow.stages)
+        ]
+        offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
+        beginning = max(1.0, plan.options.start_noise)
+        check_reach(stages, layout.dimension, torch.float32, start=beginning, offset=offset)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Samples need no rows: mosaics keep their own pictures."""
+        return False
 
     @property
     def layout(self) -> Layout:
-        return self.levels.layout
+        return self.plan.layout
 
     @property
     def observed(self) -> np.ndarray | None:
         """(h, w) booleans, True where a pixel is known, in all channels."""
         return None if self.mask is None else self.mask.view(*self.layout.shape)[0].numpy()
 
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether the model keeps the pictures."""
-        return self.sums is not None
+    def sample_bytes(self, n: int = 1) -> int:
+        """Twice n pictures, because chunks are concatenated, their codes, and the work of a chunk."""
+        layout, plan = self.layout, self.plan
+        n_random = plan.options.n_directions if plan.patch_basis == "random" else None
+        widest = max(most_directions(layout, stage, n_random) for stage in plan.stages)
+        tiles = max(layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in plan.stages)
+        frame = rotation_bytes(tiles) if n_random is None else 32 * n_random * layout.dimension
+        pixels = 2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64
+        work = 4 * min(n, self._chunk()) * (3 * layout.dimension + widest)
+        return n * pixels + work + frame + grid_bytes(self.steps)
 
-    @property
-    def steps(self) -> list[Step]:
-        """The steps of all stages."""
-        return [step for steps in self.model for step in steps]
+    def _chunk(self) -> int:
+        """Samples per pass: more on a GPU, where a small step takes as long as a large one."""
+        if self.device.type == "cpu":
+            return _CHUNK
+        return max(_CHUNK, min(1 << 16, (1 << 26) // self.layout.dimension))
 
-    @property
-    def rows_of_a_map(self) -> int | None:
-        """Number of pictures per map; with separate maps, that of the smallest class."""
-        if self.codes is None or not self.levels.apart:
-            return self.n_rows
-        counts = torch.bincount(self.codes)
-        return int(counts[counts > 0].min())
+    def columns(self, X: Any) -> Tensor:
+        return self.layout.encode(self.layout.read(X), Seed(0), dequantize=False)
 
-    def check_model(self) -> None:
+    def need_maps(self) -> None:
         """Raise a ValueError if the model has no maps."""
-        if not self.model[0]:
+        if not self.steps:
             raise ValueError(
                 "the model was fitted with n_knots=0, which keeps no maps; fit again with n_knots > 0"
             )
 
-    def codes_for(self, n: int, y: Any, seed: Seed) -> Tensor | None:
-        """The encoded classes of n samples; None takes the data's proportions."""
-        condition, codes = self.condition, self.codes
-        if (condition is None or condition.hidden) and y is not None:
-            raise ValueError("y was given but the model was fitted without labels; omit y")
-        if condition is None or codes is None:
-            return None
-        if y is None:
-            return codes[conditions.proportional(codes, n, seed.child("conditions"))]
-        requested = condition.encode(conditions.repeated(condition, y, n))
-        if len(requested) != n:
-            raise ValueError(
-                f"y has {len(requested)} labels but n_samples={n}; pass one label, or one per sample"
-            )
-        return requested
-
-    def samples(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        """n pictures with these codes."""
-        return self._drawn(n, codes, seed)[0]
-
-    def evolution(self, n: int, codes: Tensor | None, seed: Seed, n_frames: int) -> Any:
-        """n pictures on their way: (frames, n, h, w[, c])."""
-        return _stacked(self._drawn(n, codes, seed, n_frames))
-
-    def completions(self, pictures: Any, n_samples: int, seed: Seed, n_frames: int = 1) -> Any:
-        """`n_samples` completions of each picture on their way: (frames, n, n_samples, h, w[, c])."""
-        raw, where = self.layout.read(pictures, self.device), self.observed
-        frames = self._drawn(raw.shape[1] * n_samples, None, seed, n_frames, raw)
-        completed = np.asarray(_stacked(frames))
-        # Encoding rounds the values; copy the exact ones.
-        exact = as_array(pictures).astype(self.layout.dtype)[:, where].repeat(n_samples, 0)
-        completed[:, :, where] = exact
-        completed = completed.reshape(len(frames), raw.shape[1], n_samples, *completed.shape[2:])
-        return torch.from_numpy(completed) if self.layout.tensor else completed
-
-    def completed(self, pictures: Any, mask: Any, n_samples: int, y: Any, seed: Seed) -> Any:
-        """Completions (n, n_samples, h, w[, c]) from any part, by the pictures that the model keeps."""
-        from sliceflow.spaces.pictures.completion import complete
-
-        sums, labels = self.sums, dict[str, Any]()
-        assert sums is not None
-        if y is not None:
-            if self.condition is None or sums.codes is None:
-                raise ValueError("y was given but the model was fitted without labels; omit y")
-            n = len(as_array(pictures))
-            codes = self.condition.encode(conditions.repeated(self.condition, y, n))
-            labels = {"y": codes.numpy(), "like_y": sums.codes[: self.n_rows].cpu().numpy()}
-        done = complete(
-            pictures,
-            mask,
-            sums.pictures(self.n_rows, self.layout),
-            n_samples,
-            n_pixel_values=self.layout.n_pixel_values or 256,
-            random_state=seed,
-            **labels,
-        )
-        return torch.from_numpy(done) if self.layout.tensor else done
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+        return self.frames(n, codes, seed)[0]
 
     @releasing()
-    def _drawn(
+    def frames(
         self,
         n: int,
         codes: Tensor | None,
@@ -151,13 +140,28 @@ class FittedPictures:
         n_frames: int = 1,
         raw: Tensor | None = None,
     ) -> list[Any]:
-        """The frames of n pictures, the last at the end; `raw` (d, N) are pictures to complete."""
-        self.check_memory(n * n_frames)
+        """n pictures on their way, the last frame at the end; `raw` (d, N) are pictures to complete."""
+        self.need_maps()
+        known = self.mask
+        known = None if known is None or not bool(known.any()) else known.to(self.device)
+        flow = self.plan.levels(self.seed, self.device, known).flow()
         out, chunk = [], self._chunk()
         for part in (slice(first, min(first + chunk, n)) for first in range(0, n, chunk)):
             y = None if codes is None else codes[part].to(self.device)
-            values = None if raw is None else self._observed_values(raw, n, part, seed)
-            frames = self.moved(seed, part, y, values, n_frames)
+            noise, count = Noise(seed.child("particles"), part.start), part.stop - part.start
+            x = start(self.plan, self.mosaics, count, y, noise, self.device)
+            if known is not None and raw is not None:
+                x = torch.where(known, self._observed_values(raw, n, part, seed), x)
+            cloud, order = Cloud(x, y), None
+            if self.plan.apart and y is not None and y.dim() == 1:
+                y, sorting, order, runs = sort_by_class(y, self.plan.apart)
+                cloud = Cloud(x[:, sorting], y, runs)
+            if n_frames == 1:
+                replay(flow, self.steps, cloud, noise)
+                frames = [cloud.x]
+            else:
+                frames = evolution(flow, self.steps, cloud, noise, n_frames)
+            frames = frames if order is None else [x[:, order] for x in frames]
             out.append([self.layout.write(x) for x in frames])
         return [_concatenated(list(parts)) for parts in zip(*out, strict=True)]
 
@@ -167,62 +171,25 @@ class FittedPictures:
         return self.layout.encode(
             raw[:, columns],
             seed.child("observed", 0),
-            dequantize=self.levels.dequantize,
+            dequantize=self.plan.options.dequantize,
             total=n,
             runs=[part],
         )
 
-    def moved(
-        self,
-        seed: Seed,
-        part: slice,
-        y: Tensor | None = None,
-        values: Tensor | None = None,
-        n_frames: int = 1,
-    ) -> list[Tensor]:
-        """Particles `part` on their way, (d, n) each; the last are moved by all of the model.
-
-        Parameters
-        ----------
-        y : their codes
-        values : (d, n), the source of their observed pixels
-        n_frames : with 1 only the end
-        """
-        cloud, place, noise = self._start(seed, part.start, part.stop - part.start, y, values)
-        if n_frames == 1:
-            self.levels.replay(cloud, self.model, noise)
-            frames = [cloud.x]
-        else:
-            frames = self.levels.evolution(cloud, self.model, noise, n_frames)
-        return frames if place is None else [x[:, place] for x in frames]
-
-    def _start(
-        self, seed: Seed, first: int, count: int, y: Tensor | None, values: Tensor | None = None
-    ) -> tuple[Cloud, Tensor | None, Noise]:
-        """The start of samples, how to put them back into their order, and their random numbers."""
-        noise = Noise(seed.child("particles"), first)
-        x = start_of(self.levels, self.sums, count, y, noise, self.device, values)
-        if self.levels.apart and y is not None and y.dim() == 1:
-            y, order, place, runs = sort_by_class(y, self.levels.apart)
-            return Cloud(x[:, order], y, runs), place, noise
-        return Cloud(x, y), None, noise
-
-    def check_memory(self, n: int) -> None:
-        """Check memory for n pictures, twice because chunks are concatenated, and their codes."""
-        layout, moved = self.levels.layout, min(n, self._chunk())
-        need_memory(
-            n * (2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64)
-            + 4 * 4 * moved * layout.dimension,
-            self.device,
-            f"{n} pictures of {layout.dimension} values need",
-            "draw fewer at a time",
+    def completions(self, pictures: Any, n: int, seed: Seed, n_frames: int = 1) -> Any:
+        """n completions of each picture on their way: (frames, k, n, h, w[, c])."""
+        known = self.observed
+        assert known is not None
+        array = without_hidden(pictures, known)
+        raw = self.layout.read(array, self.device)
+        completed = np.stack(
+            [np.asarray(f) for f in self.frames(raw.shape[1] * n, None, seed, n_frames, raw)]
         )
-
-    def _chunk(self) -> int:
-        """Samples per pass: more on a GPU, where a small step takes as long as a large one."""
-        if self.device.type == "cpu":
-            return _CHUNK
-        return max(_CHUNK, min(1 << 16, (1 << 26) // self.levels.layout.dimension))
+        # Encoding rounds the values; copy the exact ones.
+        exact = array.astype(self.layout.dtype)[:, known].repeat(n, 0)
+        completed[:, :, known] = exact
+        completed = completed.reshape(len(completed), raw.shape[1], n, *completed.shape[2:])
+        return torch.from_numpy(completed) if self.layout.tensor else completed
 
 
 def _concatenated(chunks: list[Any]) -> Any:
@@ -230,8 +197,3 @@ def _concatenated(chunks: list[Any]) -> Any:
     if len(chunks) == 1:
         return chunks[0]
     return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)
-
-
-def _stacked(frames: list[Any]) -> Any:
-    """Frames as one array or tensor."""
-    return torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,23 +16,34 @@ from torch import Tensor
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError, from_tensor, need_finite, unmasked
+from sliceflow.models.codec import Between
 
 __all__ = ["MASKS", "Layout", "as_array", "mask_of", "part_of"]
+
+_DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "float32", "float64",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Layout:
     """Shape and dtype of the user's pictures: enough to read others and to write samples."""
 
-    height: int
-    width: int
-    channels: int | None  # None: (n, h, w) without a channel axis
+    height: Annotated[int, Between(1, 1 << 14)]
+    width: Annotated[int, Between(1, 1 << 14)]
+    channels: Annotated[int, Between(1, 1 << 10)] | None  # None: (n, h, w) without a channel axis
     dtype: str
-    n_pixel_values: int | None  # None: floats in [0, 1]
+    n_pixel_values: Annotated[int, Between(2, 1 << 31)] | None  # None: floats in [0, 1]
     tensor: bool = False
 
+    def check(self) -> None:
+        """Raise a ValueError unless the type can hold the pixels."""
+        if self.dtype not in _DTYPES or self.dtype.startswith("float") != (self.n_pixel_values is None):
+            raise ValueError(f"pictures of {self.n_pixel_values} pixel values cannot be {self.dtype!r}")
+
     @classmethod
-    def of(cls, images: Any, n_pixel_values: int) -> Layout:
+    def infer(cls, images: Any, n_pixel_values: int) -> Layout:
         """The layout of `images`; raises a ValueError if they are not valid."""
         array = as_array(images)
         if array.ndim not in (3, 4):
@@ -57,7 +68,7 @@ class Layout:
         layout = cls(
             array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
         )
-        layout.check(array)
+        layout.check_pictures(array)
         return layout
 
     @property
@@ -77,7 +88,7 @@ class Layout:
             return None
         return torch.uint8 if self.n_pixel_values <= 256 else torch.int32
 
-    def check(self, array: np.ndarray) -> None:
+    def check_pictures(self, array: np.ndarray) -> None:
         """Raise a ValueError for pictures of another shape or with values out of range."""
         expected = (self.height, self.width) + ((self.channels,) if self.channels else ())
         if array.shape[1:] != expected:
@@ -108,7 +119,7 @@ class Layout:
     def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
         """The raw values as columns (C·H·W, n), on `device`."""
         array = as_array(images)
-        self.check(array)
+        self.check_pictures(array)
         tensor = torch.from_numpy(
             np.require(array, requirements=["C", "W"])
         )  # torch warns about other layouts
@@ -123,27 +134,23 @@ class Layout:
         seed: Seed,
         *,
         dequantize: bool = True,
-        names: Tensor | None = None,
         total: int | None = None,
         runs: Sequence[slice] = (),
     ) -> Tensor:
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
-        A picture's noise depends on its column number, or on its entry in `names` (n,). If the columns
-        are only the slices `runs` of `total` columns, numbers count all of these.
+        A picture's noise depends on its column number. If the columns are only the slices `runs` of
+        `total` columns, numbers count all of these.
         """
         x = raw.to(torch.float32)
         if self.n_pixel_values is None:
             return 2 * x - 1
         if dequantize:
-            if names is None:
-                # One row of numbers per pixel, as the pictures are stored: no transposition.
-                d, n = len(raw), raw.shape[1] if total is None else total
-                kind: Any = dict(dtype=torch.float32, device=raw.device)
-                parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
-                u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-            else:
-                u = seed.uniform_named(names, raw.shape[0], dtype=torch.float32).T
+            # One row of numbers per pixel, as the pictures are stored: no transposition.
+            d, n = len(raw), raw.shape[1] if total is None else total
+            kind: Any = dict(dtype=torch.float32, device=raw.device)
+            parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
+            u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # else v + u could round up to v + 1
         else:
             x += 0.5

@@ -6,29 +6,25 @@ Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine import events, schedule, transports
-from sliceflow.engine.batches import MiniBatches
-from sliceflow.engine.classes import Runs
-from sliceflow.engine.compact import Step
-from sliceflow.engine.conditions import Offset
-from sliceflow.engine.flow import Cloud, Counted, Flow, Noise, Redrawn, Run, replay, simulate
-from sliceflow.engine.frames import AnyFrame
+from sliceflow.engine.clouds import Cloud, Columns
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Flow, Noise, Step, replay
+from sliceflow.engine.frames import AnyFrame, FrameKind
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrinkage
-from sliceflow.engine.transports import Table
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import AlignedHistogram, Auto, Histogram, Table, Transport
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.pyramid import Subspace
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
-__all__ = ["PATCH_BASES", "SINGLE_PIXEL_BINS", "LevelFlow", "Painted"]
+__all__ = ["PATCH_BASES", "SINGLE_PIXEL_BINS", "LevelFlow", "Painted", "evolution"]
 
 SINGLE_PIXEL_BINS = 512  # of single pixels
 PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random patches, not tiles
@@ -36,7 +32,7 @@ PATCH_BASES = ("pixels", "cosines", "random")  # "random": the paper's random pa
 
 @dataclass(frozen=True)
 class LevelFlow:
-    """A flow through the levels of a pyramid, for fitting and sampling.
+    """The flow through the levels of a pyramid, for fitting and sampling.
 
     A stage moves the coefficients of its level; at its end the change is upsampled and added to the
     pixels. With observed pixels, every step is upsampled instead, and the observed pixels are masked.
@@ -56,200 +52,114 @@ class LevelFlow:
     upsampling: str
     patch_basis: str
     clip: bool
-    dequantize: bool
-    start_noise: float
     taper: float
     budget: int
     precision: torch.dtype | None
     n_directions: int = 1000
-    exact_pixels: bool = True  # False: as fits were whose models have format 7 or less
 
     @property
     def apart(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         return self.n_conditions if math.isinf(self.amplifier) else 0
 
+    def flow(
+        self,
+        transport: Transport = Auto(),  # noqa: B008, it is frozen
+        n_knots: int = 0,
+        shrunk: Callable[[Transport], Transport] = lambda transport: transport,
+    ) -> Flow:
+        """The flow of the engine; `shrunk` wraps the transports of stages that are not exact."""
+        stages = [self._stage(i, transport, n_knots, shrunk) for i in range(len(self.stages))]
+        return Flow(stages, self.seed, self.n_conditions, self.amplifier, budget=self.budget)
+
     def directions(self, i: int) -> Tiles | RandomPatches:
         """The frames of stage i, on the coefficients of its level."""
         level, (c, h, w) = self.stages[i], self.layout.shape
         if self.patch_basis == "random":
-            place = (h, w), self.upsampling
-            return RandomPatches(c, level.h, level.w, level.patch, self.n_directions, *place)
-        return Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines")
+            full = (h, w), self.upsampling
+            return RandomPatches(c, level.h, level.w, level.patch, self.n_directions, *full)
+        # Single pixels become exact, which takes the particles' precision.
+        precision = None if self._single_pixels(i) else self.precision
+        return Tiles(c, level.h, level.w, level.patch, self.patch_basis == "cosines", precision)
 
-    def _step_size(self, i: int) -> float:
-        """The step size of stage i: 1 for tiles, min(1, H/d) for random patches."""
-        if self.patch_basis != "random":
-            return 1.0
-        return min(
-            1.0, self.n_directions / (self.layout.shape[0] * self.stages[i].h * self.stages[i].w)
-        )
+    def count_directions(self, i: int, step: int) -> int:
+        """The number of directions of a step of stage i."""
+        kind = self.directions(i)
+        if isinstance(kind, RandomPatches):
+            return kind.n_directions
+        return kind.count(self.seed.child(*_branch(i)), step)
 
-    def engine(self, i: int) -> tuple[Flow, Subspace]:
-        """The flow of stage i, and its subspace."""
-        level, (c, h, w) = self.stages[i], self.layout.shape
+    def _stage(
+        self, i: int, transport: Transport, n_knots: int, shrunk: Callable[[Transport], Transport]
+    ) -> Stage:
+        level, (c, h, w), single = self.stages[i], self.layout.shape, self._single_pixels(i)
         subspace = Subspace(c, h, w, level.h, level.w, self.upsampling)
-        directions = self.directions(i)
-        single = self._single_pixels(i)  # exact: in float32, and no step is a smaller one
+        # Before single pixels, ties at ±1 would stay ties.
+        clip = self.clip and subspace.is_full_resolution and not self._single_pixels(i + 1)
+        directions, space = self.directions(i), replace(subspace, clip=clip)
+        frame: FrameKind = directions
+        if self.known is not None:
+            frame, space = Painted(subspace, directions, self.known), replace(space, h=h, w=w)
         last = not single and all(map(self._single_pixels, range(i + 1, len(self.stages))))
+        finer = self._finer(transport) if single else transport
         # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
-        stage = schedule.Stage(
+        # η is at most H.
+        few = self.patch_basis == "random"
+        return Stage(
             level.name,
-            directions if self.known is None else Painted(subspace, directions, self.known),
+            frame,
             level.n_steps,
-            self._step_size(i),
+            finer if single else shrunk(transport),
+            step_size=min(1.0, self.n_directions / subspace.dimension) if few else 1.0,
             taper=self.taper if last else 0.0,
+            n_knots=SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots,
             reach=2 * math.sqrt(c * h * w * share),
+            space=space,
+            branch=_branch(i),
         )
-        flow = Flow(
-            [stage],
-            self.seed.child("level", i),
-            self.n_conditions,
-            self.amplifier,
-            budget=self.budget,
-            precision=self.precision if isinstance(directions, Tiles) and not single else None,
-        )
-        return flow, subspace
-
-    def _levels(self, particles: Cloud, first: int = 0) -> Iterator[tuple[int, Flow, Subspace, Cloud]]:
-        """Each stage with the cloud to move. After a stage, adds the change to the pixels and clips."""
-        for i in range(first, len(self.stages)):
-            flow, subspace = self.engine(i)
-            if self.known is not None or subspace.is_full_resolution:
-                yield i, flow, subspace, particles
-            else:
-                before = subspace.down(particles.x)
-                cloud = replace(particles, x=before.clone())
-                yield i, flow, subspace, cloud
-                particles.x += subspace.up(cloud.x - before)
-            if self.clip and subspace.is_full_resolution and not self._single_pixels(i + 1):
-                particles.x.clamp_(-1, 1)  # before single pixels, ties at ±1 would stay ties
-
-    def simulate(
-        self,
-        particles: Cloud,
-        data: Callable[[int], Cloud | Redrawn | Counted],
-        transport: transports.Transport,
-        noise: Noise,
-        n_knots: int,
-        listeners: list[events.Listener],
-        batches: MiniBatches,
-        run: Run | None = None,
-        shrinkage: Shrinkage | None = None,
-    ) -> list[list[Step]]:
-        """Move particles onto the data, and return the model of each stage.
-
-        `data(i)` is the data of stage i. `run` resumes a fit; `particles` must be at its position.
-        """
-        run = run or Run()
-        run.model += [[] for _ in self.stages[len(run.model) :]]
-        total = sum(level.n_steps for level in self.stages)
-        began = events.now() - run.seconds
-        for i, flow, subspace, cloud in self._levels(particles, run.stage):
-            target = data(i)
-            if self.known is None and not subspace.is_full_resolution:
-                target = _lowered(target, subspace)
-            if run.level is not None:
-                cloud.x.copy_(run.level)
-            inside = Run(step=run.step, model=[run.model[i]])
-            before, spared = run.done - run.step, run.spared
-
-            def relay(event: events.Event, i: int = i) -> bool:
-                overall = replace(
-                    event,
-                    stage_index=i,
-                    steps_done=run.done + 1,
-                    steps_total=total - run.spared - (self.stages[i].n_steps - event.steps_total),
-                    seconds=events.now() - began,
-                )
-                return events.tell(listeners, overall)
-
-            def after(
-                i: int = i, inside: Run = inside, cloud: Cloud = cloud, spared: int = spared
-            ) -> None:
-                run.stage, run.step, run.done = i, inside.step, run.done + 1
-                run.spared, run.seconds = spared + inside.spared, events.now() - began
-                run.level = None if cloud is particles else cloud.x
-                run.after()
-
-            inside.after = after
-            single = self._single_pixels(i)
-            finer = self._finer(transport) if single else transport
-            simulate(
-                flow,
-                cloud,
-                target,
-                finer,
-                noise,
-                n_knots=SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots,
-                listeners=[relay],
-                batches=batches.after(before),
-                run=inside,
-                shrinkage=None if single else shrinkage,
-            )
-            inside.after = Run().after  # break the reference cycle, or the cloud is never freed
-            run.stage, run.step, run.level = i + 1, 0, None
-        return run.model
 
     def _single_pixels(self, i: int) -> bool:
         """Whether stage i looks at single pixels of grey pictures, which end on their own values."""
-        if i >= len(self.stages) or self.patch_basis == "random" or not self.exact_pixels:
+        if i >= len(self.stages) or self.patch_basis == "random":
             return False
         stage = self.stages[i]
         return stage.patch == 1 and (1, stage.h, stage.w) == self.layout.shape
 
-    def _finer(self, transport: transports.Transport) -> transports.Transport:
+    def _finer(self, transport: Transport) -> Transport:
         """The transport with whole bins, at least two, for every value of a pixel.
 
         So black is black: no bin has black and other values, between which a map would be linear.
         """
-        if hasattr(transport, "transport"):  # of several ranks
-            of_ranks: Any = transport
-            return cast(
-                transports.Transport, replace(of_ranks, transport=self._finer(of_ranks.transport))
-            )
         values = self.layout.n_pixel_values
-        if not isinstance(transport, transports.Histogram) or values is None:
+        if not isinstance(transport, Histogram) or values is None:
             return transport
         n_bins = max(transport.n_bins, min(1 << int(values).bit_length(), SINGLE_PIXEL_BINS))
         each = n_bins // values
         if each == 0:  # more values than bins
             return transport
         end = 2 * n_bins / (each * values) - 1  # pixels are in [−1, 1]
-        return transports.AlignedHistogram(n_bins, transport.most, (-1.0, end))
-
-    def replay(self, particles: Cloud, model: list[list[Step]], noise: Noise) -> None:
-        """Move fresh particles with a model."""
-        for i, flow, _, cloud in self._levels(particles):
-            replay(flow, model[i], cloud, noise)
-
-    def evolution(
-        self, particles: Cloud, model: list[list[Step]], noise: Noise, n_frames: int
-    ) -> list[Tensor]:
-        """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end."""
-        total, done, taken = sum(map(len, model)), 0, [particles.x.clone()]
-        due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
-        for i, flow, subspace, cloud in self._levels(particles):
-            for step in model[i]:
-                replay(flow, [step], cloud, noise)
-                done += 1
-                if done in due and cloud is particles:
-                    taken.append(particles.x.clone())
-                elif done in due:
-                    change = cloud.x - subspace.down(particles.x)
-                    taken.append(particles.x + subspace.up(change))
-        return [*taken, particles.x]
+        return AlignedHistogram(n_bins, transport.most, (-1.0, end))
 
 
-def _lowered(data: Cloud | Redrawn | Counted, subspace: Subspace) -> Cloud | Redrawn | Counted:
-    """The coefficients of the data; counts are of coefficients already."""
-    if isinstance(data, Cloud):
-        return replace(data, x=subspace.down(data.x))
-    if isinstance(data, Redrawn):
-        at = data.at
-        return Redrawn(lambda step: replace(cloud := at(step), x=subspace.down(cloud.x)))
-    return data
+def _branch(i: int) -> tuple[str | int, ...]:
+    """Of the seed of a flow, for the frames of stage i."""
+    return "level", i, "frame", 0
+
+
+def evolution(
+    flow: Flow, model: Sequence[ModelStep], particles: Cloud, noise: Noise, n_frames: int
+) -> list[Tensor]:
+    """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end."""
+    total, taken = len(model), [particles.x.clone()]
+    due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
+
+    def after(step: Step) -> None:
+        if step.turn + 1 in due:
+            taken.append(step.positions())
+
+    replay(flow, model, particles, noise, after)
+    return [*taken, particles.x]
 
 
 @dataclass(frozen=True)
@@ -261,15 +171,9 @@ class Painted:
     known: Tensor
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> PaintedFrame:
-        inner = self.directions.draw(seed, step, self.subspace.dimension, n_conditions, device, dtype)
+        inner = self.directions.draw(seed, step, x, n_conditions)
         return PaintedFrame(self.subspace, inner, self.known)
 
 
@@ -282,25 +186,25 @@ class PaintedFrame:
     known: Tensor
 
     @property
-    def theta_y(self) -> Tensor | None:
-        return self.inner.theta_y
+    def kept(self) -> None:
+        """A model keeps nothing of it."""
 
     @property
     def n_directions(self) -> int:
         return self.inner.n_directions
 
-    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
-        x = x if columns is None else x[:, columns]
-        offset = offset if offset is None or columns is None else offset.of(columns)
-        return self.inner.project(self.subspace.down(x), None, offset)
+    def amplified(self, amplifier: float) -> PaintedFrame:
+        return replace(self, inner=self.inner.amplified(amplifier))
+
+    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
+        cloud = cloud.part(columns)
+        return self.inner.project(replace(cloud, x=self.subspace.down(cloud.x)))
 
     def lift(self, dz: Tensor) -> Tensor:
         return self.subspace.up(self.inner.lift(dz)) * ~self.known
 
-    def move(
-        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
-    ) -> None:
-        before = self.subspace.down(x)
+    def move(self, cloud: Cloud, table: Table, size: float) -> None:
+        before = self.subspace.down(cloud.x)
         after = before.clone()
-        self.inner.move(after, table, offset, size, runs)
-        x += self.subspace.up(after.sub_(before)) * ~self.known
+        self.inner.move(replace(cloud, x=after), table, size)
+        cloud.x += self.subspace.up(after.sub_(before)) * ~self.known

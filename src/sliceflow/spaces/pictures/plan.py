@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from sliceflow.devices import columns_looked_at, need_memory
+from sliceflow.devices import projection_budget
 from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import Labels, default_particles
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.planning import as_table, in_bytes
+from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Transport
 from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
+from sliceflow.models.codec import Between
+from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import PATCH_BASES, SINGLE_PIXEL_BINS
+from sliceflow.spaces.pictures.levels import PATCH_BASES, SINGLE_PIXEL_BINS, LevelFlow
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
 
-__all__ = [
-    "QUALITY",
-    "PicturePlan",
-    "check_parameters",
-    "choose_amplifier",
-    "choose_clusters",
-    "choose_knots",
-    "choose_operands",
-    "choose_particles",
-    "choose_patch_basis",
-    "choose_shrinkage",
-    "choose_start",
-    "choose_transport",
-    "make_plan",
-    "patch_basis_for",
-    "pixels_between",
-    "stages_of",
-]
+__all__ = ["QUALITY", "PicturePlan", "check_parameters"]
 
 QUALITY = {"draft": 3, "standard": 8, "best": 25}  # steps per stage,
 _JOINT = 6  # and times as many if all pictures share maps and particles start as noise
@@ -51,19 +36,23 @@ _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on avera
 _MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
 _CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
 _MAX_CLUSTERS = {"grey": 30, "colour": 25}
-_MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower here, and worse
+_MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU, and worse
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _SHRINKAGE, _MAX_SHRINKAGE = 2.5, 2.0  # κ over √(steps per stage/pictures per map), and at most
-_SUMMED = 4  # pictures that a particle starts as the sum of
-_SHRINKAGE_OF_SUMS = 8.0  # κ if particles start as sums of pictures
+_SUMMED = 4  # pictures that a particle starts as the mosaic of
+_SHRINKAGE_OF_MOSAICS = 8.0  # κ if particles start as mosaics
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
+_NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
+
+Count = Annotated[int, Between(0, 1 << 40)]
+Real = Annotated[float, Between(0)]
 
 
-@dataclass(frozen=True)
-class PicturePlan:
+@dataclass(frozen=True, kw_only=True)
+class PicturePlan(Plan):
     """What a fit of pictures does. It prints as a table.
 
     Parameters
@@ -78,18 +67,14 @@ class PicturePlan:
     amplifier : ξ; 0 if the flow ignores conditions, ∞ if each class has its own maps
     stages : resolution, patch size and number of steps of each stage
     patch_basis : basis of the directions
-    n_directions : random patches per step; None for tiles, which have one direction per value
     transport : how to solve the directions
     n_looked_at : maximum number of particles, and of pictures, per step; None uses all
     n_knots : knots kept per map; 0 keeps no model
     precision : operands of matrix products on a GPU; None takes the particles' dtype
-    n_summed : particles start as sums of this many pictures; 0 starts them as noise
-    locality : β of these sums
-    start_noise, clip, dequantize, dequantize_every, upsampling, taper : the options of these names
+    n_summed : particles start as mosaics of this many pictures; 0 starts them as noise
+    locality : β of these mosaics
     shrinkage : κ of the maps; 0 is off
-    n_ranks : number of processes
-    device : device of the fit
-    nbytes : memory of the fit on each device
+    options : the options; those above are resolved
 
     Examples
     --------
@@ -107,33 +92,24 @@ class PicturePlan:
     ...
     """
 
-    n_pictures: int
+    n_pictures: Count
     layout: Layout
     mirror: bool
-    n_particles: int
-    n_moved: int
-    condition: str
-    n_conditions: int
-    amplifier: float
+    n_particles: Count
+    n_moved: Count
+    condition: Literal["none", "labels", "clusters", "observed"]
+    n_conditions: Count
+    amplifier: Annotated[float, Between(0, math.inf)]
     stages: tuple[PictureStage, ...]
-    patch_basis: str
-    n_directions: int | None
+    patch_basis: Literal["pixels", "cosines", "random"]
     transport: Transport
     n_looked_at: int | None
-    n_knots: int
+    n_knots: Annotated[int, Between(0, 1 << 16)]
     precision: torch.dtype | None
-    n_summed: int
-    locality: float
-    start_noise: float
-    clip: bool
-    dequantize: bool
-    dequantize_every: str
-    upsampling: str
-    taper: float
-    shrinkage: float
-    n_ranks: int
-    device: str
-    nbytes: int
+    n_summed: Annotated[int, Between(0, 1 << 10)]
+    locality: Real
+    shrinkage: Real
+    options: PictureOptions
 
     @property
     def apart(self) -> int:
@@ -156,18 +132,35 @@ class PicturePlan:
         """Steps of all stages."""
         return sum(stage.n_steps for stage in self.stages)
 
-    def directions_of(self, stage: PictureStage) -> int:
-        """The maximum number of directions in a step of this stage."""
-        return _most_directions(self.layout, stage, self.n_directions)
+    @property
+    def start(self) -> str:
+        """Where particles start, in words."""
+        if not self.n_summed:
+            return "noise"
+        whose = "their class" if self.condition == "labels" else "their cluster"
+        whose = whose if self.apart else "the data"
+        return f"mosaics of {self.n_summed} training pictures of {whose}, which the model keeps"
 
-    def settings(self) -> dict[str, Any]:
-        """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("nbytes", "n_ranks", "device"):
-            del values[name]
-        return values
+    def levels(self, seed: Seed, device: torch.device, known: Tensor | None = None) -> LevelFlow:
+        """The flow through the levels of the pyramid; `known` (d, 1) marks the observed pixels."""
+        options = self.options
+        return LevelFlow(
+            self.layout,
+            list(self.stages),
+            seed.child("flow"),
+            n_conditions=self.n_conditions,
+            amplifier=self.amplifier,
+            known=known,
+            upsampling=options.upsampling,
+            patch_basis=self.patch_basis,
+            clip=options.clip,
+            taper=options.taper,
+            budget=projection_budget(device),
+            precision=self.precision if device.type != "cpu" else None,
+            n_directions=options.n_directions,
+        )
 
-    def __str__(self) -> str:
+    def lines(self) -> Sequence[tuple[str, object]]:
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
         layout, what = self.layout, "pictures and mirror images" if self.mirror else "pictures"
         values = layout.n_pixel_values
@@ -179,200 +172,101 @@ class PicturePlan:
             "observed": "observed pixels",
         }
         directions = f"tiles of {self.patch_basis}"
-        if self.n_directions is not None:
-            directions = f"{self.n_directions} random patches"
+        if self.patch_basis == "random":
+            directions = f"{self.options.n_directions} random patches"
         looked = (
             "" if self.n_looked_at is None else f"at most {self.n_looked_at} particles and pictures"
         )
-        start = "noise"
-        if self.n_summed:
-            start = f"sums of {self.n_summed} pictures, locality {self.locality:g}"
-        return as_table(
-            [
-                ("method", self.method),
-                ("data", f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}"),
-                ("condition", kinds.get(self.condition, "")),
-                ("particles", f"{self.n_particles}{more}"),
-                ("start", start),
-                ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
-                ("steps", self.n_steps),
-                ("directions", directions),
-                ("transport", repr(self.transport)),
-                ("a step uses", looked),
-                ("shrinkage", f"κ = {self.shrinkage:.2g}" if self.shrinkage else "off"),
-                ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
-                ("device", self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"),
-                ("memory", f"about {in_bytes(self.nbytes)}"),
-            ]
-        )
+        return [
+            ("data", f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}"),
+            ("condition", kinds.get(self.condition, "")),
+            ("particles", f"{self.n_particles}{more}"),
+            ("start", self.start),
+            ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
+            ("steps", self.n_steps),
+            ("directions", directions),
+            ("transport", repr(self.transport)),
+            ("a step uses", looked),
+            ("shrinkage", f"κ = {self.shrinkage:.2g}" if self.shrinkage else "off"),
+            ("model", f"{self.n_knots} knots per map" if self.n_knots else "none kept"),
+        ]
 
 
-def make_plan(
-    parameters: Mapping[str, Any],
-    *,
-    layout: Layout,
-    n: int,
-    n_moved: int | None,
-    condition: Labels | None,
-    patch_basis: str,
-    device: torch.device,
-    local_counts: tuple[int, int] | None = None,
-    ranks: Ranks | None = None,
-    transport: Transport | None = None,
-) -> PicturePlan:
-    """The plan for n pictures of a layout; raises a `NotEnoughMemoryError` if memory cannot hold it.
+def most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:
+    """The maximum number of directions in a step of this stage."""
+    if n_random is not None:
+        return n_random
+    return Tiles(layout.shape[0], stage.h, stage.w, stage.patch).most_directions
 
-    Parameters
-    ----------
-    parameters : the estimator's checked parameters, including `options`, which is not None
-    n : pictures of all ranks, including mirror images
-    n_moved : particles moved; None moves only those kept
-    condition : labels or clusters
-    patch_basis : "pixels", "cosines" or "random"; not "auto"
-    local_counts : pictures and particles of this rank; None means all
-    ranks : with ranks, each step uses all particles and pictures
-    transport : replaces the parameter: counted data (`online`) cannot be sorted
-    """
-    options: PictureOptions = parameters["options"]
-    m = choose_particles(parameters, n, condition)
-    counted, kind = transport is not None, transport or parameters["transport"]
-    amplifier, width = 0.0, 0 if condition is None else condition.width
-    if condition is not None:
-        xi = math.inf if condition.hidden else parameters["amplifier"]
-        amplifier = choose_amplifier(xi, kind, m, n, width)
-    chosen = choose_transport(kind, amplifier)
-    apart = width if math.isinf(amplifier) else 0
-    n_summed = choose_start(
-        options.start, layout, 0 < amplifier < math.inf, counted, parameters["observed"] is not None
-    )
-    joint = not apart and not n_summed
-    stages = stages_of(parameters, layout, joint)
-    moved = m if n_moved is None else n_moved
-    n_random = options.n_directions if patch_basis == "random" else None
-    directions = [_most_directions(layout, stage, n_random) for stage in stages]
-    looked_at = None
-    if ranks is None and not counted:
-        looked_at = columns_looked_at(chosen.most, max(directions), device)
-        if looked_at is not None and looked_at >= max(moved, n):
-            looked_at = None  # all of them, as with ranks: a checkpoint can be resumed by either
-    n_maps = sum(h * v.n_steps for h, v in zip(directions, stages, strict=True))
-    resolved = chosen
-    if isinstance(chosen, transports.Auto):
-        resolved = chosen.chosen((m if apart else moved) + n)
-    n_knots = choose_knots(options.n_knots, m, amplifier, width)
-    shared = 0 < amplifier < math.inf
-    bytes_per_map = map_bytes(n_knots, getattr(resolved, "n_bins", None), shared) * (apart or 1)
-    n_here, m_here = local_counts or (n, moved)
-    bins = getattr(resolved, "n_bins", 0)
+
+def fit_bytes(plan: PicturePlan, n_here: int, m_here: int) -> int:
+    """Memory of a fit of n pictures and m particles on this rank: clouds, a step, and the model."""
+    layout, looked_at, apart = plan.layout, plan.n_looked_at, plan.apart or 1
+    n_random = plan.options.n_directions if plan.patch_basis == "random" else None
+    directions = [most_directions(layout, stage, n_random) for stage in plan.stages]
+    n_maps = sum(h * v.n_steps for h, v in zip(directions, plan.stages, strict=True))
+    shared = 0 < plan.amplifier < math.inf
+    each = map_bytes(plan.n_knots, getattr(plan.transport, "n_bins", None), shared) * apart
+    bins = getattr(plan.transport, "n_bins", 0)
     if bins and layout.n_pixel_values is not None:
-        bins = max(bins, SINGLE_PIXEL_BINS)  # of single pixels
-    bins *= apart or 1
-    n_columns = min(m_here, looked_at or moved) + (0 if counted else min(n_here, looked_at or n))
-    tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in stages]
-    work = max(directions) * (4 * n_columns + _BIN_BYTES * bins) + rotation_bytes(max(tiles), 4)
+        bins = max(bins, SINGLE_PIXEL_BINS)
+    columns = min(m_here, looked_at or m_here) + min(n_here, looked_at or n_here)
+    tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in plan.stages]
+    work = max(directions) * (4 * columns + _BIN_BYTES * bins * apart)
+    work += rotation_bytes(max(tiles), 4)
     work += 0 if n_random is None else 16 * n_random * layout.dimension
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
-    clouds = 4 * 4 * d * m_here + (0 if counted else (3 * 4 + raw) * d * n_here)
-    kept = raw * d * n if n_summed else 0  # all pictures, on every rank
-    nbytes = clouds + work + n_maps * bytes_per_map + kept
-    if counted:
-        what = f"n_particles={m_here} of {d} values and {bins // (apart or 1)} bins need"
-        advice = "lower n_particles"
-    else:
-        what = (
-            f"n_particles={m_here}, {n_here} pictures of {d} values and a model of {n_maps} maps need"
-        )
-        advice = "lower n_particles, quality or n_knots (0 keeps no model)"
-    need_memory(nbytes, device, what, advice)
-    return PicturePlan(
-        n_pictures=n,
-        layout=layout,
-        mirror=bool(parameters["mirror"]),
-        n_particles=m,
-        n_moved=moved,
-        condition=_kind(condition, parameters["observed"]),
-        n_conditions=width,
-        amplifier=amplifier,
-        stages=tuple(stages),
-        patch_basis=patch_basis,
-        n_directions=n_random,
-        transport=resolved,
-        n_looked_at=looked_at,
-        n_knots=n_knots,
-        precision=choose_operands(options.precision, device),
-        n_summed=n_summed,
-        locality=float(options.locality) if n_summed else 0.0,
-        start_noise=float(options.start_noise),
-        clip=bool(options.clip),
-        dequantize=bool(options.dequantize),
-        dequantize_every=options.dequantize_every,
-        upsampling=options.upsampling,
-        taper=float(options.taper),
-        shrinkage=choose_shrinkage(
-            options.shrinkage,
-            amplifier,
-            n / ((2 if parameters["mirror"] else 1) * (apart or 1)),
-            _steps_per_stage(parameters["quality"], joint),
-            counted,
-            n_summed > 0,
-        ),
-        n_ranks=1 if ranks is None else ranks.size,
-        device=str(device),
-        nbytes=nbytes,
+    clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
+    kept = raw * d * plan.n_pictures if plan.n_summed else 0  # all pictures, on every rank
+    return clouds + work + n_maps * each + kept
+
+
+def fit_seconds(plan: PicturePlan) -> float:
+    """About how long a fit takes on its device."""
+    n_random = plan.options.n_directions if plan.patch_basis == "random" else None
+    most = plan.n_looked_at or max(plan.n_moved, plan.n_pictures)
+    columns = plan.n_moved + min(plan.n_moved, most) + min(plan.n_pictures, most)
+    values = sum(
+        most_directions(plan.layout, stage, n_random) * stage.n_steps * columns for stage in plan.stages
     )
+    kind = torch.device(plan.device).type
+    threads = torch.get_num_threads() if kind == "cpu" else 1
+    return 1e-9 * _NANOSECONDS.get(kind, 1.0) * values / (threads * plan.n_ranks)
 
 
 def choose_shrinkage(
-    shrinkage: str | float,
-    amplifier: float,
-    n_per_map: float,
-    n_steps: int,
-    counted: bool = False,
-    summed: bool = False,
+    shrinkage: str | float, n_per_map: float, n_steps: int, mosaics: bool = False
 ) -> float:
     """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage.
 
-    The variance within classes that share maps is unknown if pictures are `counted`: then κ is 0.
-
-    "auto" is 8 if particles start as sums of pictures (`summed`): these need only small corrections.
-    CIFAR-10 is as good with 8 as with 4, and real pictures are hardly changed: by class, 200 steps per
-    stage of the last level bring them to FID-768 .016, with 4 to .048. From noise it is
-    2.5·√(steps/pictures), at most 2: every step adds noise, and few pictures have more of it. On
-    CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike; digits would be copied with
-    less than 1 (benchmarks/RESULTS.md).
+    "auto" is 8 if particles start as mosaics: these need only small corrections. CIFAR-10 is as good
+    with 8 as with 4, and real pictures are hardly changed: by class, 200 steps per stage of the last
+    level bring them to FID-768 .016, with 4 to .048. From noise it is 2.5·√(steps/pictures), at most 2:
+    every step adds noise, and few pictures have more of it. On CIFAR-10 this is 0.5 for 200 steps,
+    where 0.25 to 0.7 measure alike; digits would be copied with less than 1.
 
     Examples
     --------
-    >>> choose_shrinkage("auto", math.inf, 5_000, 200)
+    >>> choose_shrinkage("auto", 5_000, 200)
     0.5
-    >>> round(choose_shrinkage("auto", math.inf, 130, 50), 2)
+    >>> round(choose_shrinkage("auto", 130, 50), 2)
     1.55
     """
-    unknown = 0 < amplifier < math.inf and counted
     if shrinkage != "auto":
-        if unknown and float(shrinkage) > 0:
-            why = f"does not work with partial_fit if amplifier={amplifier:g}"
-            raise ParameterError("shrinkage", float(shrinkage), why, "set it to 0, or amplifier=inf")
         return float(shrinkage)
-    if summed:
-        return _SHRINKAGE_OF_SUMS
-    return (
-        0.0 if unknown else min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
-    )
+    if mosaics:
+        return _SHRINKAGE_OF_MOSAICS
+    return min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
 
 
-def choose_start(start: str | int, layout: Layout, shared: bool, counted: bool, observed: bool) -> int:
-    """The number of pictures that a particle starts as the sum of; 0 is noise.
+def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool) -> int:
+    """The number of pictures that a particle starts as the mosaic of; 0 is noise.
 
-    Sums need the pictures (not only their counts), and classes with maps of their own: a map shared by
-    all classes would not know which of them a particle started from.
+    Mosaics need classes with maps of their own: a map shared by all classes would not know which of
+    them a particle started from.
     """
-    reasons = {
-        "does not work with partial_fit, which keeps no pictures": counted,
-        "does not work with observed pixels": observed,
-        "does not work if classes share maps": shared,
-    }
-    why = next((reason for reason, holds in reasons.items() if holds), None)
+    why = "does not work if classes share maps" if shared else None
+    why = "does not work with observed pixels" if observed else why
     if start == "auto":
         return _SUMMED if layout.shape[0] > 1 and why is None else 0
     if start == "noise":
@@ -383,32 +277,18 @@ def choose_start(start: str | int, layout: Layout, shared: bool, counted: bool, 
     return int(start)
 
 
-def _most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:
-    if n_random is not None:
-        return n_random
-    return Tiles(layout.shape[0], stage.h, stage.w, stage.patch).most_directions
-
-
-def _kind(condition: Labels | None, observed: Any) -> str:
-    if observed is not None:
-        return "observed"
-    if condition is None:
-        return "none"
-    return "clusters" if condition.hidden else "labels"
-
-
-def stages_of(parameters: Mapping[str, Any], layout: Layout, joint: bool) -> list[PictureStage]:
+def choose_stages(parameters: Mapping[str, Any], layout: Layout, joint: bool) -> list[PictureStage]:
     """The stages for pictures of this layout; `joint` if all share maps and start as noise."""
     text, (channels, height, width) = parameters["schedule"], layout.shape
     if text == "auto":
         text = schedules.auto(height, width, channels)
     elif text == "paper":
         text = schedules.paper(height, width)
-    steps = _steps_per_stage(parameters["quality"], joint)
+    steps = steps_per_stage(parameters["quality"], joint)
     return schedules.from_string(schedules.PRESETS.get(text, text), height, width, steps)
 
 
-def _steps_per_stage(quality: str | int, joint: bool) -> int:
+def steps_per_stage(quality: str | int, joint: bool) -> int:
     """The number of steps for draft, standard and best."""
     if not isinstance(quality, str):
         return int(quality)
@@ -438,7 +318,7 @@ def choose_amplifier(
     "auto" is ∞ if the transport uses histograms and classes have at least 100 pictures on average:
     digits by class have FD-PCA32 .22 and NN ratio .97 so, .24 and .98 with ξ = 10.
     """
-    histograms = _uses_histograms(transport, m, n)
+    histograms = uses_histograms(transport, m, n)
     if amplifier == "auto":
         return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
     if math.isinf(float(amplifier)) and not histograms:
@@ -454,12 +334,12 @@ def choose_amplifier(
 def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int, int]) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
     m, requested = choose_particles(parameters, n, None), parameters["n_clusters"]
-    histograms = _uses_histograms(parameters["transport"], m, n)
+    histograms = uses_histograms(parameters["transport"], m, n)
     if requested == "auto":
         kind = "grey" if shape[0] == 1 else "colour"
         enough, different = _MIN_PER_CLUSTER[kind], n // 2 if parameters["mirror"] else n
         if kind == "grey":
-            steps = _steps_per_stage(parameters["quality"], joint=False)
+            steps = steps_per_stage(parameters["quality"], joint=False)
             enough = max(enough, math.ceil(_CLUSTER_VALUES * math.sqrt(steps) / math.prod(shape)))
         most = min(_MAX_CLUSTERS[kind], different // enough, m)
         return max(1, most) if histograms else 1
@@ -475,13 +355,12 @@ def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int
     return k
 
 
-def _uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
+def uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
     """Whether the transport uses histograms, which classes with separate maps need."""
-    if isinstance(transport, str):
-        transport = choose_transport(transport, math.inf)
-    if isinstance(transport, transports.Auto):
-        transport = transport.chosen(m + n)
-    return isinstance(transport, transports.Histogram)
+    chosen = choose_transport(transport, math.inf)
+    if isinstance(chosen, transports.Auto):
+        chosen = chosen.choose(m + n)
+    return isinstance(chosen, transports.Histogram)
 
 
 def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
@@ -502,7 +381,7 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
     """Knots to keep per map for m particles.
 
     More knots follow the map more closely, and also its noise. The noise falls with the number of
-    particles: see benchmarks/RESULTS.md. Maps shared by classes keep eight times as many in any case.
+    particles. Maps shared by classes keep eight times as many in any case.
     """
     if n_knots != "auto":
         return int(n_knots)
@@ -515,22 +394,16 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
 def choose_patch_basis(
     patch_basis: str, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
 ) -> str:
-    """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n."""
+    """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n.
+
+    "auto" takes pixels for drawings, where less than a fifth of the pixels are between dark and bright.
+    """
     if patch_basis != "auto":
         return patch_basis
-    subset = raw[:, own_numbers % max(1, n // 10_000) == 0]
-    between = pixels_between(layout, subset)
-    return patch_basis_for(*ranks.sum(torch.tensor([between, subset.numel()])).tolist())
-
-
-def pixels_between(layout: Layout, raw: Tensor) -> int:
-    """The number of pixels that are neither dark nor bright."""
-    value = raw.float() / (1 if layout.n_pixel_values is None else layout.n_pixel_values - 1)
-    return int(((value > 0.1) & (value < 0.9)).sum())
-
-
-def patch_basis_for(between: int, pixels: int) -> str:
-    """The basis for pictures where `between` of the pixels are neither dark nor bright."""
+    subset = raw[:, own_numbers % max(1, n // 10_000) == 0].float()
+    value = subset / (1 if layout.n_pixel_values is None else layout.n_pixel_values - 1)
+    between = int(((value > 0.1) & (value < 0.9)).sum())
+    between, pixels = ranks.sum(torch.tensor([between, subset.numel()])).tolist()
     return "pixels" if between / pixels < 0.2 else "cosines"
 
 
@@ -542,38 +415,32 @@ def choose_operands(precision: str, device: torch.device) -> torch.dtype | None:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise an `errors.ParameterError` for the first invalid parameter."""
-    m, q, text, options = (
-        parameters[name] for name in ("n_particles", "quality", "schedule", "options")
+    """Raise a `ParameterError` for the first invalid parameter."""
+
+    def check(ok: bool, name: str, what: str) -> None:
+        need(ok, name, parameters[name], what)
+
+    quality, xi, k, transport, options = (
+        parameters[name] for name in ("quality", "amplifier", "n_clusters", "transport", "options")
     )
-    need(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
-    ok = q in QUALITY if isinstance(q, str) else is_int(q, 1)
-    need(ok, "quality", q, f"one of {list(QUALITY)} or a number of steps per stage")
-    need(isinstance(text, str), "schedule", text, "a string: 'auto', a preset, …")
-    values = parameters["n_pixel_values"]
-    need(is_int(values, 2), "n_pixel_values", values, "an int of at least 2")
-    mirror = parameters["mirror"]
-    need(is_bool(mirror), "mirror", mirror, "True or False")
+    m = parameters["n_particles"]
+    check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
+    ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
+    check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
+    check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', a preset, …")
+    check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
+    for name in ("mirror", "keep_rows"):
+        check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, PictureOptions)
-    need(ok, "options", options, "None or a sliceflow.PictureOptions")
+    check(ok, "options", "None or a sliceflow.PictureOptions")
     (options or PictureOptions()).check()
-    basis, ways = parameters["patch_basis"], ["auto", *PATCH_BASES]
-    need(basis in ways, "patch_basis", basis, f"one of {ways}")
-    xi = parameters["amplifier"]
+    bases = ["auto", *PATCH_BASES]
+    check(parameters["patch_basis"] in bases, "patch_basis", f"one of {bases}")
     ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    need(ok, "amplifier", xi, "'auto', or a number of at least 0, which may be math.inf")
-    k = parameters["n_clusters"]
-    need(
-        k == "auto" or is_int(k, 1),
-        "n_clusters",
-        k,
-        "'auto' or an int of at least 1; 1 turns clustering off",
-    )
-    transport = parameters["transport"]
-    known = isinstance(transport, str) and transport in _TRANSPORTS
-    need(
-        known or (hasattr(transport, "fit") and hasattr(transport, "most")),
-        "transport",
-        transport,
-        f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports",
-    )
+    check(ok, "amplifier", "'auto', or a number of at least 0, which may be math.inf")
+    ok = k == "auto" or is_int(k, 1)
+    check(ok, "n_clusters", "'auto' or an int of at least 1; 1 turns clustering off")
+    ok = isinstance(transport, str) and transport in _TRANSPORTS
+    ok = ok or (hasattr(transport, "fit") and hasattr(transport, "most"))
+    what = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
+    check(ok, "transport", what)

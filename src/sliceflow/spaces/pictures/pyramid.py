@@ -111,7 +111,10 @@ def _product(a: Tensor, image: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Subspace:
-    """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n)."""
+    """Level (h, w) of pictures of `channels` × (height, width) pixels, stored as columns (d, n).
+
+    If `clip`, a stage at this level ends with all pixels in [−1, 1].
+    """
 
     channels: int
     height: int
@@ -119,6 +122,7 @@ class Subspace:
     h: int
     w: int
     upsampling: str = "lanczos"
+    clip: bool = False
 
     @property
     def is_full_resolution(self) -> bool:
@@ -162,6 +166,11 @@ class Subspace:
             return coefficients
         rows, columns = self._bases(coefficients)
         return self._apply(coefficients, rows, columns)
+
+    def finish(self, x: Tensor) -> None:
+        """Clip pictures at the end of a stage."""
+        if self.clip:
+            x.clamp_(-1, 1)
 
     def scale(self) -> float:
         """The ratio of a coefficient to the pixels it represents: √(H·W / h·w)."""

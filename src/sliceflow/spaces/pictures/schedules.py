@@ -6,6 +6,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from sliceflow.models.codec import Between
 
 __all__ = ["PRESETS", "PictureStage", "Steps", "auto", "from_string", "paper"]
 
@@ -14,10 +17,10 @@ __all__ = ["PRESETS", "PictureStage", "Steps", "auto", "from_string", "paper"]
 class PictureStage:
     """One stage for pictures: `n_steps` steps with S×S tiles at resolution h×w of the pyramid."""
 
-    h: int
-    w: int
-    patch: int
-    n_steps: int
+    h: Annotated[int, Between(1, 1 << 14)]
+    w: Annotated[int, Between(1, 1 << 14)]
+    patch: Annotated[int, Between(1, 1 << 14)]
+    n_steps: Annotated[int, Between(1, 1 << 24)]
 
     @property
     def name(self) -> str:

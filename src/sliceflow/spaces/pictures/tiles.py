@@ -9,13 +9,14 @@ padded with zeros: a rotation restricted to the real pixels still has orthonorma
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.engine.conditions import offset_of
 from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridTable
@@ -25,8 +26,7 @@ from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import upsampled
 
 if TYPE_CHECKING:
-    from sliceflow.engine.classes import Runs
-    from sliceflow.engine.conditions import Offset
+    from sliceflow.engine.clouds import Cloud, Columns
     from sliceflow.engine.transports import Table
 
 __all__ = ["RandomPatches", "TileFrame", "Tiles"]
@@ -47,11 +47,22 @@ class TileFrame:
     def n_directions(self) -> int:
         return self.geometry.n_directions
 
-    def project(self, x: Tensor, columns: Tensor | None = None, offset: Offset | None = None) -> Tensor:
-        """z = Θx + the condition's offset: (C·h·w, n) -> (tiles·C·S², n)."""
+    @property
+    def kept(self) -> None:
+        """A model keeps nothing of it."""
+
+    def amplified(self, amplifier: float) -> TileFrame:
+        return self if self.theta_y is None else replace(self, theta_y=amplifier * self.theta_y)
+
+    def project(self, cloud: Cloud, columns: Columns = None) -> Tensor:
+        """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
+        if isinstance(columns, slice):
+            cloud, columns = cloud.part(columns), None
+        offset = offset_of(self.theta_y, cloud.y)
         fused = offset is not None and offset.by_class
         shift = (offset.theta, offset.codes) if offset is not None and fused else (None, None)
-        z: Tensor = kernels.for_tensor(x).project_tiles(x, self.theta, self.geometry, columns, *shift)
+        kernel = kernels.for_tensor(cloud.x)
+        z: Tensor = kernel.project_tiles(cloud.x, self.theta, self.geometry, columns, *shift)
         if offset is None or fused:
             return z
         return (offset if columns is None else offset.of(columns)).added(z)
@@ -61,17 +72,19 @@ class TileFrame:
         dx: Tensor = kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
         return dx
 
-    def move(
-        self, x: Tensor, table: Table, offset: Offset | None, size: float, runs: Runs | None = None
-    ) -> None:
+    def move(self, cloud: Cloud, table: Table, size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        if isinstance(table, GridTable) and (offset is None or offset.by_class):
+        x, offset = cloud.x, offset_of(self.theta_y, cloud.y)
+        one_map_each = offset is None or offset.by_class
+        if isinstance(table, GridTable) and len(table.lo) > self.n_directions and cloud.runs is None:
+            one_map_each = False  # points of several classes
+        if isinstance(table, GridTable) and one_map_each:
             shift = (None, None) if offset is None else (offset.theta, offset.codes)
             step = (self.theta, self.geometry, table.lo, table.hi, table.values, size, *shift)
-            starts = None if runs is None else runs.starts
+            starts = None if cloud.runs is None else cloud.runs.starts
             kernels.for_tensor(x).move_tiles(x, *step, starts)
         else:
-            x.add_(self.lift(table.displace(self.project(x, None, offset))), alpha=size)
+            x.add_(self.lift(table.displace(self.project(cloud), cloud)), alpha=size)
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,7 @@ class Tiles:
     channels, height, width : shape of the pictures (or of a pyramid level's coefficients)
     patch : S; at most the size of the picture
     cosines : rotate small groups of a tile's cosines, for photographs; else rotate all pixels
+    precision : dtype of the rotations; None takes the particles'
     """
 
     channels: int
@@ -90,6 +104,7 @@ class Tiles:
     width: int
     patch: int
     cosines: bool = False
+    precision: torch.dtype | None = None
 
     @property
     def most_directions(self) -> int:
@@ -111,15 +126,9 @@ class Tiles:
         return self.geometry(seed, step).n_directions
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> TileFrame:
-        geometry = self.geometry(seed, step)
+        geometry, device, dtype = self.geometry(seed, step), x.device, self.precision or x.dtype
         side = kernels.for_device(device).lanes(geometry.side)
         if self.cosines:
             tile = (self.channels, *geometry.size)
@@ -163,7 +172,7 @@ class RandomPatches:
 
     Examples
     --------
-    >>> frame = RandomPatches(1, 8, 8, patch=3, n_directions=200).draw(Seed(0), 0, 64, 0)
+    >>> frame = RandomPatches(1, 8, 8, patch=3, n_directions=200).draw(Seed(0), 0, torch.rand(64, 9))
     >>> frame.theta.shape, int((frame.theta != 0).sum(1).max())
     (torch.Size([200, 64]), 9)
     """
@@ -189,16 +198,10 @@ class RandomPatches:
         return self.n_directions
 
     def draw(
-        self,
-        seed: Seed,
-        step: int,
-        d: int,
-        n_conditions: int,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float64,
+        self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         c, h, w, s, count = self.channels, self.height, self.width, self.patch, self.n_directions
-        full, seed = self.full or (h, w), seed.child(step)
+        full, seed, device, dtype = self.full or (h, w), seed.child(step), x.device, x.dtype
         patches = seed.child("x").normal(count, c * s * s, device=device).view(count, c, s, s)
         size = torch.tensor([h, w], device=device)
         centre = (seed.child("centre").uniform(count, 2, device=device) * size).long()

@@ -1,6 +1,6 @@
 """Rows of scores given some of their coordinates: `sample(given=…)` and `impute`.
 
-Both draw the unknown coordinates from adjusted neighbourhoods (`sliceflow.engine.neighbourhoods`) of
+Both draw the unknown coordinates from adjusted neighbourhoods (`sliceflow.neighbours.local`) of
 the known ones, so no sample is rejected. What `impute` fills is then drawn once more, column by column
 (`sliceflow.spaces.tables.chained`).
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sliceflow.engine.neighbourhoods import Neighbourhoods, drawn
 from sliceflow.engine.random import Seed
+from sliceflow.neighbours.draws import draw_near
+from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.spaces.tables.scores import Scores, Stream
 
 __all__ = ["completed", "conditions_for"]
@@ -86,11 +87,14 @@ def completed(
             continue
         x, y = torch.from_numpy(z[np.ix_(pool, wanted)]), torch.from_numpy(z[np.ix_(pool, known)])
         k = min(max(_K, 3 * len(known)), len(pool))
-        near = Neighbourhoods(x, y, k, torch.diag(weights(scores.precision, wanted, known)))
+        projection = torch.diag(weights(scores.precision, wanted, known))
+        near = LocalRows(x, y, LocalSettings(k, 0.8, projection))
         for first in range(0, len(rows), _CHUNK):
             part = rows[first : first + _CHUNK]
             adjusted = near.adjusted(at[np.ix_(part, known)], most=1)
-            made = drawn(adjusted, times, near.spread, own, first).numpy()  # (q, times, wanted)
+            made = draw_near(adjusted, times, near.settings.spread, own, first)[
+                0
+            ].numpy()  # (q, times, wanted)
             for t in range(times):
                 out[t][np.ix_(part, wanted)] = made[:, t]
     return out

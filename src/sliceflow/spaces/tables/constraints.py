@@ -8,7 +8,7 @@
 | ``"combinations(make, model)"`` | one category: the pairs that occur |
 
 A column that follows from another in every row, as a country from its town, is kept so without being
-asked for (`sliceflow.metrics.tables.dependencies`).
+asked for (`dependencies`).
 
 Names that are not words stand in backquotes: ``"`unit price` >= 0"``.
 """
@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sliceflow.metrics.tables import dependencies
 from sliceflow.spaces.tables.columns import Column, grid_of
 
 __all__ = ["Rule", "implied", "parsed"]
@@ -256,3 +255,47 @@ def _rule(text: str, columns: Sequence[Column]) -> Rule:
         f"constraint {text!r} cannot be read; write 'a <= b', 'x >= 0', 'total = a + b' or "
         "'combinations(a, b)', with other names in `backquotes`"
     )
+
+
+_ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
+_CHANCE = 1e-9  # of a rule between columns that have nothing to do with each other
+_SCREENED = 500  # rows that most pairs of columns are compared on
+
+
+def dependencies(numbers: np.ndarray, usable: Sequence[bool] | None = None) -> list[tuple[int, ...]]:
+    """Columns from which others follow: (one, the others that are the same wherever it is the same).
+
+    Such as a town and its country. The rule must be too good for chance: if the most frequent value of
+    the other column has a share p, n rows in k groups have it with a probability of at most pⁿ⁻ᵏ.
+    Columns with missing cells have no part in it, nor has one with fewer than five rows a value, on
+    average, as the first.
+
+    Examples
+    --------
+    >>> town = np.arange(60) % 6
+    >>> dependencies(np.column_stack((town, town // 2, np.arange(60) % 7)).astype(float))
+    [(0, 1)]
+    """
+    n = len(numbers)
+    usable = [True] * numbers.shape[1] if usable is None else usable
+    codes, levels, share = {}, {}, {}
+    for c in np.flatnonzero(usable).tolist():
+        if np.isnan(numbers[:, c]).any():
+            continue
+        values, found, counts = np.unique(numbers[:, c], return_inverse=True, return_counts=True)
+        if 1 < len(values) <= n / _ROWS_PER_LEVEL:
+            codes[c], levels[c], share[c] = found, len(values), counts.max() / n
+    out, taken = [], set[int]()
+    for a in sorted(codes, key=lambda c: (-levels[c], c)):
+        if a in taken:
+            continue
+        others = [b for b in codes if b != a and b not in taken]
+        others = [b for b in others if (n - levels[a]) * np.log(share[b]) < np.log(_CHANCE)]
+        for rows in (slice(_SCREENED), slice(None)):
+            order = np.argsort(codes[a][rows], kind="stable")
+            same = np.diff(codes[a][rows][order]) == 0
+            others = [b for b in others if not (np.diff(codes[b][rows][order])[same] != 0).any()]
+        if others:
+            out.append((a, *others))
+            taken.update((a, *others))
+    return out

@@ -17,8 +17,8 @@ from sliceflow.cells import Cells, Kept, made, read_cells
 from sliceflow.devices import resolve_device
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, is_real, need
-from sliceflow.models.file import Fields
-from sliceflow.models.limits import Allowance
+from sliceflow.models.old_file import Fields
+from sliceflow.models.old_limits import Allowance
 from sliceflow.spaces.tables import saved
 from sliceflow.spaces.tables.chained import redrawn
 from sliceflow.spaces.tables.columns import Column, grid_of, new_identifiers, some, understood
@@ -138,7 +138,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         y : ignored
         """
         columns, numbers, library = self._understood(X)
-        return self._keep(columns, numbers, library, Seed.of(self.random_state))
+        return self._keep(columns, numbers, library, Seed.from_random_state(self.random_state))
 
     def check(self, X: Any) -> Self:
         """Raise the error that a fit to this table would raise because of its cells or constraints."""
@@ -243,7 +243,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "n_rows_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        fitted, n, seed = self._fitted, int(n_samples), Seed.of(random_state)
+        fitted, n, seed = self._fitted, int(n_samples), Seed.from_random_state(random_state)
         if given:
             numbers = self._given(given, n, seed)
         else:
@@ -294,7 +294,7 @@ class TableFlow(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "n_rows_")
         need(is_int(n_samples, 1), "n_samples", n_samples, "an int of at least 1")
-        fitted, seed = self._fitted, Seed.of(random_state)
+        fitted, seed = self._fitted, Seed.from_random_state(random_state)
         cells, library = _read(X)
         cells = self._in_order(cells)
         numbers = _numbers(fitted.columns, cells)

@@ -13,7 +13,6 @@ import torch
 
 from sliceflow.cells import Cells, Kept
 from sliceflow.engine.random import Seed
-from sliceflow.metrics.tables import embedded
 from sliceflow.spaces.tables.columns import Column, hashes, some
 from sliceflow.spaces.tables.conditional import conditions_for
 from sliceflow.spaces.tables.constraints import Rule, implied, parsed
@@ -230,3 +229,39 @@ def fitted_to(
         n_steps=parameters["n_steps"],
     )
     return FittedTable(library, given, numbers, tuple(rules), modelled, scores, flow, seed)
+
+
+_ONE_HOT = 24  # categories with an axis each; more share as many
+
+
+def embedded(numbers: np.ndarray, levels: Sequence[int], reference: np.ndarray) -> np.ndarray:
+    """Rows as points, where another category and one standard deviation both are a distance of 1.
+
+    Parameters
+    ----------
+    numbers : (n, c), NaN where missing; of categories, codes
+    levels : the number of categories of each column; 0 for numbers
+    reference : (m, c), rows whose medians and standard deviations count
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0, 0.0], [2.0, 1.0]])
+    >>> points = embedded(rows, [0, 2], rows)
+    >>> float(np.linalg.norm(points[1] - points[0]).round(2))  # two standard deviations, one category
+    2.24
+    """
+    out = []
+    for column, n, known in zip(numbers.T, levels, reference.T, strict=True):
+        gone, present = np.isnan(column), known[~np.isnan(known)]
+        if n:
+            axes = np.eye(n)
+            if n > _ONE_HOT:  # directions at random are nearly orthogonal
+                axes = np.random.default_rng(0).normal(size=(n, _ONE_HOT)) / np.sqrt(_ONE_HOT)
+            points = axes[np.where(gone, 0, column).astype(int)] / np.sqrt(2)
+            out.append(np.where(gone[:, None], 0.0, points))
+        elif len(present):
+            scale = present.std() or 1.0
+            out.append(np.where(gone, 0.0, (column - np.median(present)) / scale)[:, None])
+        if len(present) < len(known):
+            out.append(gone[:, None] / (np.sqrt(2) if n else 1.0))
+    return np.hstack(out) if out else np.zeros((len(numbers), 1))

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from sklearn.neighbors import NearestNeighbors
 
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Flow, Noise, replay, simulate
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import flat
-from sliceflow.engine.shrinkage import Shrinkage
-from sliceflow.engine.transports import Auto
+from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 
 __all__ = ["LocalFlow"]
 
@@ -66,7 +66,7 @@ class LocalFlow:
     turn: np.ndarray
     scale: np.ndarray
     flow: Flow
-    model: tuple[Step, ...]
+    model: tuple[ModelStep, ...]
 
     @classmethod
     def fit(
@@ -93,7 +93,7 @@ class LocalFlow:
         flow = smoothed(flow, k, decoded, seed.child("h")) if h is None else flow
         flow = replace(flow, near=np.ascontiguousarray(flow.near))
         m = min(max(n, 1_000), _MOST_PARTICLES)
-        stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0)
+        stages = flat(Orthogonal(), n_steps=n_steps, n_axis_steps=0, n_knots=_KNOTS)
         engine, model = Flow(stages, seed.child("flow")), []
         if n_steps and n > 2 and d:
             rows = (
@@ -105,8 +105,8 @@ class LocalFlow:
                 _cloud(flow._turned(x), device) for x in (flow.draws(m, seed.child("draws")), rows)
             )
             noise = Noise(seed.child("particles"))
-            shrinkage = Shrinkage.of(kappa, m, len(rows))
-            model = simulate(engine, cloud, data, Auto(), noise, n_knots=_KNOTS, shrinkage=shrinkage)
+            fitting = shrunk_flow(engine, kappa, noise_rates(m, len(rows))) if kappa else engine
+            model = simulate(fitting, cloud, fitting.target(cloud, data), noise)
         return replace(flow, flow=engine, model=tuple(model))
 
     def _turned(self, x: np.ndarray) -> np.ndarray:

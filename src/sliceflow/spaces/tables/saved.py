@@ -13,12 +13,12 @@ from torch import Tensor
 import sliceflow
 from sliceflow.cells import Kept
 from sliceflow.devices import projection_budget
-from sliceflow.engine.compact import Step
+from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.schedule import flat
-from sliceflow.models.file import Fields, write
-from sliceflow.models.limits import Allowance, check_reach, model_bytes
+from sliceflow.models.old_file import Fields, write
+from sliceflow.models.old_limits import Allowance, check_reach, model_bytes
 from sliceflow.models.saved import FORMAT
 from sliceflow.models.schema import check_tensor, parameters_of, restore_seed
 from sliceflow.models.tables import pack_tables, unpack_tables
@@ -77,7 +77,7 @@ def write_table(path: str | os.PathLike[str], estimator: Any, fitted: FittedTabl
         "smoothing": flow.h,
         "seed": asdict(fitted.seed),
         "flow_seed": asdict(flow.flow.seed),
-        "schedule": [{"n_steps": stage.n_steps, "tables": tables} for stage in flow.flow.schedule],
+        "schedule": [{"n_steps": stage.n_steps, "tables": tables} for stage in flow.flow.stages],
     }
     write(path, text, tensors)
 
@@ -137,12 +137,12 @@ def unpacked(
         raise ValueError(f"near names rows beyond {n}")
     scale = array("scale", None)
     m = len(scale)
-    model: list[Step] = []
+    model: list[ModelStep] = []
     stages = []
     for i, row in enumerate(header.inners("schedule")):
         stages += flat(Orthogonal(), n_steps=row.whole("n_steps", 1), n_axis_steps=0)
         model += unpack_tables(row, i, i, tensors, stages[-1].n_steps, lambda _: m, device)
-    steps: list[tuple[float, list[Step]]] = [(stage.step_size, []) for stage in stages]
+    steps: list[tuple[float, list[ModelStep]]] = [(stage.step_size, []) for stage in stages]
     for step in model:
         steps[step.stage][1].append(step)
     check_reach(steps, m, floats)

@@ -1,255 +1,389 @@
-"""The fit of vectors: prepare, move the particles, make columns exact."""
+"""The fit of vectors: prepare, move the particles, make the columns exact."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
-from sliceflow.engine.flow import Run, simulate
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.errors import need
-from sliceflow.models.checkpoints import CheckpointWriter
-from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.vectors.data import FitInput, HeldRows, Rows, hold_out
-from sliceflow.spaces.vectors.finish import finish, stages_before_axis_steps
-from sliceflow.spaces.vectors.fitted import Part
-from sliceflow.spaces.vectors.plan import VectorPlan, all_bytes, count_particles, make_plan
-from sliceflow.spaces.vectors.smoothing import Group, draws, resolved
-from sliceflow.spaces.vectors.start import ParticleConditions, Start, begin, choose_conditions, cloud_of
+from sliceflow.engine.shrinkage import Shrunk, noise_rates
+from sliceflow.engine.transports import Transport
+from sliceflow.metrics.copying import copy_warning
+from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
+from sliceflow.spaces.vectors.fitted import FittedVectors, VectorModel, as_cloud
+from sliceflow.spaces.vectors.plan import VectorPlan
+from sliceflow.spaces.vectors.rows import VectorRows
+from sliceflow.spaces.vectors.smoothing import Smoothing
 from sliceflow.spaces.vectors.units import Units
 
-__all__ = ["FitResult", "Job", "per_class", "prepare", "prepare_classes", "run"]
+__all__ = ["Assigned", "Held", "Result", "VectorJob", "VectorPart", "assign_conditions", "hold_out"]
 
 
-@dataclass(frozen=True)
-class Job:
-    """The rows for one flow, and the plan of the fit. No particle has moved yet.
+class Held(NamedTuple):
+    """The held-out rows of all ranks, x (n, d) in the engine's units, and their codes."""
 
-    Parameters
-    ----------
-    plan : the plan of the fit
-    rows : the rows to fit, in the engine's units
-    held : the held-out rows; None without early stopping
-    units : the units of the columns
-    assigned : the particles' conditions
-    seed : the seed of all random numbers
-    device : the device of the fit
-    name : the class, if classes are fitted separately; else ""
-    groups : the neighbours of the rows of all ranks; none without smoothing
-    """
-
-    plan: VectorPlan
-    rows: Rows
-    held: HeldRows | None
-    units: Units
-    assigned: ParticleConditions
-    seed: Seed
-    device: torch.device
-    name: str = ""
-    groups: Sequence[Group] = ()
+    x: Tensor
+    codes: Tensor | None
 
 
-class FitResult(NamedTuple):
+class Result(NamedTuple):
     """A fitted flow, and x (d, n) and y of the particles that this rank keeps."""
 
-    part: Part
+    model: VectorModel
     particles: Tensor
     y: np.ndarray | None
 
 
-def prepare(
-    parameters: Mapping[str, Any],
-    inputs: FitInput,
-    y_p: np.ndarray | None,
-    seed: Seed,
-    device: torch.device,
-    ranks: Ranks,
-    n_particles: int | None = None,
-    name: str = "",
-) -> Job:
-    """The job of fitting one flow to all rows; raises an error if that is impossible."""
-    units = Units.of(inputs.X, parameters["standardize"], ranks, inputs.place.total)
-    rows, held = inputs.rows(units), None
-    if parameters["early_stopping"]:
-        fraction = parameters["options"].validation_fraction
-        rows, held = hold_out(rows, fraction, seed.child("held out"), ranks, name)
-    requested = n_particles or parameters["n_particles"]
-    m = count_particles(requested, rows.place.total, rows.condition, y_p)
-    need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
-    common: dict[str, Any] = dict(
-        shape=(rows.place.total, rows.x.shape[1]),
-        dtype=rows.x.dtype,
-        n_particles=m,
-        condition=rows.condition,
-        device=device,
-        n_ranks=ranks.size,
-    )
-    local_counts = (len(rows.x), ranks.share(m).count)
-    plan = make_plan(
-        parameters, codes=None, local_counts=local_counts, **common
-    )  # checks the memory before codes are allocated
-    strength, groups = resolved(rows, parameters["options"], plan.amplifier, ranks)
-    assigned = choose_conditions(rows, m, y_p, plan.amplifier, seed.child("conditions"))
-    n_moved = assigned.n_moved(m)
-    local_counts = (len(rows.x), ranks.share(n_moved).count)
-    plan = make_plan(
-        parameters,
-        codes=assigned.codes,
-        n_moved=n_moved,
-        local_counts=local_counts,
-        smoothing=strength,
-        **common,
-    )
-    return Job(plan, rows, held, units, assigned, seed, device, name, groups)
+@dataclass(frozen=True)
+class Assigned:
+    """The conditions of the particles of all ranks.
+
+    Parameters
+    ----------
+    y : conditions of the kept particles, as the user wrote them; None without conditions
+    codes : encoded conditions of all moved particles
+    order : the moved particles are shuffled: column j holds particle ``order[j]``. Kept particles have
+        the lowest numbers. None if they are not shuffled
+    """
+
+    y: np.ndarray | None = None
+    codes: Tensor | None = None
+    order: Tensor | None = None
+
+    def n_moved(self, m: int) -> int:
+        """Number of particles to move in order to keep m."""
+        return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
+
+    def kept_codes(self, m: int) -> Tensor | None:
+        """The codes of the m kept particles, in the user's order."""
+        if self.codes is None:
+            return None
+        return (self.codes if self.order is None else self.codes[torch.argsort(self.order)])[:m]
 
 
-def prepare_classes(
-    parameters: Mapping[str, Any],
-    inputs: FitInput,
-    y_p: np.ndarray | None,
-    seed: Seed,
-    device: torch.device,
-    ranks: Ranks,
-) -> tuple[list[Job], np.ndarray, Tensor]:
-    """One job per class (ξ = ∞), and the particles' y and codes."""
-    condition, codes, y = inputs.condition, inputs.codes, inputs.y
-    if not isinstance(condition, conditions.Labels) or codes is None or y is None:
-        raise ValueError(
-            "amplifier=inf fits each class separately, but y is continuous; use a finite amplifier, or "
-            "pass class labels (n,)"
-        )
-    if ranks.size > 1:
-        raise ValueError(
-            "amplifier=inf fits each class of vectors separately, which several ranks cannot do "
-            "together; use a finite amplifier, or fit in one process"
-        )
-    m = count_particles(parameters["n_particles"], len(codes), condition, y_p)
-    if y_p is None:
-        _check_memory(parameters, inputs, codes, m, device)  # before allocating codes
-        numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
-        y_p, codes_p = y[numbers.numpy()], codes[numbers]
+def assign_conditions(
+    rows: VectorRows, m: int, y: np.ndarray | None, amplifier: float, seed: Seed
+) -> Assigned:
+    """The conditions of m particles: the user's y, or conditions in the data's proportions."""
+    condition, codes_q, all_y = rows.condition, rows.codes, rows.y
+    if condition is None or codes_q is None or all_y is None:
+        return Assigned()
+    chosen_by_user = y is not None
+    if y is not None:
+        codes = condition.encode(y)
+        if codes.dim() == 1 and bool((lost := ~torch.isin(codes, codes_q)).any()):
+            label = conditions.format_label(y[lost.numpy()][0])
+            raise ValueError(
+                f"particle_conditions has {label}, but early_stopping holds out all its rows; add "
+                "rows of this class or set early_stopping=False"
+            )
     else:
-        codes_p = condition.encode(y_p)
-        if codes_p.dim() != 1:
-            raise ValueError("amplifier=inf needs class labels as particle_conditions, not weights")
-    sizes = torch.bincount(codes_p, minlength=condition.width).tolist()
-    jobs = [
-        prepare(
-            parameters,
-            inputs.of_class(c),
-            None,
-            seed.child("class", c),
-            device,
-            ranks,
-            n_particles=max(1, size),
-            name=str(condition.classes[c]),
+        numbers = conditions.proportional(codes_q, m, seed, least=1)
+        y, codes = all_y[numbers.numpy()], codes_q[numbers]
+    moved = conditions.moved(codes_q, codes, amplifier, seed)
+    if amplifier == 0 or (not chosen_by_user and len(moved) == m):
+        return Assigned(y, moved)
+    order = seed.permutation(len(moved))  # the flow needs a random order
+    return Assigned(y, moved[order], order)
+
+
+def hold_out(
+    rows: VectorRows, x: Tensor, fraction: float, seed: Seed, ranks: Ranks, name: str = ""
+) -> tuple[VectorRows, Tensor, Held]:
+    """This rank's rows to fit and their x, and the held-out rows of all ranks.
+
+    `name` is their class, if classes are fitted separately.
+    """
+    n, here = rows.n, rows.here
+    n_held = math.ceil(fraction * n)
+    if n_held >= n:
+        raise ValueError(
+            f"early_stopping holds out {n_held} of {n} rows{name and f' of class {name}'} and leaves "
+            "none to fit; give more rows or set early_stopping=False"
         )
-        for c, size in enumerate(sizes)
-    ]
-    return jobs, y_p, codes_p
-
-
-def _check_memory(
-    parameters: Mapping[str, Any], inputs: FitInput, codes: Tensor, m: int, device: torch.device
-) -> None:
-    """Raise a `NotEnoughMemoryError` if the largest class has too many of the m particles."""
-    largest = int(torch.bincount(codes).max())
-    make_plan(
-        parameters,
-        shape=(largest, inputs.X.shape[1]),
-        dtype=torch.float32 if inputs.X.dtype == np.float32 else torch.float64,
-        n_particles=m * largest // len(codes),
-        condition=None,
-        codes=None,
-        device=device,
+    order = seed.permutation(n)
+    kept, held = (numbers.sort().values for numbers in (order[n_held:], order[:n_held]))
+    own_kept, own_held = (
+        numbers[(numbers >= here.first) & (numbers < here.first + here.count)] - here.first
+        for numbers in (kept, held)
     )
-
-
-def per_class(jobs: Sequence[Job], n_particles: int) -> VectorPlan:
-    """The joint plan of all classes, which keep `n_particles` together."""
-    plans = [job.plan for job in jobs]
-    nbytes = all_bytes(plans)
-    what = f"n_particles={n_particles} with {len(jobs)} classes, each with maps"
-    need_memory(nbytes, jobs[0].device, f"{what} of its own, needs", "lower n_steps or n_knots")
-    largest = max(plans, key=lambda plan: plan.n_moved)
-    why = largest.smoothing_from
-    return replace(
-        largest,
-        n_rows=sum(plan.n_rows for plan in plans),
-        n_particles=n_particles,
-        n_moved=sum(plan.n_moved for plan in plans),
-        condition="labels",
-        n_conditions=len(jobs),
-        amplifier=float("inf"),
-        smoothing_from=why and f"{why}, here of the largest class",
-        nbytes=nbytes,
+    given, codes = rows.given, None
+    if given is not None:
+        codes = given.codes[held]
+        given = given.take(kept)
+    place = ranks.place(len(own_kept))
+    fitted = replace(
+        rows, X=rows.X[own_kept.numpy()], given=given, place=None if ranks.size == 1 else place
     )
+    return fitted, x[own_kept], Held(ranks.gather(x[own_held]), codes)
 
 
-def run(
-    job: Job,
-    history: events.History,
-    listeners: Sequence[events.Listener],
-    writer: CheckpointWriter | None,
-    ranks: Ranks | None,
-) -> FitResult:
-    """Move the particles onto the rows, then make the columns exact."""
-    rows, last_rows = _targets(job, ranks or Ranks())
-    start, run = begin(job.plan, rows, job.assigned, job.seed, job.device, ranks), Run()
-    all_listeners: list[events.Listener] = [history, *listeners]
-    rule = None
-    if job.held is not None:
-        rule = _stopping_rule(job, job.held, start, ranks or Ranks())
-        all_listeners.append(rule)
-    checkpointing: Any = nullcontext()
-    if writer is not None:
-        checkpointing = writer.running(run, start.particles, history, rule, start.share.first)
-    with checkpointing:
-        simulate(
-            start.shared,
-            start.particles,
-            start.data,
-            start.transport,
-            start.noise,
-            n_knots=job.plan.n_knots,
-            listeners=all_listeners,
-            batches=start.batches,
-            run=run,
-            n_stages=stages_before_axis_steps(start.flow),
-            shrinkage=start.shrinkage,
+@dataclass(frozen=True)
+class VectorPart:
+    """One flow of a fit, planned.
+
+    Parameters
+    ----------
+    name : the class, if classes are fitted separately; else ""
+    plan : the plan of this flow
+    rows : the rows to fit
+    x : (n, d), these rows in the engine's units
+    held : the held-out rows; None without early stopping
+    units : the units of the columns
+    assigned : the particles' conditions
+    smoothing : draws around the rows; None fits the rows themselves
+    seed : the seed of all random numbers
+    device : the device of the fit
+    ranks : the processes of the fit
+    """
+
+    name: str
+    plan: VectorPlan
+    rows: VectorRows
+    x: Tensor
+    held: Held | None
+    units: Units
+    assigned: Assigned
+    smoothing: Smoothing | None
+    seed: Seed
+    device: torch.device
+    ranks: Ranks
+
+    @property
+    def n_stages(self) -> int:
+        return len(self.plan.stages())
+
+    @property
+    def n_steps(self) -> int:
+        return sum(stage.n_steps for stage in self.plan.stages())
+
+    def begin(self) -> MovingVectors:
+        """Particles at their start, the data, and the flow between them."""
+        plan, ranks, seed = self.plan, self.ranks, self.seed
+        share, codes, own = ranks.share(plan.n_moved), self.assigned.codes, self.rows.codes
+        x, last_x, times = self.x, self.x, 1
+        if self.smoothing is not None:
+            x, last_x = self.smoothing.draws(plan.n_draws, seed.child("smoothing"), self.rows.here)
+            times = plan.n_draws
+        place = Place(*(times * number for number in astuple(self.rows.here)))
+        codes_q = None if own is None else own.repeat_interleave(times, 0)
+        noise = Noise(seed.child("particles"), share.first)
+        particles = as_cloud(
+            x.new_empty(share.count, x.shape[1]),
+            None if codes is None else codes[share.slice],
+            self.device,
         )
-        if writer is not None:
-            writer.before_last_steps(run, start.particles, history, rule, start.share.first)
-        last = start if last_rows is rows else replace(start, data=cloud_of(last_rows, job.device))
-        x, model = finish(last, run, last_rows, [history, *listeners], job.seed.child("fresh"), ranks)
-    return FitResult(Part(start.flow, model, job.units), x, start.y)
+        noise.child("start").fill(particles.x)
+        data, last = (
+            as_cloud(t, None if codes_q is None else codes_q[place.slice], self.device)
+            for t in (x, last_x)
+        )
+        return MovingVectors(self, particles, data, last, noise, share, codes_q, place)
 
 
-def _targets(job: Job, ranks: Ranks) -> tuple[Rows, Rows]:
-    """What the flow looks at, and what its axis steps look at: the rows, or draws around them."""
-    plan, rows = job.plan, job.rows
-    if plan.smoothing == 0:
-        return rows, rows
-    x, heavy = ranks.gather(rows.x), torch.from_numpy(job.units.heavy_tailed)
-    seed = job.seed.child("smoothing")
-    return draws(x, rows, job.groups, plan.smoothing, plan.n_draws, seed, heavy)
+@dataclass
+class MovingVectors:
+    """A fit whose particles stand at their start, or are on their way.
+
+    Parameters
+    ----------
+    part : what was planned
+    particles : this rank's particles
+    data : this rank's data, which the flow looks at
+    last_data : those that the axis steps look at
+    noise : the particles' random numbers
+    share : this rank's part of all moved particles
+    codes_q : conditions of the data of all ranks
+    data_place : of this rank's data among those of all ranks
+    """
+
+    part: VectorPart
+    particles: Cloud
+    data: Cloud
+    last_data: Cloud
+    noise: Noise
+    share: Place
+    codes_q: Tensor | None
+    data_place: Place
+
+    def __post_init__(self) -> None:
+        part, plan = self.part, self.part.plan
+        self.flow = plan.flow(part.seed, part.device)  # replays the model
+        fitting = plan.flow(part.seed, part.device, self._shrunk(plan.transport))
+        self.fitting = across_ranks(fitting, part.ranks)
+
+    @property
+    def first(self) -> int:
+        return self.share.first
+
+    @property
+    def rule(self) -> events.HeldOut | None:
+        held, part = self.part.held, self.part
+        if held is None:
+            return None
+        return events.HeldOut(
+            held.x.to(self.data.x.device).T.contiguous(),
+            part.seed.child("stopping rule"),
+            held.codes,
+            part.assigned.codes if self.flow.conditional else None,
+            n_iter_no_change=part.plan.options.n_iter_no_change,
+            tol=part.plan.options.tol,
+            joint=part.ranks.joint,
+        )
+
+    def _shrunk(self, transport: Transport) -> Transport:
+        """The transport with shrunk maps, if the plan has shrinkage."""
+        plan, part = self.part.plan, self.part
+        if not plan.options.shrinkage:
+            return transport
+        shared = 0 < plan.amplifier < math.inf
+        n = plan.n_rows * plan.n_draws
+        codes = (part.assigned.codes, self.codes_q) if shared else (None, None)
+        rates = noise_rates(plan.n_moved, n, *codes, most=transport.most, distinct=1 / plan.n_draws)
+        n_shared = plan.n_conditions if shared else 0
+        return Shrunk(transport, plan.options.shrinkage, rates, n_shared)
+
+    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
+        self._simulate(self.particles, self.part.assigned.codes, self.data, run, listeners, False)
+
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
+        """Axis steps make the distribution of each column exact.
+
+        Earlier steps are fitted to the particles, so they place these better than fresh ones. Axis
+        steps fitted to the same particles would leave the columns of offline samples inexact, above all
+        in the tails. So there are two sets of them: one for the kept particles, and one for the model,
+        fitted to fresh particles.
+        """
+        part, model = self.part, tuple(run.model)
+        kept, codes = self._kept()
+        if any(stage.exact for stage in self.flow.stages):
+            last = replace(run, model=[], after=Run().after)
+            self._simulate(kept, codes, self.last_data, last, listeners, True)
+            fresh, codes = self._fresh(model)
+            before = Run(stage=run.stage, model=list(model))
+            model = tuple(self._simulate(fresh, codes, self.last_data, before, (), True))
+        y = None if part.assigned.y is None else part.assigned.y[self._kept_share.slice]
+        return Result(VectorModel(part.seed, model, part.units), kept.x, y)
+
+    @property
+    def _kept_share(self) -> Place:
+        return self.part.ranks.share(self.part.plan.n_particles)
+
+    def _simulate(
+        self,
+        particles: Cloud,
+        codes: Tensor | None,
+        data: Cloud,
+        run: Run,
+        listeners: Sequence[events.Listener],
+        exact: bool,
+    ) -> list[ModelStep]:
+        """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
+        stages, ranks = self.fitting.stages, self.part.ranks
+        n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
+        target = target_across(
+            ranks, self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
+        )
+        return simulate(
+            self.fitting, particles, target, self.noise, listeners=listeners, run=run, n_stages=n_stages
+        )
+
+    def _kept(self) -> tuple[Cloud, Tensor | None]:
+        """This rank's kept particles in the user's order, and the codes of those of all ranks."""
+        x, order, kept = self.particles.x, self.part.assigned.order, self._kept_share
+        codes = self.part.assigned.kept_codes(self.part.plan.n_particles)
+        if order is not None or kept != self.share:
+            columns = torch.arange(self.share.total) if order is None else torch.argsort(order)
+            x = self.part.ranks.pick(x, columns[kept.slice].to(x.device))
+        return Cloud(x, None if codes is None else codes[kept.slice].to(x.device)), codes
+
+    def _fresh(self, model: Sequence[ModelStep]) -> tuple[Cloud, Tensor | None]:
+        """This rank's share of fresh particles, moved by a model, and the codes of all of them."""
+        plan, codes_q = self.part.plan, self.part.rows.codes
+        seed, m, codes = self.part.seed.child("fresh"), plan.n_fresh, None
+        if codes_q is not None:
+            codes = codes_q[conditions.proportional(codes_q, m, seed.child("conditions"))]
+            if self.flow.conditional:  # give rare classes enough particles
+                codes = torch.cat((codes, conditions.extra_codes(codes_q, codes, False, seed)))
+        share = self.part.ranks.share(m if codes is None else len(codes))
+        x = _sobol_normal(share.first, share.count, plan.n_columns, seed.child("start"))
+        own = None if codes is None else codes[share.slice]
+        fresh = as_cloud(x.to(self.data.x.dtype), own, self.data.x.device)
+        replay(self.flow, model, fresh, Noise(seed.child("particles"), share.first))
+        return fresh, codes
 
 
-def _stopping_rule(job: Job, held: HeldRows, start: Start, ranks: Ranks) -> events.HeldOut:
-    return events.HeldOut(
-        held.x.to(start.data.x.device).T.contiguous(),
-        job.seed.child("stopping rule"),
-        held.codes,
-        start.seen_codes,
-        n_iter_no_change=job.plan.n_iter_no_change,
-        tol=job.plan.tol,
-        joint=ranks.joint,
-    )
+def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
+    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d) float64.
+
+    They cover the distribution far more evenly than random points: the 1 % quantile of 65,536 random
+    points has an error of 4 %. For large d, where no Sobol sequence is available, they are random.
+    """
+    if d > torch.quasirandom.SobolEngine.MAXDIM:
+        return seed.normal(n, d, start=first)
+    number = int(seed.uniform(1, 1) * 2**31)
+    sequence: Any = torch.quasirandom.SobolEngine(d, True, number)  # type: ignore[no-untyped-call]
+    u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)
+    x: Tensor = torch.special.ndtri(u.clamp(2**-40, 1 - 2**-40))
+    return x
+
+
+@dataclass(frozen=True)
+class VectorJob:
+    """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local.
+
+    Parameters
+    ----------
+    plan : the plan of the whole fit
+    parts : its flows
+    fitted : the fitted state, without the models of the parts
+    y, codes : conditions of the kept particles, if each class has its own part, or they are local
+    seed : of the fit, if conditions are local
+    """
+
+    plan: VectorPlan
+    parts: tuple[VectorPart, ...]
+    fitted: FittedVectors
+    y: np.ndarray | None = None
+    codes: Tensor | None = None
+    seed: Seed | None = None
+
+    def finish(self, results: Sequence[Result]) -> tuple[FittedVectors, Any, Any]:
+        fitted = replace(self.fitted, models=tuple(result.model for result in results))
+        if fitted.local is not None:
+            assert self.codes is not None
+            assert self.seed is not None
+            particles = fitted.draw(len(self.codes), self.codes, self.seed.child("particles"))
+            return fitted, particles, self.y
+        parts = [fitted.decode(result.model.units, result.particles) for result in results]
+        if self.codes is None:
+            return fitted, fitted.in_form(parts[0]), results[0].y
+        return fitted, fitted.in_form(interleave(parts, self.codes)), self.y
+
+    def copies(self, results: Sequence[Result]) -> str:
+        pairs = [(part.x, result.particles) for part, result in zip(self.parts, results, strict=True)]
+        given = any(part.assigned.order is not None for part in self.parts)
+        if not pairs or given or self.plan.n_ranks > 1:
+            return ""
+        shown = copy_warning([(x, particles.T) for x, particles in pairs])
+        return shown and f"{shown}); {self.plan.against_copying}"
+
+
+def interleave(parts: Sequence[Tensor], codes: Tensor) -> Tensor:
+    """The rows (n, d) of all classes, in the order of the class numbers `codes`."""
+    out = parts[0].new_empty(len(codes), parts[0].shape[1])
+    for c, part in enumerate(parts):
+        at = torch.nonzero(codes == c)[:, 0].to(out.device)
+        if len(at):
+            out[at] = part
+    return out

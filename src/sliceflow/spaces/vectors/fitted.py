@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,29 +11,40 @@ import torch
 from torch import Tensor
 
 from sliceflow.dataframes import Form
-from sliceflow.devices import need_memory
 from sliceflow.engine import conditions
-from sliceflow.engine.classes import sort_by_class
-from sliceflow.engine.compact import Step
-from sliceflow.engine.flow import Cloud, Flow, Noise, replay
-from sliceflow.engine.frames import frame_bytes, releasing
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.compact import ModelStep
+from sliceflow.engine.flow import Noise, replay
+from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
+from sliceflow.models.limits import check_reach, offset_of
+from sliceflow.models.rows import Conditions
+from sliceflow.models.stored import check_steps
+from sliceflow.neighbours.local import LocalSettings
 from sliceflow.spaces.vectors.local import LocalModel
-from sliceflow.spaces.vectors.start import as_cloud
+from sliceflow.spaces.vectors.plan import VectorPlan
+from sliceflow.spaces.vectors.rows import VectorRows, in_users_form
 from sliceflow.spaces.vectors.units import Units
 
-__all__ = ["FittedVectors", "Part"]
+__all__ = ["FittedVectors", "VectorModel", "as_cloud"]
 
 _CHUNK = 1 << 16  # offline samples per pass
 
 
 @dataclass(frozen=True)
-class Part:
-    """One flow, its maps, and the units of its columns."""
+class VectorModel:
+    """The maps of one flow.
 
-    flow: Flow
-    model: list[Step]
+    Parameters
+    ----------
+    seed : of the flow: its frames are drawn again
+    steps : the maps of each step
+    units : the units of the columns
+    """
+
+    seed: Seed
+    steps: tuple[ModelStep, ...]
     units: Units
 
 
@@ -43,142 +54,158 @@ class FittedVectors:
 
     Parameters
     ----------
-    parts : one flow, or one per class if classes are fitted separately (ξ = ∞)
-    condition : the kind of y; None without conditions
-    codes : the data's conditions, encoded
-    n_rows : number of rows of the data; None if a model file does not store it
-    dtype : dtype of the samples
-    device : device that draws the samples
-    given_device : device of the user's tensors; None for arrays
+    plan : what the fit did
+    units : the units of the columns of all rows
+    models : one flow, or one per class if classes are fitted separately (ξ = ∞)
+    given : the conditions of the rows; None without y
     form : columns of the user's DataFrame; None for other types
-    local : the rows, if conditions are local; the only part then has no maps
+    tensor : the kind of device of the user's tensor; empty for other types
+    settings : of local conditions, for all rows or for each combination of labels; else empty
+    device : device that draws the samples
+    local : the rows, if conditions are local: the estimator keeps them, and passes them to `with_rows`
     """
 
-    parts: tuple[Part, ...]
-    condition: conditions.Condition | None
-    codes: Tensor | None
-    n_rows: int | None
-    dtype: torch.dtype
-    device: torch.device
-    given_device: torch.device | None = None
+    plan: VectorPlan
+    units: Units
+    models: tuple[VectorModel, ...] = ()
+    given: Conditions | None = None
     form: Form | None = None
-    local: LocalModel | None = None
+    tensor: str = ""
+    settings: tuple[LocalSettings, ...] = ()
+    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+    local: LocalModel | None = field(default=None, metadata={"saved": False})
 
     @property
-    def keeps_rows(self) -> bool:
-        """Whether the rows of the data are part of the model."""
-        return self.local is not None
+    def needs_rows(self) -> bool:
+        """Whether samples need the rows: conditions are local."""
+        return len(self.settings) > 0
 
-    @property
-    def n_columns(self) -> int:
-        return len(self.parts[0].units.shift)
+    def with_rows(self, rows: VectorRows | None) -> FittedVectors:
+        """The same with the rows that local conditions need."""
+        if not self.needs_rows or self.local is not None:
+            return self
+        if rows is None or rows.codes is None or rows.codes.dim() != 2:
+            raise ValueError("local conditions need rows with a continuous condition")
+        if rows.X.shape[1] != self.plan.n_columns:
+            raise ValueError(f"the rows have {rows.X.shape[1]} columns, not {self.plan.n_columns}")
+        labelled = isinstance(rows.condition, conditions.Mixed)
+        x = self.units.encode(rows.X).double()
+        local = LocalModel.fit_to(x, rows.codes, labelled, self.settings)
+        return replace(self, local=local)
 
-    @property
-    def steps(self) -> list[Step]:
-        """The steps of all parts."""
-        return [step for part in self.parts for step in part.model]
-
-    @property
-    def rows_of_a_map(self) -> int | None:
-        """Number of rows per map; with separate maps, that of the smallest class."""
-        if self.codes is None or (len(self.parts) == 1 and not self.parts[0].flow.apart):
-            return self.n_rows
-        counts = torch.bincount(self.codes)
-        return int(counts[counts > 0].min())
-
-    def codes_for(self, n: int, y: Any, seed: Seed) -> Tensor | None:
-        """The encoded conditions of n samples; None takes the data's proportions."""
-        condition = self.condition
-        if condition is None:
-            if y is not None:
-                raise ValueError("y was given but the model was fitted without conditions; omit y")
-            return None
-        if y is None and self.codes is not None:
-            return self.codes[conditions.proportional(self.codes, n, seed)]
-        codes = condition.encode(conditions.repeated(condition, y, n))
-        if len(codes) != n:
-            raise ValueError(
-                f"y has {len(codes)} rows but n_samples={n}; pass one condition, or one per sample"
+    def check(self) -> None:
+        """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
+        plan, d = self.plan, self.plan.n_columns
+        flows = plan.n_conditions if plan.method == "per class" else 1
+        if len(self.models) != (0 if self.needs_rows else flows):
+            raise ValueError(f"there are {len(self.models)} models for {flows} flows")
+        if self.needs_rows != (plan.method == "local"):
+            raise ValueError("local conditions and the method do not fit")
+        width = 0 if self.condition is None else self.condition.width
+        if width != plan.n_conditions:
+            raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
+        if self.form is not None and len(self.form.names) != d:
+            raise ValueError(f"there are {len(self.form.names)} names for {d} columns")
+        if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
+            raise ValueError(f"there are not units for {d} columns")
+        stages = plan.stages()
+        for model in self.models:
+            check_steps(
+                model.steps,
+                [stage.n_steps for stage in stages],
+                lambda i, k: count_directions(stages[i].frame, d),
             )
-        return codes
+            for step in model.steps:
+                fitted = isinstance(stages[step.stage].frame, MaxSliced)
+                if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
+                    raise ValueError(f"step {step.step} does not have directions in {d} columns")
+            sizes = [
+                (stage.step_size, [step for step in model.steps if step.stage == i])
+                for i, stage in enumerate(stages)
+            ]
+            self._check_reach(model.units, sizes)
 
-    def check_memory(self, n: int) -> None:
-        """Check memory for n samples, twice because chunks are concatenated, and one chunk's work."""
-        d, width = self.n_columns, self.parts[0].flow.n_conditions
-        itemsize, stages = self.dtype.itemsize, self.parts[0].flow.schedule
-        drawn = max((frame_bytes(stage.frame, d, width, itemsize) for stage in stages), default=0)
+    def _check_reach(self, units: Units, stages: Sequence[tuple[float, Sequence[ModelStep]]]) -> None:
+        plan, d = self.plan, self.plan.n_columns
+        offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
+        reach = check_reach(stages, d, self.dtype, entropy=plan.entropy, offset=offset)
+        linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
+        end = reach * float(units.scale[linear].max(initial=0.0))
+        end += float(np.abs(units.shift[linear]).max(initial=0.0))
+        if not end < torch.finfo(self.dtype).max:
+            raise ValueError(
+                f"samples may not stay finite: scale and shift can take them to {end:.1e}, and the "
+                f"largest {plan.dtype} is {torch.finfo(self.dtype).max:.1e}; "
+                "fit with rescaled columns, or in float64"
+            )
+
+    @property
+    def condition(self) -> conditions.Condition | None:
+        return None if self.given is None else self.given.condition
+
+    @property
+    def codes(self) -> Tensor | None:
+        return None if self.given is None else self.given.codes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(torch, self.plan.dtype)  # type: ignore[no-any-return]
+
+    def sample_bytes(self, n: int = 1) -> int:
+        """Twice the samples, because chunks are concatenated, and one chunk's work."""
+        d, width, itemsize = self.plan.n_columns, self.plan.n_conditions, self.dtype.itemsize
+        kinds = [stage.frame for stage in self.plan.stages()]
+        drawn = max((frame_bytes(kind, d, width, itemsize) for kind in kinds), default=0)
         chosen = 64 + 8 * width if width else 0  # bytes to choose one sample's condition
-        work = 4 * min(_CHUNK, n) * d * itemsize + drawn
-        need_memory(
-            n * (2 * d * itemsize + chosen) + work,
-            self.device,
-            f"n_samples={n} of {d} columns need",
-            "draw fewer at a time",
-        )
+        return n * (2 * d * itemsize + chosen) + 4 * min(_CHUNK, n) * d * itemsize + drawn
+
+    def columns(self, X: Any) -> Tensor:
+        rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
+        return self.units.encode(rows.astype(self.plan.dtype)).T
 
     @releasing()
-    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        """n fresh rows with these conditions, in the user's units."""
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         if self.local is not None:
             assert codes is not None
-            x = self.local.sample(codes, seed).to(self.dtype)
-            return self.in_form(self.rows(self.parts[0].units, x.T))
-        if len(self.parts) == 1:
-            return self.in_form(self._concatenated(self._draw_chunks(self.parts[0], n, codes, seed)))
+            x = self.local.sample(codes, seed)  # float64: small spreads far from 0 keep their digits
+            return self.in_form(self.decode(self.units, x.T).to(self.dtype))
+        if len(self.models) == 1:
+            return self.in_form(self._draw(self.models[0], n, codes, seed))
         if codes is None or codes.dim() != 1:
             raise ValueError(
                 "each class was fitted separately (amplifier=inf): y must be class labels, not weights"
             )
-        out = None
-        for c, part in enumerate(self.parts):
+        out = torch.empty((n, self.plan.n_columns), dtype=self.dtype, device=self.device)
+        for c, model in enumerate(self.models):
             at = torch.nonzero(codes == c)[:, 0]
             if len(at):
-                own = self._concatenated(self._draw_chunks(part, len(at), None, seed.child("class", c)))
-                if out is None:
-                    shape = (n, self.n_columns)
-                    out = (
-                        np.empty(shape, own.dtype)
-                        if self.given_device is None
-                        else own.new_empty(shape)
-                    )
-                out[at.numpy() if self.given_device is None else at.to(self.given_device)] = own
+                out[at.to(out.device)] = self._draw(model, len(at), None, seed.child("class", c))
         return self.in_form(out)
 
-    def _draw_chunks(self, part: Part, n: int, codes: Tensor | None, seed: Seed) -> list[Any]:
-        out = []
+    def _draw(self, model: VectorModel, n: int, codes: Tensor | None, seed: Seed) -> Tensor:
+        """n rows of one flow, in the user's units."""
+        flow, out = self.plan.flow(model.seed, self.device), []
         for first in range(0, n, _CHUNK):
             count = min(_CHUNK, n - first)
-            x = torch.empty((count, self.n_columns), dtype=self.dtype)
-            own = None if codes is None else codes[first : first + count]
-            chunk = as_cloud(x, own, self.device)
+            x = torch.empty((count, self.plan.n_columns), dtype=self.dtype)
+            cloud = as_cloud(x, None if codes is None else codes[first : first + count], self.device)
             noise = Noise(seed.child("particles"), first)
-            noise.child("start").fill(chunk.x)
-            out.append(self.rows(part.units, _replayed(part, chunk, noise)))
-        return out
+            noise.child("start").fill(cloud.x)
+            replay(flow, model.steps, cloud, noise)
+            out.append(self.decode(model.units, cloud.x))
+        return out[0] if len(out) == 1 else torch.cat(out)
 
-    def rows(self, units: Units, x: Tensor) -> Any:
-        """(d, n) in the engine's units -> (n, d) in the user's units, as an array or tensor."""
+    def decode(self, units: Units, x: Tensor) -> Tensor:
+        """(d, n) in the engine's units -> (n, d) in the user's units."""
         rows = units.decode(x)
         need_finite(rows, "rescale X, drop outliers, or pass float64")
-        if self.given_device is None:
-            return np.ascontiguousarray(rows.cpu().numpy())
-        return rows.contiguous().to(self.given_device)
+        return rows
 
-    def in_form(self, rows: Any) -> Any:
-        """Rows as a DataFrame, if X was one."""
-        return rows if self.form is None else self.form.made(rows)
-
-    def _concatenated(self, chunks: Sequence[Any]) -> Any:
-        if len(chunks) == 1:
-            return chunks[0]
-        return np.concatenate(chunks) if self.given_device is None else torch.cat(list(chunks))
+    def in_form(self, rows: Tensor) -> Any:
+        """Rows in the form of X: an array, a tensor or a DataFrame."""
+        return in_users_form(rows, self.form, self.tensor, self.device)
 
 
-def _replayed(part: Part, particles: Cloud, noise: Noise) -> Tensor:
-    """x (d, n) of particles moved by a model."""
-    y, place = particles.y, None
-    if part.flow.apart and y is not None and y.dim() == 1:
-        y, order, place, runs = sort_by_class(y, part.flow.n_conditions)
-        particles = Cloud(particles.x[:, order], y, runs)
-    replay(part.flow, part.model, particles, noise)
-    return particles.x if place is None else particles.x[:, place]
+def as_cloud(x: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
+    return Cloud(x.to(device).T.contiguous(), None if codes is None else codes.to(device))

@@ -9,17 +9,19 @@ logarithmic in the tails.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.models.codec import Array
 from sliceflow.models.ranks import Ranks
+from sliceflow.neighbours.views import heavy_tail
 
 __all__ = ["Units", "decode", "encode", "standardization"]
 
 _FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
-_HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,25 @@ class Units:
 
     Examples
     --------
-    >>> units = Units.of(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
+    >>> units = Units.fit_to(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
     >>> units.shift.tolist(), units.scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
     >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
-    >>> units = Units.of(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
+    >>> units = Units.fit_to(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
     >>> units.heavy_tailed.tolist()
     [True, False]
+
     """
 
-    shift: np.ndarray
-    scale: np.ndarray
-    middle: np.ndarray
-    width: np.ndarray
+    shift: Annotated[np.ndarray, Array("d", torch.float64)]
+    scale: Annotated[np.ndarray, Array("d", torch.float64)]
+    middle: Annotated[np.ndarray, Array("d", torch.float64)]
+    width: Annotated[np.ndarray, Array("d", torch.float64, ge=0)]
+
+    def check(self) -> None:
+        """Raise a ValueError unless all scales are positive."""
+        if not (self.scale > 0).all():
+            raise ValueError("a scale is not positive")
 
     @classmethod
     def linear(cls, shift: np.ndarray, scale: np.ndarray) -> Units:
@@ -51,7 +59,7 @@ class Units:
         return cls(shift, scale, np.zeros(len(shift)), np.zeros(len(shift)))
 
     @classmethod
-    def of(
+    def fit_to(
         cls,
         X: np.ndarray,
         standardize: bool,
@@ -110,11 +118,9 @@ def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, 
         near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
     for j in np.flatnonzero(~near & (lowest < highest)):
         column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
-        median = float(np.median(column))
-        distance = np.abs(column - median)
-        typical = float(np.median(distance[distance > 0]))  # ignore repeated values, such as zeros
-        if distance.max() > _HEAVY * typical and np.isfinite(distance.max() / typical):
-            middle[j], width[j] = median, typical
+        found = heavy_tail(column)
+        if found is not None:
+            middle[j], width[j] = found
     return middle, width
 
 
@@ -133,6 +139,7 @@ def standardization(
     >>> shift, scale = standardization(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
     >>> shift.tolist(), scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
+
     """
     n = len(X) if n is None else n
     d = X.shape[1]

@@ -1,0 +1,87 @@
+"""Clouds: particles and data as columns, with their conditions.
+
+With a finite ξ a class shifts the projections, and a direction has one map for all classes. The larger
+ξ, the fewer neighbours of another class a particle has. In the limit ξ = ∞ the flow is one flow for
+each class with the same directions. Its columns are then sorted, so that a class is a run of columns,
+and its tables have C·h rows, class by class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+__all__ = ["Cloud", "Columns", "Runs", "sort_by_class"]
+
+Columns = slice | Tensor | None  # some columns of a cloud; None is all of them
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Class c has the columns from starts[c] to starts[c + 1].
+
+    Examples
+    --------
+    >>> runs = Runs.from_codes(torch.tensor([0, 0, 0, 2, 2]), n_classes=3)
+    >>> runs.starts, runs.empty
+    ((0, 3, 3, 5), [1])
+    >>> runs.part(slice(2, 4))
+    Runs(starts=(0, 1, 1, 2))
+    """
+
+    starts: tuple[int, ...]
+
+    @classmethod
+    def from_codes(cls, codes: Tensor, n_classes: int) -> Runs:
+        """The runs of class numbers, once these are sorted."""
+        sizes = torch.bincount(codes, minlength=n_classes).tolist()
+        return cls(tuple(accumulate(sizes, initial=0)))
+
+    def __len__(self) -> int:
+        """C, the number of classes."""
+        return len(self.starts) - 1
+
+    @property
+    def empty(self) -> list[int]:
+        """The classes without columns."""
+        return [c for c, (first, end) in enumerate(pairwise(self.starts)) if first == end]
+
+    def part(self, columns: slice) -> Runs:
+        """The runs of a slice of the columns."""
+        first, end = columns.start, min(columns.stop, self.starts[-1])
+        return Runs(tuple(min(max(s, first), end) - first for s in self.starts))
+
+
+@dataclass
+class Cloud:
+    """Points with their conditions: x (d, n) moves, y (n codes, or None) does not.
+
+    If each class has its own maps, the points are sorted by class, and `runs` has their ranges.
+    """
+
+    x: Tensor
+    y: Tensor | None = None
+    runs: Runs | None = None
+
+    def part(self, columns: Columns) -> Cloud:
+        """Some of the points; a slice gives a view."""
+        if columns is None:
+            return self
+        runs = self.runs.part(columns) if self.runs and isinstance(columns, slice) else None
+        return Cloud(self.x[:, columns], None if self.y is None else self.y[columns], runs)
+
+
+def sort_by_class(codes: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor, Runs]:
+    """Class numbers (n,) sorted, the order that sorts them, its inverse, and the runs.
+
+    Examples
+    --------
+    >>> codes, order, inverse, runs = sort_by_class(torch.tensor([1, 0, 1]), 2)
+    >>> codes, order, inverse, runs
+    (tensor([0, 1, 1]), tensor([1, 0, 2]), tensor([1, 0, 2]), Runs(starts=(0, 1, 3)))
+    """
+    codes, order = codes.sort(stable=True)
+    return codes, order, order.argsort(), Runs.from_codes(codes, n_classes)

@@ -1,0 +1,326 @@
+"""One report on samples of any kind: vectors, pictures or tables, with a floor for every number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sliceflow.devices import resolve_device
+from sliceflow.errors import from_tensor, need
+from sliceflow.metrics import copying, distances, tables
+from sliceflow.metrics.coverage import density_coverage
+from sliceflow.metrics.pairs import as_rows, nearest, subsample
+from sliceflow.metrics.two_sample import two_sample_accuracy
+
+__all__ = ["Number", "Report", "report"]
+
+_KINDS = ("vectors", "pictures", "tables")
+_FEWEST = 10  # rows of each kind
+_COMPONENTS = 32  # principal components that stand for a picture
+_THUMBNAIL = 8  # its side, about
+_VOTES = 5  # training rows that say which class a sample looks like
+_TREES = 50  # of the forest that tells samples from held-out rows
+_EASILY = 0.65  # the accuracy or AUC above which samples are easily told apart
+
+# The ideal value of each number, and what it says.
+_MEANING = {
+    "sliced distance": ("floor", "sliced 2-Wasserstein distance to held-out rows"),
+    "energy distance": ("floor", "energy distance to held-out rows"),
+    "FD-PCA32": ("floor", "Fréchet distance to held-out pictures, in 32 principal components"),
+    "coverage": ("floor", "share of held-out rows that have a sample near"),
+    "two-sample accuracy": ("0.5", "how often a random forest tells samples from held-out rows"),
+    "recognised": ("floor", "share of samples whose nearest training rows are of the same class"),
+    "detection": ("0.5", "AUC of boosted trees that tell samples from held-out rows"),
+    "shape": ("1", "agreement of each column's distribution, mean over columns"),
+    "trend": ("0", "difference of the association of two columns, mean over pairs"),
+    "utility": ("floor", "R² or AUC on held-out rows of boosted trees that learnt from samples"),
+    "rules kept": ("1", "share of rows that obey every rule that all training rows obey"),
+    "exact copies": ("floor", "share of rows equal to a training row"),
+    "NN ratio": ("1", "distance to the nearest training row, over a held-out row's; near 0: copies"),
+    "copies": ("0.01", "share nearer to a training row than the nearest 1 % of held-out rows"),
+    "copies, thumbnails": ("0.01", "the same, of pictures reduced to about 8×8"),
+    "lookalikes, halves": (
+        "0.01",
+        "share of half-size patches that match one training picture",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a report: its value for samples, for real rows (`floor`), and what it says."""
+
+    name: str
+    value: float
+    floor: float
+    ideal: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Numbers on samples. Made by `report`; `print` shows a verdict and a table.
+
+    Parameters
+    ----------
+    kind : "vectors", "pictures" or "tables"
+    numbers : each with its floor
+    counts : how many samples, training rows and held-out rows there were
+    details : of tables: "target" of utility; "columns", the shape of each; "pairs", (one, other,
+        association in held-out rows, in samples), the worst first; "revealed", the share of real values
+        in columns that identify a row
+    """
+
+    kind: str
+    numbers: tuple[Number, ...]
+    counts: Mapping[str, int]
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> Number:
+        return {number.name: number for number in self.numbers}[name]
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what can be trusted, and what cannot."""
+        found, parts = {n.name: n for n in self.numbers}, []
+        if "copies" in found:
+            worst = max((n for n in self.numbers if n.name.startswith("copies")), key=lambda n: n.value)
+            ratio = found["NN ratio"].value
+            copied = copying.shows_copying(worst.value, ratio, worst.floor)
+            text = "The samples copy training rows" if copied else "The samples are new, not copies"
+            parts.append(f"{text} ({worst.name} {worst.value:.2g}, NN ratio {ratio:.2g})")
+        for name in {"two-sample accuracy", "detection"} & found.keys():
+            value, floor = found[name].value, max(0.5, found[name].floor)
+            often = "hardly" if value < floor + 0.05 else "sometimes" if value < _EASILY else "easily"
+            parts.append(f"a classifier {often} tells them from held-out rows ({name} {value:.2f})")
+        if self.kind == "pictures":
+            n = found["coverage"]
+            parts.append(f"they cover {n.value:.0%} of held-out pictures (real ones {n.floor:.0%})")
+        if "rules kept" in found and (broken := 1 - found["rules kept"].value) > 0:
+            parts.append(f"{broken:.1%} of the rows break a rule of the training rows")
+        if shown := [name for name, share in self.details.get("revealed", {}).items() if share > 0]:
+            parts.append(f"REAL VALUES of {', '.join(shown)}, which identify a row, are in the samples")
+        return "; ".join(parts)
+
+    def __str__(self) -> str:
+        rows = [("", "samples", "floor", "ideal", "")]
+        rows += [(n.name, f"{n.value:.3g}", f"{n.floor:.3g}", n.ideal, n.meaning) for n in self.numbers]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        sides = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
+        lines = ["  ".join(f(x, n) for f, x, n in zip(sides, row, widths, strict=True)) for row in rows]
+        counts = ", ".join(f"{n} {what}" for what, n in self.counts.items())
+        note = f"{counts}; floor: what real rows score in place of the samples"
+        return "\n".join((self.verdict, *map(str.rstrip, lines), note))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"verdict": self.verdict}
+
+
+def report(
+    samples: Any,
+    train: Any,
+    test: Any,
+    *,
+    y: Any = None,
+    kind: str = "auto",
+    max_rows: int | None = None,
+    device: str = "auto",
+) -> Report:
+    """Compare samples with held-out rows, and see whether they copy training rows.
+
+    The floor of a number is what training rows score in place of the samples. That of NN ratio is one
+    half of the held-out rows against the other, that of copies and lookalikes what new real rows score
+    on average, that of utility is learnt from training rows. Columns of vectors are divided by their
+    standard deviations. Mirror images of training pictures count as training pictures. The same input
+    gives the same report.
+
+    Parameters
+    ----------
+    samples, train, test : samples, the rows that were fitted, held-out rows: arrays (n, d), pictures
+        (n, h, w[, c]), or DataFrames
+    y : of DataFrames, the column that `utility` predicts; None takes the last that varies. Of arrays,
+        the classes of (samples, train, test); None leaves `recognised` out
+    kind : "vectors", "pictures" or "tables"; "auto" sees it from the shapes
+    max_rows : the most rows of each that are compared, except training rows that are searched; None is
+        10,000 on a GPU and 2,000 without one
+    device : "cpu", "cuda", or "auto": a GPU if there is one
+
+    Examples
+    --------
+    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 400, 2))
+    >>> print(report(samples, train, test, device="cpu").verdict)
+    The samples are new, not copies (copies 0.01, NN ratio 1); a classifier hardly tells them from \
+held-out rows (two-sample accuracy 0.49)
+    """
+    need(kind in ("auto", *_KINDS), "kind", kind, f"'auto', {', '.join(map(repr, _KINDS))}")
+    given = {"samples": samples, "train": train, "test": test}
+    if kind == "auto":
+        flat = "vectors" if np.ndim(train) == 2 else "pictures"
+        kind = "tables" if hasattr(train, "columns") else flat
+    for name, x in given.items():
+        if kind == "tables":
+            need(hasattr(x, "columns"), name, type(x), "a DataFrame, as train is")
+            continue
+        given[name] = np.asarray(from_tensor(x))
+        as_rows(given[name], name)
+        shapes = given[name].shape[1:], np.shape(train)[1:]
+        if shapes[0] != shapes[1] or (kind == "pictures" and len(shapes[0]) < 2):
+            raise ValueError(
+                f"rows of {name} have shape {shapes[0]}, of train {shapes[1]}; pass {kind}"
+            )
+    counts = {name: len(x) for name, x in given.items()}
+    if min(counts.values()) < _FEWEST:
+        raise ValueError(f"there are too few rows, {counts}; pass {_FEWEST} or more of each")
+    device = str(resolve_device(device))
+    most = max_rows or (2_000 if device == "cpu" else 10_000)
+    found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
+    numbers = tuple(
+        Number(name, found[name][0], found[name][1], ideal, meaning)
+        for name, (ideal, meaning) in _MEANING.items()
+        if name in found
+    )
+    return Report(kind, numbers, counts, details)
+
+
+_Scores = dict[str, tuple[float, float]]  # value and floor
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The numbers of each kind; at most `most` rows are compared, on a device."""
+
+    most: int
+    device: str
+
+    def vectors(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
+        unit = train.std(axis=0, dtype=np.float64)
+        rows = [x / np.where(unit > 0, unit, 1) for x in (samples, train, test)]
+        held = subsample(rows[2], self.most)
+
+        def score(x: np.ndarray) -> dict[str, float]:
+            return {
+                "sliced distance": distances.sliced_wasserstein(x, held),
+                "energy distance": distances.energy_distance(x, held, device=self.device),
+                "coverage": density_coverage(x, held, device=self.device).coverage,
+                "two-sample accuracy": two_sample_accuracy(x, held, n_trees=_TREES),
+            }
+
+        out = self.score(score, rows[0], rows[1]) | self.nearness(rows[0], rows[1], rows[2])
+        return out | self.recognised(rows, y), {}
+
+    def pictures(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
+        images = [samples, train, test]
+        half = max(float(np.ptp(train)), 1e-300) / 2  # pixels from −1 to 1, as the flow sees them
+        mean, axes = distances.principal_axes(as_rows(subsample(train, self.most)), _COMPONENTS)
+        features = [((as_rows(x) - mean) @ axes.T) / half for x in images]
+        held = subsample(features[2], self.most)
+
+        def score(x: np.ndarray) -> dict[str, float]:
+            return {
+                "FD-PCA32": distances.frechet_distance(x, held),
+                "coverage": density_coverage(x, held, device=self.device).coverage,
+            }
+
+        out = self.score(score, features[0], features[1]) | self.recognised(features, y)
+        out |= self.nearness(samples, train, test, mirror=True)
+        side = min(train.shape[1:3])
+        if side >= 2 * _THUMBNAIL:
+            a, b, c = (_thumbnails(x, side // _THUMBNAIL) for x in images)
+            small = self.nearness(a, b, c, mirror=True)
+            out |= {"copies, thumbnails": small["copies"]} if small else {}
+        made, real = (subsample(x, self.most) for x in (samples, test))
+        alike = copying.lookalikes(
+            made, train, real, mirror=True, patch=max(1, side // 2), device=self.device
+        )
+        out["lookalikes, halves"] = alike, _copies_floor(len(real))
+        return out, {}
+
+    def tables(self, samples: Any, train: Any, test: Any, y: Any) -> tuple[_Scores, dict[str, Any]]:
+        read = tables.read_tables(samples, train, test)
+        made, fitted, held = (subsample(x, self.most) for x in read.rows)
+        names, kinds = read.names, read.categories
+        varied = [name for name, x in zip(names, fitted.T, strict=True) if np.nanstd(x) > 0]
+        y = (varied or names)[-1] if y is None else str(y)
+        need(y in names, "y", y, f"the name of a column: {', '.join(names)}")
+        upper = np.triu_indices(len(names), 1)
+
+        def shapes(rows: np.ndarray) -> list[float]:
+            return [tables.shape(held[:, c], rows[:, c], kinds[c]) for c in range(len(names))]
+
+        def trends(rows: np.ndarray) -> np.ndarray:
+            n = min(len(rows), len(held))  # few rows of many categories look more associated
+            return np.array([tables.association(x[:n], kinds)[upper] for x in (held, rows)])
+
+        def score(rows: np.ndarray) -> dict[str, float]:
+            trees = tables.boosted_trees(len(rows), kinds)
+            real, ours = trends(rows)
+            return {
+                "detection": two_sample_accuracy(rows, held, classifier=trees, scoring="roc_auc"),
+                "shape": float(np.mean(shapes(rows))),
+                "trend": float(np.abs(real - ours).mean()) if len(real) else 0.0,
+                "utility": tables.utility(rows, held, kinds, names.index(y)),
+            }
+
+        points = [tables.points(x, kinds, fitted) for x in (made, fitted, held)]
+        exact = [nearest(x, points[1], device=self.device)[0] < 1e-9 for x in points[::2]]
+        out = self.score(score, made, fitted) | self.nearness(points[0], points[1], points[2])
+        kept = [tables.rules_kept(fitted, x, kinds) for x in (made, held)]
+        out["rules kept"] = kept[0], kept[1]
+        out["exact copies"] = float(exact[0].mean()), float(exact[1].mean())
+        both = zip(*upper, *trends(made), strict=True)
+        pairs = [(names[i], names[j], float(real), float(ours)) for i, j, real, ours in both]
+        return out, {
+            "target": y,
+            "columns": dict(zip(names, shapes(made), strict=True)),
+            "pairs": sorted(pairs, key=lambda pair: -abs(pair[2] - pair[3])),
+            "revealed": read.revealed,
+        }
+
+    def score(self, score: Callable[..., dict[str, float]], samples: Any, train: Any) -> _Scores:
+        """Scores of samples and of equally many training rows: metrics depend on the counts."""
+        n = min(self.most, len(samples), len(train))
+        ours, floor = score(subsample(samples, n)), score(subsample(train, n, seed=1))
+        return {name: (ours[name], floor[name]) for name in ours}
+
+    def nearness(self, samples: Any, train: Any, test: Any, mirror: bool = False) -> _Scores:
+        """NN ratio and copies; nothing if most test rows equal a training row."""
+        some = [subsample(x, self.most) for x in (samples, test)]
+        made, real = (
+            copying.nearest_distances(x, train, mirror=mirror, device=self.device) for x in some
+        )
+        if np.median(real) == 0:
+            return {}
+        halves = float(np.median(real[::2]) / max(float(np.median(real[1::2])), 1e-300))
+        return {
+            "NN ratio": (float(np.median(made) / np.median(real)), halves),
+            "copies": (copying.share_of_copies(made, real), _copies_floor(len(real))),
+        }
+
+    def recognised(self, rows: list[np.ndarray], y: Any) -> _Scores:
+        """The share of rows that the nearest training rows take for their own class."""
+        if y is None:
+            return {}
+        from sklearn.neighbors import KNeighborsClassifier
+
+        labels = [np.asarray(from_tensor(part)) for part in y]
+        if list(map(len, labels)) != list(map(len, rows)):
+            raise ValueError("y must be (of samples, of train, of test), a class for each row")
+        judge = KNeighborsClassifier(_VOTES).fit(rows[1], labels[1])
+        found = [judge.score(*(subsample(x[i], self.most) for x in (rows, labels))) for i in (0, 2)]
+        return {"recognised": (float(found[0]), float(found[1]))}
+
+
+def _copies_floor(n: int) -> float:
+    """What new real rows score on average as copies, given n held-out rows."""
+    return max(copying.IDEAL_COPIES, 1 / (n + 1))
+
+
+def _thumbnails(images: np.ndarray, factor: int) -> np.ndarray:
+    """Means of squares of pixels; what does not fill a square is left out."""
+    n, h, w = images.shape[0], images.shape[1] // factor, images.shape[2] // factor
+    parts = images[:, : h * factor, : w * factor].reshape(n, h, factor, w, factor, -1)
+    return np.asarray(parts.mean(axis=(2, 4)))

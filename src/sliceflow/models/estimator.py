@@ -1,0 +1,430 @@
+"""`FlowEstimator`: fit, plan, sample, score, save, add and forget, written once for all estimators.
+
+An estimator is a space and a flow. The space says what rows are, how they become columns of numbers and
+back, where particles start, and what a fit costs. The flow moves particles onto the data. To follow a
+fit: `FlowEstimator.fit` → the space's `prepare` → `fitting.run_parts` → `engine.flow.simulate`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from sliceflow.devices import resolve_device
+from sliceflow.engine import conditions, events
+from sliceflow.engine.random import Seed
+from sliceflow.errors import is_int, need
+from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.fitting import Job, run_parts
+from sliceflow.models.identity import identity, same_on_all
+from sliceflow.models.plan import Plan
+from sliceflow.models.ranks import Ranks
+from sliceflow.models.rows import Rows, without
+
+__all__ = ["Fitted", "FlowEstimator", "Model", "Space"]
+
+_MIN_SCORED = 2_000  # `score` draws at least this many samples
+_BATCHED = ("particles_", "particle_conditions_")
+
+
+class Space(Protocol):
+    """What an estimator knows of its rows, with its parameters checked."""
+
+    def read(self, X: Any, y: Any, ranks: Ranks) -> Any:
+        """The user's rows, checked: `rows.Rows`. Raises a ValueError if they are not valid."""
+        ...
+
+    def digests(self) -> dict[str, str]:
+        """Short texts that identify what else the fit was given, by name."""
+        ...
+
+    def prepare(self, rows: Any, seed: Seed, ranks: Ranks) -> Job:
+        """The fit of these rows, planned. No particle has moved yet."""
+        ...
+
+
+class Fitted(Protocol):
+    """A fitted state that draws samples."""
+
+    @property
+    def plan(self) -> Plan:
+        """What the fit did."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device that draws the samples."""
+        ...
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether samples need the rows, so that the model keeps them in any case."""
+        ...
+
+    @property
+    def condition(self) -> Any:
+        """The kind of y; None without."""
+        ...
+
+    @property
+    def codes(self) -> Tensor | None:
+        """The conditions of the training rows, encoded."""
+        ...
+
+    def sample_bytes(self, n: int) -> int:
+        """Memory to draw n samples."""
+        ...
+
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+        """n samples with these conditions, in the form of the user's X."""
+        ...
+
+    def columns(self, X: Any) -> Tensor:
+        """Rows in the form of the user's X as columns (d, n), in units that make columns comparable."""
+        ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that a fit learnt: what `save` writes.
+
+    Parameters
+    ----------
+    seed : the seed of the fit, which a refresh takes again
+    fitted : draws the samples; its `plan` says what the fit did
+    history : lists by name; see `events.History`
+    rows : the training rows, if the model keeps them
+    """
+
+    seed: Seed
+    fitted: Any
+    history: dict[str, list[Any]]
+    rows: Any = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """How `fit` was called: who listens, where checkpoints go, and which processes take part."""
+
+    listeners: tuple[events.Listener, ...] = ()
+    checkpoint_dir: str | os.PathLike[str] | None = None
+    checkpoint_every: float = 60.0
+    ranks: Ranks = field(default_factory=Ranks)
+
+    @classmethod
+    def of(
+        cls,
+        listeners: events.Listeners,
+        checkpoint_dir: str | os.PathLike[str] | None,
+        checkpoint_every: float,
+        ranks: Ranks | None,
+    ) -> Call:
+        """The arguments of `fit`, checked."""
+        return cls(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
+
+
+class FlowEstimator(BaseEstimator):  # type: ignore[misc]
+    """What all estimators share. A subclass has parameters, documentation, and its `_space`."""
+
+    _kinds: tuple[type, type, type]  # of the plan, the fitted state and the rows: what a file holds
+    _model: Model
+    _waiting: Rows | None = None  # rows that wait for the next refresh
+    _file: str  # which the model was loaded from
+
+    def _space(self, like_fitted: bool = False) -> Any:
+        """The space, with checked parameters. Raises a `ParameterError` for the first invalid one.
+
+        With `like_fitted`, its rows must be like those of the model.
+        """
+        raise NotImplementedError
+
+    # Fitting
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        listeners: events.Listeners = (),
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        ranks: Ranks | None = None,
+    ) -> Self:
+        """Move particles onto the rows of X.
+
+        Parameters
+        ----------
+        X, y : the rows, and what they are conditioned on; the class says which kinds it takes
+        listeners : a callable that takes a `sliceflow.events.Event` after every step, or a tuple of
+            them; returning True ends the stage
+        checkpoint_dir : a folder for the state of the fit, or None. To resume an interrupted fit, call
+            it again with the same data, parameters and folder. The result has the same bits as that of
+            an uninterrupted fit
+        checkpoint_every : seconds between checkpoints
+        ranks : from `sliceflow.ranks.joined`. All ranks call this with the same parameters and their
+            own rows. `particles_` and `particle_conditions_` are this rank's share;
+            ``ranks.gather(flow.particles_)`` gives all
+        """
+        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        return self._fit(self._space(), X, y, call)
+
+    def plan(self, X: Any, y: Any = None) -> Any:
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
+        return self._plan(self._space(), X, y)
+
+    def partial_fit(
+        self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
+    ) -> Self:
+        """Add rows, then fit all rows again with the same seed.
+
+        The model keeps its rows from the first call on, also in its file. It is the model of one fit to
+        all rows in the order in which they came, bit for bit. If anything fails or is interrupted, the
+        model stays as it was.
+
+        Parameters
+        ----------
+        X, y : as in `fit`; any call may bring new classes
+        refresh : False only keeps the rows until the next refresh
+        listeners : as in `fit`
+        """
+        known = self._known_rows()
+        space = self._space(like_fitted=known is not None)
+        new = space.read(X, y, Ranks())
+        return self._renew(space, new if known is None else known.append(new), refresh, listeners)
+
+    def forget(
+        self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
+    ) -> Self:
+        """Remove rows, then fit those that are left with the same seed.
+
+        The model is then the one that never saw them, bit for bit. Of equal rows the last go first. If
+        anything fails or is interrupted, the model stays as it was.
+
+        Parameters
+        ----------
+        X, y : rows with their y, as they were fitted, in any order. An unknown row raises an error
+        refresh : False only removes the rows; until the next refresh the maps are still those of all
+        listeners : as in `fit`
+        """
+        known = self._known_rows()
+        if known is None:
+            raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
+        space = self._space(like_fitted=True)
+        return self._renew(space, without(known, space.read(X, y, Ranks())), refresh, listeners)
+
+    def refresh(self, *, listeners: events.Listeners = ()) -> Self:
+        """Fit all rows that the model keeps, with the same seed and today's parameters."""
+        space, known = self._space(), self._known_rows()
+        if known is None:
+            raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
+        return self._renew(space, known, True, listeners)
+
+    def _fit(self, space: Any, X: Any, y: Any, call: Call) -> Self:
+        parameters, device = self.get_params(deep=False), resolve_device(self.device)
+        name = type(self).__name__
+        same_on_all(call.ranks, name, parameters, device, call.checkpoint_dir, **space.digests())
+        return self._fit_rows(space, space.read(X, y, call.ranks), call)
+
+    def _plan(self, space: Any, X: Any, y: Any) -> Any:
+        seed = Seed.from_random_state(copy.deepcopy(self.random_state))  # a generator must not advance
+        return space.prepare(space.read(X, y, Ranks()), seed, Ranks()).plan
+
+    def _known_rows(self) -> Any:
+        """The rows of the model and those that wait; None before the first fit."""
+        if self._waiting is not None:
+            return self._waiting
+        if "_model" not in vars(self):
+            return None
+        if self._model.rows is None:
+            raise ValueError(
+                f"this {type(self).__name__} does not keep its rows, so none can be added or removed; "
+                "fit it with keep_rows=True, or start a new one with partial_fit"
+            )
+        return self._model.rows
+
+    def _renew(self, space: Any, rows: Any, refresh: bool, listeners: events.Listeners) -> Self:
+        need(isinstance(refresh, bool), "refresh", refresh, "True or False")
+        call = Call(events.listening(listeners))
+        if not refresh:
+            self._waiting = rows
+            return self
+        seed = self._model.seed if "_model" in vars(self) else None
+        return self._fit_rows(space, rows, call, seed, keep=True)
+
+    def _fit_rows(
+        self, space: Any, rows: Any, call: Call, seed: Seed | None = None, keep: bool = False
+    ) -> Self:
+        ranks = call.ranks
+        fixed = seed is not None or self.random_state is not None
+        seed = ranks.broadcast(seed or Seed.from_random_state(self.random_state))
+        job = space.prepare(rows, seed, ranks)
+        checkpoints: list[Checkpoints] = []
+        if call.checkpoint_dir is not None:
+            of = identity(
+                type(self).__name__,
+                job.plan.settings(),
+                torch.device(job.plan.device),
+                seed if fixed else None,
+                **rows.digests(ranks),
+                **space.digests(),
+            )
+            where = (call.checkpoint_dir, call.checkpoint_every, of, seed, ranks)
+            n = len(job.parts)
+            names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
+            checkpoints = [Checkpoints(*where, part=name) for name in names]
+            found = next((c.seed for c in checkpoints if c.resumes), seed)
+            if found != seed:
+                seed, job = found, space.prepare(rows, found, ranks)
+        listeners: list[events.Listener] = [*ranks.agreeing(call.listeners)]
+        if self.verbose and ranks.first:
+            listeners.append(events.Progress())
+        with events.closing(listeners):
+            results, history = run_parts(job.parts, listeners, checkpoints)
+        fitted, particles, y = job.finish(results)
+        keep = keep or getattr(self, "keep_rows", True) or fitted.needs_rows
+        # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
+        self._keep(Model(seed, fitted, history, rows if keep else None), particles, y)
+        if shown := job.copies(results):
+            warnings.warn(f"the particles copy rows of X ({shown})", UserWarning, stacklevel=3)
+        return self
+
+    def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
+        """Replace the fitted attributes by those of a new model."""
+        for name in ("_file", "_waiting", "classes_", *_BATCHED):
+            self.__dict__.pop(name, None)
+        self._model, self.plan_, self.history_ = model, model.fitted.plan, model.history
+        self.n_iter_ = len(model.history["step"])
+        if particles is not None:
+            self.particles_, self.particle_conditions_ = particles, y
+        condition = model.fitted.condition
+        if isinstance(condition, conditions.Labels) and not condition.hidden:
+            self.classes_ = condition.classes
+
+    # Sampling
+
+    def sample(
+        self, n: int = 1, y: Any = None, random_state: Any = None, *, return_y: bool = False
+    ) -> Any:
+        """Fresh samples.
+
+        Parameters
+        ----------
+        n : number of samples
+        y : one condition for all samples, or several: then n must be 1 (one sample of each) or their
+            number. None takes conditions in the data's proportions. Labels may also be an (n, C) array
+            of class weights
+        random_state : int, RandomState, Generator or None (new samples on every call)
+        return_y : also return the conditions of the samples
+
+        Returns
+        -------
+        n rows in the form, the units and the type of X; with `return_y`, a pair: the rows and their y
+        (None without conditions)
+        """
+        fitted, seed = self._fitted_state(), Seed.from_random_state(random_state)
+        n, codes = self._codes_for(fitted, n, y, seed)
+        rows = fitted.draw(n, codes, seed)
+        if not return_y:
+            return rows
+        hidden = codes is None or getattr(fitted.condition, "hidden", False)
+        return rows, None if hidden else fitted.condition.decode(codes)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better.
+
+        −SW₂ over 100 random directions, in the units of the flow. With y, samples take the rows'
+        conditions: rows of a class are compared with samples of that class, and with continuous y,
+        (x, y) are compared jointly. Pass held-out rows: on the fitted rows the model that copies best
+        would win. `GridSearchCV` and `cross_val_score` use this score.
+        """
+        fitted = self._fitted_state()
+        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
+        columns, codes = fitted.columns(self._like_fitted(X)), None
+        n = columns.shape[1]
+        if y is not None and fitted.condition is not None and not _hidden(fitted):
+            codes = fitted.condition.encode(conditions.as_array(y))
+            if len(codes) != n:
+                raise ValueError(f"X has {n} rows but y has {len(codes)}; pass one y for every row")
+        times = -(-_MIN_SCORED // n)
+        if codes is None:
+            _, drawn = self._codes_for(fitted, times * n, None, seed)
+        else:
+            drawn = codes.repeat(times, *[1] * (codes.dim() - 1))
+        fresh = fitted.columns(fitted.draw(times * n, drawn, seed))
+        rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else drawn)
+        return -rule.distance(fresh)
+
+    def _fitted_state(self) -> Any:
+        """The fitted state; raises sklearn's NotFittedError before a fit."""
+        check_is_fitted(self, "history_")
+        return self._model.fitted
+
+    def _like_fitted(self, X: Any) -> Any:
+        """X, checked to be like the fitted rows."""
+        return X
+
+    def _codes_for(self, fitted: Any, n: int, y: Any, seed: Seed) -> tuple[int, Tensor | None]:
+        """The number of samples, and their encoded conditions; None takes the data's proportions."""
+        need(is_int(n, 1), "n", n, "an int of at least 1")
+        condition, codes = fitted.condition, fitted.codes
+        if y is not None and (condition is None or _hidden(fitted)):
+            raise ValueError("y was given but the model was fitted without y; omit y")
+        self._need_memory(fitted, n)  # before codes are allocated
+        if condition is None or codes is None:
+            return n, None
+        if y is None:
+            return n, codes[conditions.proportional(codes, n, seed.child("conditions"))]
+        requested = condition.encode(conditions.repeated(condition, y, n))
+        if len(requested) != n:
+            if n != 1:
+                raise ValueError(
+                    f"y has {len(requested)} conditions but n={n}; pass one condition for all samples, "
+                    f"or n={len(requested)} for one sample of each"
+                )
+            self._need_memory(fitted, len(requested))
+        return len(requested), requested
+
+    def _need_memory(self, fitted: Any, n: int) -> None:
+        plan = replace(fitted.plan, nbytes=fitted.sample_bytes(n), device=str(fitted.device))
+        plan.need_memory(f"n={n} samples need", "draw fewer at a time")
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str], *, particles: bool = False) -> None:
+        """Write the fitted model to one file, which `sliceflow.load` opens on any machine.
+
+        The file holds the rows if the model keeps them: ``sliceflow info`` tells.
+
+        Parameters
+        ----------
+        path : the file; one that is there is replaced, at once and only when all is written. It keeps
+            its mode. Of a symbolic link the target is replaced; folders, pipes and devices are refused
+        particles : also keep the batched samples, `particles_` and `particle_conditions_`
+        """
+        from sliceflow.models.saving import save
+
+        self._fitted_state()
+        save(self, path, particles=particles)
+
+    if not TYPE_CHECKING:  # or every misspelt attribute would pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _BATCHED and "_file" in self.__dict__:
+                raise AttributeError(
+                    f"{name} is not in {self.__dict__['_file']}, which was saved without the batched "
+                    "samples; draw new ones with sample(), or save with particles=True"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _hidden(fitted: Any) -> bool:
+    """Whether the conditions are clusters, which the user did not pass."""
+    return bool(getattr(fitted.condition, "hidden", False))

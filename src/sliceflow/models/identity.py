@@ -1,0 +1,94 @@
+"""What a fit is of: its settings and the data. A checkpoint of another fit cannot be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+import sliceflow
+from sliceflow.engine.random import Seed
+from sliceflow.errors import from_tensor, is_int
+from sliceflow.models.ranks import Place, Ranks
+
+__all__ = ["digest", "identity", "same_on_all"]
+
+
+def identity(
+    name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
+) -> dict[str, str]:
+    """What a fit is of: whatever its result depends on, by name.
+
+    Parameters
+    ----------
+    name : of the estimator
+    settings : of the fit: those of its plan, or the parameters
+    device : which it runs on
+    seed : of its random_state; None where it is drawn anew for every fit
+    data : the `digest` of everything it is given
+    """
+    out = {
+        "library": sliceflow.__version__,
+        "estimator": name,
+        "device": device.type,
+        "random_state": repr(seed),
+    }
+    for name, value in settings.items():
+        value = from_tensor(value)
+        if isinstance(value, np.ndarray):  # its repr omits the middle
+            value = digest(value)
+        elif isinstance(value, np.generic):
+            value = value.item()
+        if name not in ("device", "verbose", "random_state"):
+            out[name] = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return out | data
+
+
+def same_on_all(
+    ranks: Ranks,
+    name: str,
+    parameters: Mapping[str, Any],
+    device: torch.device,
+    checkpoint_dir: Any,
+    **data: str,
+) -> None:
+    """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
+
+    Parameters
+    ----------
+    name, parameters : of the estimator
+    checkpoint_dir : of the fit; whether there is one is all that matters
+    data : the `digest` of what all ranks must be given alike
+    """
+    if ranks.size == 1:
+        return
+    facts = identity(name, parameters, device, None, **data)
+    state = parameters["random_state"]
+    facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
+    ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
+
+
+def digest(
+    array: np.ndarray | None,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    place: Place | None = None,
+) -> str:
+    """A short text that identifies an array, however its rows are spread over ranks.
+
+    Parameters
+    ----------
+    array : the rows of this rank
+    place : of these rows among those of all `ranks`
+    """
+    if array is None:
+        return "None"
+    place, total = place or Place(0, len(array), len(array)), 0
+    for i, row in enumerate(array.tolist() if array.dtype == object else array, place.first):
+        content = repr(row).encode("utf-8", "surrogatepass") if array.dtype == object else row.tobytes()
+        total += int.from_bytes(hashlib.blake2b(b"%d " % i + content, digest_size=7).digest())
+    whole = int(ranks.sum(torch.tensor([total % (1 << 62)])))  # in any order
+    return f"{array.dtype} {(place.total, *array.shape[1:])} #{whole % (1 << 62):016x}"

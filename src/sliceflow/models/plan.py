@@ -1,0 +1,89 @@
+"""Plans: what a fit will do, with every "auto" resolved, what it takes, and how it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sliceflow.devices import need_memory, resolve_device
+
+__all__ = ["Plan", "in_bytes", "in_seconds"]
+
+_CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")  # they do not change what a fit does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a fit does. Each space adds its own fields, and `lines` to print.
+
+    Parameters
+    ----------
+    device : device of the fit
+    n_ranks : number of processes
+    nbytes : memory of the fit on each device, without the input data
+    seconds : about how long the fit takes on this device
+    """
+
+    device: str
+    n_ranks: int = 1
+    nbytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def method(self) -> str:
+        """The method in a word or two."""
+        raise NotImplementedError
+
+    def lines(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names if name not in _CIRCUMSTANCES}
+
+    def need_memory(self, what: str, advice: str) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
+        need_memory(self.nbytes, resolve_device(self.device), what, advice)
+
+    def __str__(self) -> str:
+        where = self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"
+        rows = [
+            ("method", self.method),
+            *self.lines(),
+            ("device", where),
+            ("memory", f"about {in_bytes(self.nbytes)}"),
+            ("time", f"about {in_seconds(self.seconds)}" if self.seconds else ""),
+        ]
+        shown = [(name, str(value)) for name, value in rows if value != ""]
+        width = max(len(name) for name, _ in shown)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes in KiB, MiB or GiB.
+
+    Examples
+    --------
+    >>> in_bytes(1536), in_bytes(3 << 30)
+    ('1.5 KiB', '3.0 GiB')
+    """
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count / 1024:.1f} KiB"
+
+
+def in_seconds(seconds: float) -> str:
+    """A time in seconds, minutes or hours.
+
+    Examples
+    --------
+    >>> in_seconds(0.2), in_seconds(48), in_seconds(400)
+    ('1 s', '48 s', '7 min')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,202 @@
+"""Kept rows: the training rows of a model, so that rows can be added to it and removed from it.
+
+Adding appends rows, forgetting removes them, and a refresh is a fit of what is left with the same seed.
+So a model that forgot rows is the model that never saw them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine import conditions
+from sliceflow.models.codec import Array
+from sliceflow.models.ranks import Ranks
+
+__all__ = ["Conditions", "Rows", "join_labels", "row_keys", "without"]
+
+
+class Rows(Protocol):
+    """The checked rows of a fit, as the user passed them."""
+
+    def __len__(self) -> int: ...
+
+    def append(self, others: Self) -> Self:
+        """These rows, then the others. A ValueError says how they do not fit together."""
+        ...
+
+    def take(self, numbers: np.ndarray) -> Self:
+        """The rows with these numbers, in this order."""
+        ...
+
+    def keys(self) -> Sequence[Hashable]:
+        """Something to look each row up by: equal for equal rows."""
+        ...
+
+    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+        """X and y as the user passed them: arrays, tensors on `device`, or DataFrames."""
+        ...
+
+    def digests(self, ranks: Ranks) -> dict[str, str]:
+        """Short texts that identify the rows of all ranks, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of rows.
+
+    Parameters
+    ----------
+    condition : the kind of y
+    classes : (n,) class numbers; None if y has no labels
+    numbers : (n, l) continuous columns, as the user wrote them; None if y has none
+
+    Examples
+    --------
+    >>> given = Conditions.infer(np.array(["b", "a", "b"]), 3)
+    >>> given.codes, given.y.tolist()
+    (tensor([1, 0, 1]), ['b', 'a', 'b'])
+    """
+
+    condition: conditions.Condition
+    classes: Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None = None
+    numbers: Annotated[np.ndarray, Array("n l", torch.float64)] | None = None
+
+    @classmethod
+    def infer(cls, y: np.ndarray | None, n: int, name: str = "y") -> Conditions | None:
+        """Those that the user's y describes; None without y."""
+        if y is None:
+            return None
+        condition = conditions.infer(y, n, name)
+        codes = condition.encode(y)
+        if isinstance(condition, conditions.Labels):
+            return cls(condition, codes)
+        if isinstance(condition, conditions.Columns):
+            return cls(condition, None, y.astype(np.float64))
+        numbers = y[:, ~np.array(condition.labelled)].astype(np.float64)
+        return cls(condition, codes[:, 0].long(), numbers)
+
+    def take(self, numbers: Tensor) -> Conditions:
+        """Those of some rows; the kind stays."""
+        classes, columns = self.classes, self.numbers
+        return Conditions(
+            self.condition,
+            None if classes is None else classes[numbers],
+            None if columns is None else columns[numbers.numpy()],
+        )
+
+    def check(self) -> None:
+        """Raise a ValueError unless classes and numbers fit the condition."""
+        kind, classes, numbers = self.condition, self.classes, self.numbers
+        labels = kind.labels if isinstance(kind, conditions.Mixed) else kind
+        columns = kind.columns if isinstance(kind, conditions.Mixed) else kind
+        if isinstance(labels, conditions.Labels) != (classes is not None):
+            raise ValueError("classes and the kind of condition do not fit")
+        if isinstance(columns, conditions.Columns) != (numbers is not None):
+            raise ValueError("numbers and the kind of condition do not fit")
+        if classes is not None and len(classes) and int(classes.max()) >= labels.width:
+            raise ValueError(f"a class number is not below {labels.width}")
+        if numbers is not None and numbers.shape[1] != columns.width:
+            raise ValueError(f"there are {numbers.shape[1]} columns of numbers, not {columns.width}")
+
+    @cached_property
+    def codes(self) -> Tensor:
+        """y, encoded: class numbers (n,), or columns (n, l)."""
+        if isinstance(self.condition, conditions.Labels):
+            assert self.classes is not None
+            return self.classes
+        return self.condition.encode(self.y)
+
+    @cached_property
+    def y(self) -> np.ndarray:
+        """y, as the user wrote it."""
+        kind = self.condition
+        if isinstance(kind, conditions.Mixed):
+            assert self.classes is not None
+            out = np.empty((len(self.classes), len(kind.labelled)), dtype=object)
+            labelled = np.array(kind.labelled)
+            out[:, labelled] = [list(row) for row in kind.labels.decode(self.classes)]
+            out[:, ~labelled] = self.numbers
+            return out
+        if self.numbers is not None:
+            return self.numbers
+        assert self.classes is not None
+        return kind.decode(self.classes)
+
+
+def without(rows: Any, gone: Any) -> Any:
+    """The rows that are left when others go; of equal rows the last go first.
+
+    Raises a ValueError if a row to forget is not there, or is there less often.
+    """
+    numbers: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(rows.keys()):
+        numbers.setdefault(key, []).append(i)
+    left = np.ones(len(rows), dtype=bool)
+    for i, key in enumerate(gone.keys()):
+        if not numbers.get(key):
+            raise ValueError(
+                f"row {i} of X is not in the model, or X has it more often; nothing was forgotten. "
+                "Pass rows with their y, exactly as they were fitted"
+            )
+        left[numbers[key].pop()] = False
+    if not left.any():
+        raise ValueError(f"this would forget all {len(rows)} rows; delete the model instead")
+    return rows.take(np.flatnonzero(left))
+
+
+def join_labels(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    """The conditions y of two sets of rows, one after the other.
+
+    Arrays of different kinds become objects, because numpy would turn the label 1 into "1".
+
+    Examples
+    --------
+    >>> join_labels(np.array([1, 2]), np.array(["1"])).tolist()
+    [1, 2, '1']
+    """
+    if (first is None) != (second is None):
+        given, missing = ("earlier", "new") if second is None else ("new", "earlier")
+        raise ValueError(
+            f"the {given} rows have y and the {missing} rows have none; pass y for all rows"
+        )
+    if first is None or second is None:
+        return None
+    if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:
+        raise ValueError(
+            f"y of the new rows has shape {second.shape}, and y of the earlier rows {first.shape}; "
+            "pass y of the same kind for all rows"
+        )
+    kinds = [{"i": "i", "u": "i"}.get(y.dtype.kind, y.dtype.kind) for y in (first, second)]
+    if kinds[0] != kinds[1]:
+        first, second = first.astype(object), second.astype(object)
+    return np.concatenate((first, second))
+
+
+def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
+    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types.
+
+    Examples
+    --------
+    >>> row_keys(np.array([[1, 2]]), np.array([3])) == row_keys(np.array([[1.0, 2.0]]), np.array([3.0]))
+    True
+    """
+    flat = np.ascontiguousarray(X).reshape(len(X), -1)
+    conditions: list[Any] = [None] * len(X) if y is None else y.tolist()
+    return [
+        (_digest(row), tuple(c) if isinstance(c, list) else c)
+        for row, c in zip(flat, conditions, strict=True)
+    ]
+
+
+def _digest(row: np.ndarray) -> bytes:
+    numbers = row.astype(np.float64) + 0.0  # −0 equals 0
+    return hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()

@@ -1,0 +1,114 @@
+"""Saving and loading estimators: one file type for all of them.
+
+The file holds the constructor's parameters and the `Model`: the seed of the fit, its plan, the fitted
+state, the history, and the rows if the model keeps them. `codec` writes them by their annotations.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, make_dataclass
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
+import numpy as np
+import torch
+
+from sliceflow.engine.random import Seed
+from sliceflow.models import file
+from sliceflow.models.codec import Array, Record
+from sliceflow.models.estimator import FlowEstimator, Model
+from sliceflow.models.ranks import Ranks
+
+__all__ = ["load_estimator", "save"]
+
+_NOT_SAVED = ("device", "random_state", "verbose")
+
+
+@dataclass(frozen=True)
+class SavedHistory:
+    """The history of a fit. Seconds are left out: the same fit gives the same file."""
+
+    stage: tuple[str, ...]
+    step: Annotated[np.ndarray, Array("n", torch.int64, ge=0)]
+    distance: Annotated[np.ndarray, Array("n", torch.float64, finite=False)]
+    moving: Annotated[np.ndarray, Array("n", torch.float64, finite=False)]
+
+    @classmethod
+    def from_lists(cls, history: dict[str, list[Any]]) -> SavedHistory:
+        """That of `history_`."""
+        step = np.array(history["step"], dtype=np.int64)
+        distance, moving = (
+            np.array(history[name], dtype=np.float64) for name in ("distance", "moving")
+        )
+        return cls(tuple(history["stage"]), step, distance, moving)
+
+    def check(self) -> None:
+        if len(self.stage) != len(self.step):
+            raise ValueError(f"there are {len(self.stage)} stages for {len(self.step)} steps")
+
+    def lists(self) -> dict[str, list[Any]]:
+        """`history_`, without seconds."""
+        columns = {name: getattr(self, name).tolist() for name in ("step", "distance", "moving")}
+        return {"stage": list(self.stage), **columns}
+
+
+@cache
+def _saved_type(kind: type[FlowEstimator]) -> type:
+    """The dataclass that a file of this estimator holds."""
+    _, fitted, rows = kind._kinds
+    hints = get_type_hints(kind.__init__, include_extras=True)
+    parameters = {name: of for name, of in hints.items() if name not in (*_NOT_SAVED, "return")}
+    return make_dataclass(
+        kind.__name__,
+        [
+            ("parameters", Record(parameters)),
+            ("seed", Seed),
+            ("fitted", fitted),
+            ("history", SavedHistory),
+            ("rows", rows | None),
+            ("particles", rows | None),
+        ],
+        frozen=True,
+    )
+
+
+def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = False) -> None:
+    """Write a fitted estimator; with `particles`, the batched samples, too."""
+    model: Model = estimator._model
+    batched = None
+    if particles:
+        space = estimator._space(like_fitted=True)
+        batched = space.read(estimator.particles_, estimator.particle_conditions_, Ranks())
+    parameters = {
+        name: value
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in _NOT_SAVED
+    }
+    history = SavedHistory.from_lists(model.history)
+    saved = _saved_type(type(estimator))(
+        parameters, model.seed, model.fitted, history, model.rows, batched
+    )
+    file.save(path, saved)
+
+
+def load_estimator(
+    path: str | os.PathLike[str],
+    kinds: Sequence[type[FlowEstimator]],
+    device: torch.device,
+    max_memory: int | None,
+) -> Any:
+    """The fitted estimator of a file, one of these kinds. Raises a `ModelFileError` if it is not valid."""
+    by_type = {_saved_type(kind): kind for kind in kinds}
+    saved: Any = file.load(path, tuple(by_type), device, max_memory)
+    estimator: Any = by_type[type(saved)](**saved.parameters)
+    model = Model(saved.seed, saved.fitted, saved.history.lists(), saved.rows)
+    batched = () if saved.particles is None else saved.particles.in_users_form(device)
+    try:
+        estimator._space()  # checks the parameters
+        estimator._keep(model, *batched)
+    except ValueError as error:
+        raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
+    estimator._file = os.fspath(path)
+    return estimator

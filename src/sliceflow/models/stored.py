@@ -1,0 +1,278 @@
+"""How files hold the engine's classes: steps and their maps, conditions, frames and transports.
+
+The engine knows nothing of files. So each of its classes with arrays has a twin here, whose annotations
+say what an array may hold, and whose `check` says what makes maps that can be applied. Importing this
+module tells the codec of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine import conditions, frames, transports
+from sliceflow.engine.compact import MOST_BINS, MOST_KNOTS, CompactTable, ModelStep
+from sliceflow.engine.transports import GridTable, KnotTable
+from sliceflow.models.codec import Array, Between, Label, Record, store_as
+from sliceflow.neighbours.local import LocalSettings
+
+__all__ = ["FLOATS", "Count", "History", "check_steps"]
+
+FLOATS = (torch.float32, torch.float64)
+Count = Annotated[int, Between(0, 1 << 32)]
+History = Annotated[
+    dict[str, list[Any]],
+    Record(
+        {
+            "stage": list[str],
+            "step": list[int],
+            "distance": list[float],
+            "moving": list[float],
+            "seconds": list[float],
+        }
+    ),
+]
+_ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
+_SLACK = 1e-5  # averages of equal numbers may differ in the last digit
+_MOST_LABELS = 1 << 28  # bytes of class labels
+
+
+def _twin(kind: type[Any]) -> Callable[[type[Any]], type[Any]]:
+    """Store `kind` as the decorated dataclass, whose fields have the same names.
+
+    The twin's `from_engine` and `to_engine` convert, where it has them.
+    """
+
+    def register(twin: type[Any]) -> type[Any]:
+        names = [f.name for f in fields(twin)]
+
+        def to(value: Any) -> Any:
+            return twin(**{name: getattr(value, name) for name in names})
+
+        def back(value: Any) -> Any:
+            return kind(**{name: getattr(value, name) for name in names})
+
+        store_as(kind, twin, getattr(twin, "from_engine", to), getattr(twin, "to_engine", back))
+        return twin
+
+    return register
+
+
+# Maps
+
+
+@_twin(KnotTable)
+@dataclass(frozen=True)
+class _Knots:
+    knots: Annotated[Tensor, Array("h k", FLOATS)]
+    values: Annotated[Tensor, Array("h k", FLOATS)]
+
+    def check(self) -> None:
+        if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
+            raise ValueError(f"maps have {self.knots.shape[1]} knots, or mix types of numbers")
+        _check_ascending(self.knots[:, :-1], self.knots[:, 1:])
+
+
+@_twin(GridTable)
+@dataclass(frozen=True)
+class _Grid:
+    lo: Annotated[Tensor, Array("h", FLOATS)]
+    hi: Annotated[Tensor, Array("h", FLOATS)]
+    values: Annotated[Tensor, Array("h b", FLOATS)]
+
+    def check(self) -> None:
+        if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
+            raise ValueError(f"maps have {self.values.shape[1]} values, or mix types of numbers")
+        _check_ascending(self.lo, self.hi)
+
+
+def _check_ascending(before: Tensor, after: Tensor) -> None:
+    falls = before - after
+    if falls.numel() and bool((falls > _SLACK * after.abs().amax()).any()):
+        raise ValueError("maps have knots that do not ascend")
+
+
+@_twin(CompactTable)
+@dataclass(frozen=True)
+class _Compact:
+    """Only the maps that move anything, and only the `inner` knots: the ends are at 0 and `n_bins`."""
+
+    lo: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
+    hi: Annotated[Tensor, Array("h", torch.float64, packed="planes")]
+    inner: Annotated[Tensor, Array("h i", torch.int32, ge=1, lt="n_bins", packed="delta")]
+    levels: Annotated[Tensor, Array("h k", torch.int16, packed="delta")]
+    numbers: Annotated[Tensor, Array("h", torch.int64, ge=0, lt="n_all", packed="delta")]
+    n_all: Count
+    n_bins: Annotated[int, Between(1, MOST_BINS)]
+    exponent: Annotated[int, Between(-1000, 1000)]
+    dtype: torch.dtype
+
+    def check(self) -> None:
+        k = self.levels.shape[1]
+        if self.inner.shape[1] != k - 2 or not 2 <= k <= MOST_KNOTS or self.dtype not in FLOATS:
+            raise ValueError(f"compact maps have {k} knots of {self.dtype}")
+        for ascending in (self.inner, self.numbers):
+            if not bool((ascending.diff(dim=-1) > 0).all()):
+                raise ValueError("compact maps have knots or numbers that do not ascend")
+        ends = torch.stack([self.lo, self.hi]).abs()
+        farthest = float(ends.amax()) if ends.numel() else 0.0
+        if not bool((self.lo <= self.hi).all()):
+            raise ValueError("compact maps have ranges that end before they begin")
+        if not farthest + 2.0 ** (self.exponent + 15) < torch.finfo(self.dtype).max / 4:
+            raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
+
+    @classmethod
+    def from_engine(cls, table: CompactTable) -> _Compact:
+        t = table.moving()
+        numbers = torch.arange(len(t.lo)) if t.numbers is None else t.numbers
+        inner = t.at[:, 1:-1]
+        ends = (t.lo.double(), t.hi.double())
+        return cls(*ends, inner, t.levels, numbers, t.n_maps, t.n_bins, t.exponent, t.dtype)
+
+    def to_engine(self) -> CompactTable:
+        first = self.inner.new_zeros(len(self.lo), 1)
+        at = torch.cat([first, self.inner, first + self.n_bins], 1)
+        numbers, n_all = (self.numbers, self.n_all) if len(self.lo) < self.n_all else (None, 0)
+        about = (self.n_bins, self.exponent, self.dtype, numbers, n_all)
+        return CompactTable(self.lo, self.hi, at, self.levels, *about)
+
+
+@_twin(ModelStep)
+@dataclass(frozen=True)
+class _Step:
+    stage: Count
+    step: Count
+    table: KnotTable | GridTable | CompactTable
+    theta: Annotated[Tensor, Array("h d", FLOATS)] | None
+
+    def check(self) -> None:
+        if self.theta is None:
+            return
+        one = torch.eye(len(self.theta), dtype=self.theta.dtype, device=self.theta.device)
+        if not bool(((self.theta @ self.theta.T - one).abs() < _ORTHONORMAL).all()):
+            raise ValueError("the fitted directions of a step are not orthonormal")
+
+
+def check_steps(
+    model: Sequence[ModelStep], n_steps: Sequence[int], n_maps: Callable[[int, int], int] | None = None
+) -> None:
+    """Raise a ValueError unless a model has the first steps of every stage, in order.
+
+    A fit may end a stage early, and leaves nothing out.
+
+    Parameters
+    ----------
+    n_steps : of every stage of the schedule
+    n_maps : gives the number of maps of a stage's step, which its frame needs
+    """
+    done = [0] * len(n_steps)
+    for last, step in zip([0, *(step.stage for step in model)], model, strict=False):
+        i, k, table = step.stage, step.step, step.table
+        if not last <= i < len(n_steps) or k != done[i] or k >= n_steps[i]:
+            raise ValueError(f"step {k} of stage {i} is out of order, or beyond the schedule")
+        done[i] += 1
+        size = table.n_maps if isinstance(table, CompactTable) else len(table.values)
+        if n_maps is not None and size != n_maps(i, k):
+            raise ValueError(f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}")
+
+
+# Frames and transports are plain. A file holds no others.
+
+store_as(transports.Table, KnotTable | GridTable | CompactTable)
+store_as(frames.FrameKind, frames.Random | frames.Orthogonal | frames.Axis | frames.MaxSliced)
+store_as(
+    transports.Transport,
+    transports.Sorted | transports.Interpolated | transports.Histogram | transports.Auto,
+)
+
+
+# Conditions
+
+_FLOAT_ROW = Annotated[np.ndarray, Array("l", torch.float64)]
+
+
+@_twin(conditions.Columns)
+@dataclass(frozen=True)
+class _Columns:
+    mean: _FLOAT_ROW
+    scale: _FLOAT_ROW
+
+    def check(self) -> None:
+        if not (self.scale > 0).all() or not len(self.scale):
+            raise ValueError("a condition has no columns, or a scale that is not positive")
+
+
+@_twin(conditions.Labels)
+@dataclass(frozen=True)
+class _Labels:
+    dtype: str
+    classes: tuple[Label, ...]
+    hidden: bool
+
+    def check(self) -> None:
+        self.to_engine()
+
+    @classmethod
+    def from_engine(cls, labels: conditions.Labels) -> _Labels:
+        return cls(labels.classes.dtype.str, tuple(_plain(labels.classes)), labels.hidden)
+
+    def to_engine(self) -> conditions.Labels:
+        labels, dtype = list(self.classes), self._dtype()
+        if not labels or dtype.itemsize * len(labels) > _MOST_LABELS:
+            raise ValueError(f"there are {len(labels)} labels of dtype {dtype}")
+        kinds: dict[str, type] = {"b": bool, "f": float, "U": str, "S": bytes}
+        if dtype.kind != "O" and not all(type(v) is kinds.get(dtype.kind, int) for v in labels):
+            raise ValueError(f"labels are not all of dtype {dtype}")
+        classes = np.empty(len(labels), dtype=np.int64 if dtype.kind in "mM" else dtype)
+        classes[:] = labels
+        classes = classes.view(dtype) if dtype.kind in "mM" else classes
+        if _plain(classes) != labels or len(set(labels)) != len(labels):
+            raise ValueError(f"labels are not distinct, or not of dtype {dtype}")
+        return conditions.Labels(classes, self.hidden)
+
+    def _dtype(self) -> np.dtype:
+        # numpy would accept more than names of types: lists of them, and worse.
+        if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", self.dtype) is None:
+            raise ValueError(f"{self.dtype[:60]!r} is not a type of labels")
+        try:
+            return np.dtype(self.dtype)
+        except TypeError as error:
+            raise ValueError(f"{self.dtype!r} is not a type of labels") from error
+
+
+def _plain(classes: np.ndarray) -> list[Any]:
+    """Labels as Python objects; dates as numpy's integers."""
+    plain = (classes.view(np.int64) if classes.dtype.kind in "mM" else classes).tolist()
+    return [label.item() if isinstance(label, np.generic) else label for label in plain]
+
+
+@_twin(conditions.Mixed)
+@dataclass(frozen=True)
+class _Mixed:
+    labels: conditions.Labels
+    columns: conditions.Columns
+    labelled: tuple[bool, ...]
+
+    def check(self) -> None:
+        widths = {len(label) if isinstance(label, tuple) else -1 for label in self.labels.classes}
+        n_columns = len(self.labelled) - sum(self.labelled)
+        if widths != {sum(self.labelled)} or n_columns != self.columns.width:
+            raise ValueError("the labels and columns of a condition do not fit together")
+
+
+store_as(conditions.Condition, conditions.Labels | conditions.Columns | conditions.Mixed)
+
+
+@_twin(LocalSettings)
+@dataclass(frozen=True)
+class _LocalSettings:
+    k: Annotated[int, Between(1, 1 << 32)]
+    spread: Annotated[float, Between(0, 100)]
+    projection: Annotated[Tensor, Array("f m", torch.float64)]
+    n_features: Annotated[int, Between(0, 1 << 16)]

@@ -1,0 +1,291 @@
+"""Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
+
+The k rows nearest to y₀ get Epanechnikov's weights. Distances ignore columns of y that say nothing
+about x, and of many columns they see what these predict (`views`). The rows move to y₀ along linear
+regressions (`regressions`). Samples are drawn along the moved rows (`draws`), so they are new.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.bandwidth import choose_spread
+from sliceflow.neighbours.draws import MEASURED, NEAR, centred, draw_near
+from sliceflow.neighbours.regressions import COMPONENTS, Adjusted, adjust
+from sliceflow.neighbours.search import build_search, find_nearest, inverse_deviation, kernel_weights
+from sliceflow.neighbours.views import View, moments, project, relevance, ridge
+
+__all__ = ["LocalRows", "LocalSettings", "work_bytes"]
+
+_FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that are tried
+_TRIED = 150  # rows whose likelihood chooses k,
+_SURPRISE = 20.0  # no less than this below their median: a row that nothing foresees must not decide
+_SEVERAL, _WIDE = 4, 20  # columns of y from which a summary is tried, and beyond which it is taken,
+_ENOUGH, _FEATURES, _SHARE = 400, 500, 4  # with enough rows; its random features, fewer than a share
+_CHECKED = 20  # rows whose neighbourhoods choose h
+_LARGEST = 1e50  # of a number in a model: its square and the square of that are finite
+_NUMBERS = 1 << 21  # numbers of one array in memory at a time
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What a fit finds out about rows, and a file keeps beside them.
+
+    Parameters
+    ----------
+    k : neighbours of a condition
+    spread : h, how far samples go along their neighbours
+    projection : (l + n_features, m), what is seen of y is multiplied with it before distances
+    n_features : random features that are seen of y beside its l columns
+
+    """
+
+    k: int
+    spread: float
+    projection: Tensor = field(repr=False)
+    n_features: int = 0
+
+    def check(self, n: int, columns: int) -> None:
+        """Raise a ValueError if these cannot be the settings of n rows with so many columns of y."""
+        shape = tuple(self.projection.shape)
+        ok = 1 <= self.k <= n and 0 <= self.spread <= 100 and 0 <= self.n_features <= _FEATURES
+        ok = ok and len(shape) == 2 and shape[0] == columns + self.n_features and shape[1] > 0
+        if not ok or self.projection.dtype != torch.float64:
+            raise ValueError(
+                f"local settings do not fit {n} rows with {columns} columns of y: k={self.k}, "
+                f"spread={self.spread}, n_features={self.n_features}, a projection of {shape}"
+            )
+
+
+@dataclass(frozen=True)
+class LocalRows:
+    """Rows x (n, d) with conditions y (n, l), float64 and finite, ready to be asked for x given y.
+
+    Examples
+    --------
+    x is ±y, with some noise:
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.uniform(1, 3, (2000, 1))
+    >>> x = rng.choice([-1, 1], (2000, 1)) * y + 0.1 * rng.normal(size=(2000, 1))
+    >>> samples = LocalRows.fit_to(x, y).sample(np.array([[1.5], [2.5]]), 500, Seed(0))
+    >>> samples.shape, samples.abs().mean(1)[:, 0].round(decimals=1).tolist()
+    (torch.Size([2, 500, 1]), [1.5, 2.5])
+
+    """
+
+    x: Tensor
+    y: Tensor
+    settings: LocalSettings
+
+    @classmethod
+    def fit_to(cls, x: Any, y: Any, k: int | None = None) -> LocalRows:
+        """The rows with settings found from them; None chooses k by the likelihood of rows left out.
+
+        So it does, for 4 to 20 columns of y, whether distances are those of columns or of a summary.
+        The summary must be better by a standard error.
+        """
+        x, y = _float64(x), _float64(y)
+        summarised = y.shape[1] > _WIDE
+        local = _summarised(x, y) if summarised else _by_relevance(x, y)
+        if k is None:
+            k, likelihood = _choose_k(local)
+            if not summarised and y.shape[1] >= _SEVERAL and len(y) >= _ENOUGH:
+                other_k, other = _choose_k(_summarised(x, y, _left_out(len(x))))
+                gain = other - likelihood
+                if gain.mean() > gain.std() / math.sqrt(len(gain)):
+                    local, k = _summarised(x, y), other_k
+        local = local.with_(k=min(k, len(x)))
+        return local.with_(spread=_choose_spread(local))
+
+    def with_(self, **changes: Any) -> LocalRows:
+        """The same rows and search with another k or spread."""
+        other = replace(self, settings=replace(self.settings, **changes))
+        other.__dict__.update(_view=self._view, _seen=self._seen, _search=self._search)
+        return other
+
+    def check(self) -> None:
+        """Raise a ValueError if samples might fail: damaged rows or settings."""
+        n, columns = self.y.shape if self.y.ndim == 2 else (0, 0)
+        if self.x.ndim != 2 or len(self.x) != n or not n or self.x.dtype != torch.float64:
+            raise ValueError(f"local has {tuple(self.x.shape)} rows for {tuple(self.y.shape)} of y")
+        self.settings.check(n, columns)
+        small = bool((self.x.abs() < _LARGEST).all() and (self.y.abs() < _LARGEST).all())
+        if not small or not bool((self._seen.abs() < _LARGEST).all()):
+            raise ValueError(f"local has numbers beyond {_LARGEST:.0e}, or that are none")
+
+    @property
+    def description(self) -> str:
+        """What distances see of y, in words."""
+        n, scores, features = self.y.shape[1], len(self._view.scores), self.settings.n_features
+        tails = f"; normal scores of {scores} heavy-tailed" if scores else ""
+        if features:
+            return f"of a summary of {n} columns by {features} random features{tails}"
+        used = int((torch.diagonal(self.settings.projection) > 0).sum())
+        return f"of {used} of {n} columns, weighted by relevance{tails}"
+
+    @cached_property
+    def _view(self) -> View:
+        return View.fit_to(self.y, self.settings.n_features)
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        return project(self._view, self.y, self.settings.projection)
+
+    @cached_property
+    def _search(self) -> NearestNeighbors:
+        return build_search(self._seen)
+
+    @cached_property
+    def _reach(self) -> tuple[NearestNeighbors, Tensor, float]:
+        """A search of distinct conditions in standard deviations, the unit, and how far these reach:
+        the largest distance to the tenth neighbour, of few to the last.
+        """
+        unit = inverse_deviation(self.y)
+        distinct = torch.unique(self.y * unit, dim=0)
+        search, some = build_search(distinct), distinct[:: max(1, len(distinct) // 1_000)]
+        return search, unit, float(find_nearest(search, some, min(10, len(distinct)))[0].max())
+
+    def warn_of_far(self, y0: Any, name: str, stacklevel: int, numbers: Tensor | None = None) -> None:
+        """Warn of a condition that is farther from all rows than rows are from each other.
+
+        `name` is that of y; `numbers` are those that the user gave the conditions.
+        """
+        search, unit, reach = self._reach
+        distance = find_nearest(search, _float64(y0) * unit, 1)[0][:, 0]
+        i = int(distance.argmax())
+        if distance[i] > reach:
+            warnings.warn(
+                f"{name}[{i if numbers is None else int(numbers[i])}] is {float(distance[i]):.3g} "
+                f"standard deviations of {name} from the nearest row, where rows have ten neighbours "
+                f"within {reach:.3g}: its samples are extrapolated",
+                stacklevel=stacklevel + 1,
+            )
+
+    def adjusted(
+        self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
+    ) -> Adjusted:
+        """The neighbourhoods of conditions y0 (q, l), moved to them.
+
+        Parameters
+        ----------
+        without : (q,), a row that each condition must not use
+        most : the largest number of regressions
+        at : (q, d), points whose log density is wanted
+
+        """
+        seen = project(self._view, _float64(y0), self.settings.projection)
+        k = min(self.settings.k, len(self.x) - (without is not None))
+        distance, rows = find_nearest(self._search, seen, k, without)
+        weight, radius = kernel_weights(distance)
+        offset = (self._seen[rows] - seen[:, None]) / radius[..., None]
+        return adjust(self.x[rows], offset, weight, rows, most, at)
+
+    def sample(self, y0: Any, n: int, seed: Seed) -> Tensor:
+        """n samples for each condition of y0 (q, l): (q, n, d).
+
+        The numbers of a condition depend on its index and the seed, not on the other conditions.
+        """
+        return self.draw(y0, n, seed)[0]
+
+    def draw(self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS) -> tuple[Tensor, Tensor]:
+        """Samples as `sample` gives them, and the row (q, n) that each was drawn around.
+
+        `most` is the largest number of regressions. In many columns BIC takes 1 of them.
+        """
+        y0, k, d = _float64(y0), self.settings.k, self.x.shape[1]
+        out = torch.empty(len(y0), n, d, dtype=torch.float64)
+        around = torch.empty(len(y0), n, dtype=torch.int64)
+        block = min(n, max(1, _NUMBERS // (NEAR * d)))  # samples at a time
+        fitted = COMPONENTS * (self._seen.shape[1] + d + 1)
+        size = max(k * max(fitted, min(k, max(block, MEASURED))), block * NEAR * d)
+        chunk = max(1, _NUMBERS // size)
+        for first in range(0, len(y0), chunk):
+            near = self.adjusted(y0[first : first + chunk], most=most)
+            for at in range(0, n, block):
+                part = slice(first, first + chunk), slice(at, min(at + block, n))
+                own = seed.child("from", at) if at else seed
+                out[part], picked = draw_near(near, part[1].stop - at, self.settings.spread, own, first)
+                around[part] = near.rows.gather(1, picked)
+        # A column of one value stays as it is, to the last bit.
+        return torch.where((self.x != self.x[0]).any(0), out, self.x[0]), around
+
+
+def _float64(values: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(values), dtype=torch.float64)
+
+
+def work_bytes(n: int, columns: int) -> int:
+    """Memory of choosing the settings of n rows, beside the rows."""
+    return (1 << 27) + 8 * 2 * n * columns
+
+
+def _by_relevance(x: Tensor, y: Tensor) -> LocalRows:
+    """Rows with distances of the columns of y, weighted by relevance."""
+    projection = torch.diag(relevance(x, View.fit_to(y)(y)))
+    return LocalRows(x, y, LocalSettings(len(x), 0.8, projection))
+
+
+def _summarised(x: Tensor, y: Tensor, without: Tensor | None = None) -> LocalRows:
+    """Rows with distances of a summary of y, whose regression does not see the rows `without`."""
+    view, learnt = View.fit_to(y, min(_FEATURES, len(y) // _SHARE)), torch.ones(len(y)) > 0
+    if without is not None:
+        learnt[without] = False
+    projection = ridge(view, y[learnt], moments(x[learnt]))
+    return LocalRows(x, y, LocalSettings(len(x), 0.8, projection, view.n_features))
+
+
+def _left_out(n: int) -> Tensor:
+    """The rows whose likelihood chooses."""
+    return Seed(0).child("k").permutation(n)[:_TRIED]
+
+
+def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
+    """The least k under which rows left out are about most likely, and their log likelihoods.
+
+    Tries neighbourhoods of 50 rows, or twice the columns, and doubles them up to 2,000 rows or until
+    the mean log likelihood has fallen twice. Of those within half a standard error of the best, takes
+    the smallest: it is the fastest, and sees the least of other conditions.
+    """
+    n, columns = len(local.x), local._seen.shape[1] + local.x.shape[1]
+    k, most, tried = max(_FEWEST, 2 * columns), min(n - 1, _MOST), _left_out(n)
+    if n <= k:
+        return n, torch.empty(0)
+    best, found = k, dict[int, Tensor]()
+    while not found or (max(found) < most and best in list(found)[-2:]):
+        k = min(k, most)
+        trial, chunk = local.with_(k=k), max(1, _NUMBERS // (k * COMPONENTS * (columns + 1)))
+        parts = [
+            trial.adjusted(local.y[some], without=some, at=local.x[some]).log_density
+            for some in torch.split(tried, chunk)
+        ]
+        likelihood = torch.cat(parts)
+        found[k] = likelihood.clamp(min=float(likelihood.median()) - _SURPRISE)
+        best = max(found, key=lambda k: float(found[k].mean()))
+        k *= 2
+    behind = {k: found[best] - likelihood for k, likelihood in found.items()}
+    near = [k for k, b in behind.items() if b.mean() <= b.std() / (2 * math.sqrt(len(tried)))]
+    return near[0], found[near[0]]
+
+
+def _choose_spread(local: LocalRows) -> float:
+    """H by `choose_spread`, from the neighbourhoods of some rows."""
+    some = Seed(0).child("spread").permutation(len(local.x))[:_CHECKED]
+    near = local.adjusted(local.y[some])
+    unit = centred(near)[2]
+
+    def draw(h: float) -> list[Tensor]:
+        return list(draw_near(near, 2 * MEASURED, h, Seed(0))[0] * unit)
+
+    enough = local.settings.k >= 3
+    return (choose_spread(list(near.x * unit), draw) if enough else 0.0) or local.settings.spread

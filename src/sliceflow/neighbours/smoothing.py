@@ -1,0 +1,80 @@
+"""Smoothing: new rows along the nearest rows, so that a flow fits the distribution and copies no row.
+
+A draw of a row is the row plus h times a Gaussian with the covariance of its k nearest rows of the same
+class. It follows the shape of the data: along a curve, and hardly across it. Draws spread more than
+rows. So those of a class are moved linearly to the mean and covariance of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.bandwidth import choose_spread
+from sliceflow.neighbours.draws import noise_along, transport_map
+from sliceflow.neighbours.search import build_search, find_nearest
+
+__all__ = ["Group", "choose_smoothing", "find_groups"]
+
+_TRIED = 2_000  # draws whose distances choose h
+_NUMBERS = 1 << 22  # numbers in memory at a time
+_MOST_COLUMNS = 256  # whose covariance draws keep: of more, they keep the variances
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one class: numbers (n,), x (n, d) float64, and the k nearest rows of each (n, k)."""
+
+    numbers: Tensor
+    x: Tensor
+    near: Tensor
+
+    def draw(self, h: float, times: int, seed: Seed, step: int = 1) -> Tensor:
+        """`times` draws of each row, or of one in `step`, with the moments of these: (n, times, d)."""
+        k, x, near = self.near.shape[1], self.x[::step], self.near[::step]
+        draws = torch.empty(len(x), times, x.shape[1], dtype=torch.float64)
+        chunk = max(1, _NUMBERS // (k * (times + x.shape[1])))
+        for first in range(0, len(x), chunk):
+            some = slice(first, min(first + chunk, len(x)))
+            w = seed.normal(some.stop - first, times * k, start=first).view(-1, times, k)
+            draws[some] = x[some, None] + h * noise_along(self.x[near[some]], w)
+        off, centre = (draws - draws.mean((0, 1))).flatten(0, 1), x - x.mean(0)
+        if x.shape[1] > _MOST_COLUMNS:
+            off *= (centre.square().mean(0) / off.square().mean(0).clamp(min=1e-300)).sqrt()
+        else:
+            off = off @ transport_map(off.T @ off / len(off), centre.T @ centre / len(x))
+        # A column of one value stays as it is, to the last bit.
+        return torch.where((x != x[0]).any(0), x.mean(0) + off.view(draws.shape), x[0])
+
+
+def find_groups(x: Tensor, codes: Tensor | None, k: int) -> list[Group]:
+    """The rows x (n, d) of each class with their k nearest neighbours, each row among its own.
+
+    Codes are class numbers (n,), or columns (n, l) of a condition, which count like those of x. Classes
+    of fewer than k rows have fewer neighbours.
+    """
+    x, joint, numbers = x.double(), x.double(), [torch.arange(len(x))]
+    if codes is not None and codes.dim() == 2:
+        joint = torch.cat((x, codes.double()), 1)
+    elif codes is not None:
+        numbers = [torch.nonzero(codes == c)[:, 0] for c in torch.unique(codes).tolist()]
+    return [
+        Group(own, x[own], find_nearest(build_search(joint[own]), joint[own], min(k, len(own)))[1])
+        for own in numbers
+    ]
+
+
+def choose_smoothing(groups: Sequence[Group]) -> float:
+    """The least h whose draws are no closer to rows than rows are to each other (`choose_spread`)."""
+    n = sum(len(group.x) for group in groups)
+    times, step = -(-_TRIED // n), max(1, n // _TRIED)
+
+    def draw(h: float) -> list[Tensor]:
+        draws = (group.draw(h, times, Seed(0).child(i), step) for i, group in enumerate(groups))
+        return [part.flatten(0, 1) for part in draws]
+
+    return choose_spread([group.x for group in groups], draw)

@@ -1,0 +1,223 @@
+"""Completions of pictures from any known part, by the pictures that are most like it.
+
+Principal components x describe hidden pixels. A ridge regression on random features of known pixels
+predicts them: its prediction is the condition y. So pictures are neighbours if their known parts
+suggest the same hidden parts. Local conditions (`sliceflow.neighbours`) draw x given y around one of
+the neighbours. In photographs, a draw gets the fine detail that components leave out of this neighbour.
+One monotone map gives hidden pixels the distribution that they have in pictures: sums of components are
+never black. In drawings, where a fifth of the pixels are black or white, detail would be specks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.linalg import splu
+from sklearn.decomposition import PCA
+from torch import Tensor
+
+from sliceflow.engine import conditions
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.draws import draw_near
+from sliceflow.neighbours.local import LocalRows, LocalSettings
+from sliceflow.neighbours.views import View, project, ridge
+from sliceflow.spaces.pictures.layout import Layout, as_array, mask_of, part_of
+
+__all__ = ["complete_pictures", "without_hidden"]
+
+_HIDDEN, _KNOWN, _FEATURES = 100, 60, 1_000  # components, and random features of the known ones
+_SUGGESTED = 20  # components of the predictions: more would need more neighbours
+_NEIGHBOURS, _SPREAD = 100, 0.4  # pictures that a completion is drawn from, and how far from them
+_TONES, _TONE_ROWS = 2_001, 200  # quantiles of the monotone map, and pictures that it is fitted to
+_DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side by side say the same
+_COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
+
+
+def complete_pictures(
+    X: Any,
+    known_mask: Any,
+    like: Any,
+    *,
+    n: int = 1,
+    y: Any = None,
+    like_y: Any = None,
+    n_pixel_values: int = 256,
+    seed: Seed,
+) -> np.ndarray:  # eight parameters: two sets of pictures, with their labels
+    """Complete pictures from any known part, by the pictures `like`: (m, n, h, w[, c]).
+
+    Parameters
+    ----------
+    X : pictures (m, h, w) or (m, h, w, c); hidden pixels are ignored, NaN too
+    known_mask : (h, w) booleans, True where pixels are known; or a name such as "top"
+    like : at least 10 pictures in the same layout; hundreds or more of each kind
+    n : completions of each picture
+    y, like_y : labels of X, and of `like`: a completion then uses pictures of its own class
+    n_pixel_values : of integer pictures
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> images = load_digits().images.astype("uint8")
+    >>> done = complete_pictures(images[:3], "top", images[100:], n=5, n_pixel_values=17, seed=Seed(0))
+    >>> done.shape, bool((done[:, :, :4] == images[:3, None, :4]).all())
+    ((3, 5, 8, 8), True)
+
+    """
+    layout = Layout.infer(like, n_pixel_values)
+    known = mask_of(known_mask, layout, "mask")[:, 0].numpy()
+    if known.all() or not known.any():
+        every = "every pixel is" if known.all() else "no pixel is"
+        raise ValueError(f"{every} known in mask; pass some of them, not all")
+    top, X = (layout.n_pixel_values or 2) - 1, without_hidden(X, part_of(known_mask, layout, "mask"))
+    raw = layout.read(X).T.numpy()
+    rows, given = (r.astype(np.float32) / np.float32(top) for r in (layout.read(like).T.numpy(), raw))
+    if len(rows) < 10:
+        raise ValueError(f"there are {len(rows)} pictures to learn from; pass at least 10")
+    pictures = _Pictures(rows, known, layout.shape, seed.child("tones"))
+    pixels = np.empty((len(given), n, int((~known).sum())))
+    for i, (some, own) in enumerate(_classes(y, like_y, len(given), len(rows))):
+        pixels[some] = pictures.draw(given[some], n, own, seed.child("class", i))
+    pixels = (pixels if layout.n_pixel_values is None else (pixels * top).round()).clip(0, top)
+    out = np.repeat(raw[:, None], n, 1)
+    out[..., ~known] = pixels
+    c, h, w = layout.shape
+    done = out.reshape(-1, c, h, w).transpose(0, 2, 3, 1).astype(X.dtype)
+    return done.reshape(len(given), n, *X.shape[1:])
+
+
+def without_hidden(X: Any, known: np.ndarray) -> np.ndarray:
+    """A copy of pictures whose hidden pixels are 0, whatever they were: NaN, masked, out of range."""
+    fits = np.shape(X)[1:3] == known.shape  # else `Layout.check` says what is wrong
+    if fits and isinstance(X, np.ma.MaskedArray) and not np.ma.getmaskarray(X)[:, known].any():
+        X = X.filled(0)
+    X = np.array(as_array(X))
+    if fits:
+        X[:, ~known] = 0
+    return X
+
+
+def _classes(y: Any, like_y: Any, m: int, n: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The numbers of each class among m pictures to complete, and among n to learn from."""
+    if (y is None) != (like_y is None):
+        raise ValueError("y and like_y go together; pass both, or neither")
+    if y is None:
+        return [(np.arange(m), np.arange(n))]
+    asked, learnt = conditions.as_array(y), conditions.as_array(like_y)
+    for labels, count in ((asked, m), (learnt, n)):
+        if labels.shape != (count,):
+            raise ValueError(f"y has shape {labels.shape}; pass a label for each of {count} pictures")
+    classes = conditions.Labels.fit_to(learnt)
+    codes, known = classes.encode(asked).numpy(), classes.encode(learnt).numpy()
+    return [(np.flatnonzero(codes == c), np.flatnonzero(known == c)) for c in np.unique(codes)]
+
+
+class _Pictures:
+    """Pictures in [0, 1] as rows (n, d), ready to complete others with the same `known` pixels (d,)."""
+
+    def __init__(
+        self, rows: np.ndarray, known: np.ndarray, shape: tuple[int, int, int], seed: Seed
+    ) -> None:
+        some, hidden = rows[:_COMPARED], rows[:, ~known]
+        drawings = ((some <= 0) | (some >= 1)).mean() >= _EXTREME
+        self.known, self.seam = known, _Seam(some, known, shape, smooth=not drawings)
+        self.shown, self.hidden = _components(rows[:, known], _KNOWN), _components(hidden, _HIDDEN)
+        seen, self.x = _scores(self.shown, rows[:, known]), _scores(self.hidden, hidden)
+        self.view = View.fit_to(seen, _FEATURES)
+        slopes = ridge(self.view, seen, self.x)
+        main = _components(project(self.view, seen, slopes).numpy(), _SUGGESTED).components_
+        self.slopes = slopes @ torch.from_numpy(main.T).double()
+        self.y = project(self.view, seen, self.slopes)
+        self.detail = None if drawings else hidden - self.hidden.inverse_transform(self.x.numpy())
+        self.tones: tuple[np.ndarray, np.ndarray] | None = None
+        self.tones = self._fit_tones(hidden, seed)
+
+    def _local(self, own: np.ndarray) -> LocalRows:
+        unit = torch.eye(self.y.shape[1], dtype=torch.float64)
+        settings = LocalSettings(min(_NEIGHBOURS, len(own)), _SPREAD, unit)
+        return LocalRows(self.x[own], self.y[own], settings)
+
+    def _pixels(self, draws: np.ndarray, around: np.ndarray, some: Any = slice(None)) -> np.ndarray:
+        """Hidden pixels (or `some` of them) of components (…, p) that are drawn around pictures (…)."""
+        pixels = draws @ self.hidden.components_[:, some] + self.hidden.mean_[some]
+        if self.detail is not None:
+            pixels += self.detail[:, some][around]
+        return np.asarray(pixels if self.tones is None else np.interp(pixels, *self.tones))
+
+    def _fit_tones(self, hidden: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
+        """Quantiles of hidden pixels, as completions of known pictures have them and as they are."""
+        some = seed.child("rows").permutation(len(hidden))[:_TONE_ROWS]
+        near = self._local(np.arange(len(hidden))).adjusted(self.y[some], without=some, most=1)
+        draws, picked = draw_near(near, 1, _SPREAD, seed)
+        pixels = self._pixels(draws.numpy(), near.rows.gather(1, picked).numpy())
+        levels = np.linspace(0, 1, _TONES)
+        before, after = (np.quantile(values, levels) for values in (pixels, hidden[some.numpy()]))
+        return before + 1e-9 * np.arange(_TONES), after
+
+    def draw(self, given: np.ndarray, n: int, own: np.ndarray, seed: Seed) -> np.ndarray:
+        """Hidden pixels (m, n, hidden) of given rows (m, d), by the pictures with the numbers `own`."""
+        y = project(self.view, _scores(self.shown, given[:, self.known]), self.slopes)
+        draws, around = (t.numpy() for t in self._local(own).draw(y, n * _DRAWS, seed, most=1))
+        numbers = own[around]
+        edge = self._pixels(draws, numbers, self.seam.inner)
+        best = self.seam.choose(given, edge, seed.child("continuing"))
+        draws = np.take_along_axis(draws, best[..., None], 1)
+        return self.seam.joined(given, self._pixels(draws, np.take_along_axis(numbers, best, 1)))
+
+
+class _Seam:
+    """Where known and hidden pixels meet: pairs of neighbours `outer` and `inner`, as their numbers
+    among all and among hidden pixels; `square` is the mean square of their difference in pictures.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, known: np.ndarray, shape: tuple[int, int, int], smooth: bool
+    ) -> None:
+        pixels, number = np.arange(len(known)).reshape(shape), (~known).cumsum() - 1
+        ends = [(pixels[:, :-1], pixels[:, 1:]), (pixels[:, :, :-1], pixels[:, :, 1:])]
+        a, b = (np.concatenate([pair[i].ravel() for pair in ends]) for i in (0, 1))
+        meet, within = known[a] != known[b], ~known[a] & ~known[b]
+        self.outer, inner = (np.where(known[a] == one, a, b)[meet] for one in (True, False))
+        self.inner, n = number[inner], int((~known).sum())
+        self.square = float(np.square(rows[:, self.outer] - rows[:, inner]).mean()) + 1e-12
+        i, j = number[a[within]], number[b[within]]
+        degree = np.bincount(np.concatenate((i, j, self.inner)), minlength=n)
+        at = np.concatenate((np.arange(n), i, j)), np.concatenate((np.arange(n), j, i))
+        laplacian = coo_matrix((np.concatenate((degree, -np.ones(2 * len(i)))), at), (n, n))
+        self.solver = splu(laplacian.tocsc()) if smooth else None
+
+    def choose(self, given: np.ndarray, edge: np.ndarray, seed: Seed) -> np.ndarray:
+        """Which draws (m, n) continue given rows; `edge` (m, 8n, p) has hidden pixels at the seam.
+
+        One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at the seam.
+        """
+        score = -np.square(edge - given[:, None, self.outer]).sum(2) / (2 * _ALIKE * self.square)
+        score -= np.log(-np.log(seed.uniform(*score.shape).numpy()))  # Gumbel: the largest is a draw
+        best = score.reshape(len(score), -1, _DRAWS).argmax(2)
+        return np.asarray(np.arange(0, score.shape[1], _DRAWS) + best)
+
+    def joined(self, given: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+        """Hidden pixels (m, n, hidden) of photographs, joined to the known ones of given rows (m, d).
+
+        Laplace's equation spreads what is left of the differences at the seam, as in Pérez, Gangnet and
+        Blake (2003), "Poisson image editing". In drawings that would be fog.
+        """
+        if self.solver is None:
+            return pixels
+        e = given[:, None, self.outer] - pixels[..., self.inner]
+        right = np.zeros((pixels.shape[2], e.shape[0] * e.shape[1]))
+        np.add.at(right, self.inner, e.reshape(-1, e.shape[2]).T)
+        return np.asarray(pixels + self.solver.solve(right).T.reshape(pixels.shape))
+
+
+def _components(rows: np.ndarray, most: int) -> PCA:
+    """The leading principal components."""
+    with np.errstate(invalid="ignore"):  # rows that are all alike
+        return PCA(min(most, len(rows) - 1, rows.shape[1]), random_state=0).fit(rows)
+
+
+def _scores(components: PCA, rows: np.ndarray) -> Tensor:
+    return torch.from_numpy(components.transform(rows)).double()

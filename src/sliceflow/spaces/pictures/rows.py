@@ -1,0 +1,263 @@
+"""The rows of a fit of pictures: the user's pictures and labels, checked, and as columns on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine import conditions
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.random import Seed
+from sliceflow.models.codec import Array
+from sliceflow.models.identity import digest
+from sliceflow.models.ranks import Place, Ranks
+from sliceflow.models.rows import Conditions, join_labels, row_keys
+from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
+from sliceflow.spaces.pictures.layout import Layout, as_array
+from sliceflow.spaces.pictures.pyramid import Subspace
+
+__all__ = ["PictureData", "PictureRows", "read_pictures"]
+
+_CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
+_CLUSTER_VALUES = 1 << 26  # values at a time
+_COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
+
+
+@dataclass(frozen=True)
+class PictureRows:
+    """The user's pictures.
+
+    Parameters
+    ----------
+    layout : their shape and type
+    bytes : (n, c, h, w), pixels of at most 256 values; None for others
+    numbers : (n, c, h, w), all other pixels; None for those
+    given : labels of the pictures of all ranks; None without
+    place : position of these pictures among those of all ranks; None if there are no others
+    """
+
+    layout: Layout
+    bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
+    numbers: (
+        Annotated[np.ndarray, Array("n c h w", (torch.int32, torch.float32, torch.float64))] | None
+    ) = None
+    given: Conditions | None = None
+    place: Place | None = field(default=None, metadata={"saved": False})
+
+    def check(self) -> None:
+        """Raise a ValueError unless the pixels fit the layout and the labels."""
+        if (self.bytes is None) == (self.numbers is None):
+            raise ValueError("pictures have bytes or numbers, not both")
+        if self.pixels.shape[1:] != self.layout.shape:
+            raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
+        if self.given is not None and len(self.given.codes) != len(self.pixels):
+            raise ValueError(
+                f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures"
+            )
+        self.layout.check_pictures(self.pictures)
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """(n, c, h, w)."""
+        pixels = self.numbers if self.bytes is None else self.bytes
+        assert pixels is not None
+        return pixels
+
+    @property
+    def pictures(self) -> np.ndarray:
+        """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
+        array = self.pixels.transpose(0, 2, 3, 1).astype(self.layout.dtype, copy=False)
+        return array if self.layout.channels else array[..., 0]
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def n(self) -> int:
+        """Pictures of all ranks."""
+        return len(self) if self.place is None else self.place.total
+
+    @property
+    def here(self) -> Place:
+        """The place of this rank's pictures."""
+        return Place(0, len(self), len(self)) if self.place is None else self.place
+
+    @property
+    def y(self) -> np.ndarray | None:
+        return None if self.given is None else self.given.y
+
+    def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
+        kind = "numbers" if self.bytes is None else "bytes"
+        given = Conditions.infer(y, len(pixels), "labels")
+        return replace(self, given=given, **{kind: np.ascontiguousarray(pixels)})
+
+    def append(self, others: PictureRows) -> Self:
+        if others.layout != self.layout:
+            raise ValueError(f"the new pictures have {others.layout}, the earlier ones {self.layout}")
+        pixels = np.concatenate((self.pixels, others.pixels))
+        return self._with(pixels, join_labels(self.y, others.y))
+
+    def take(self, numbers: np.ndarray) -> Self:
+        return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
+
+    def keys(self) -> Sequence[Hashable]:
+        return row_keys(self.pixels, self.y)
+
+    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+        pictures = np.ascontiguousarray(self.pictures)
+        return torch.from_numpy(pictures) if self.layout.tensor else pictures, self.y
+
+    def digests(self, ranks: Ranks) -> dict[str, str]:
+        return {"X": digest(self.pixels, ranks, self.here), "y": digest(self.y)}
+
+
+def read_pictures(
+    X: Any, y: Any, n_pixel_values: int, layout: Layout | None, ranks: Ranks
+) -> PictureRows:
+    """The user's pictures and labels. Raises a ValueError if they are not valid.
+
+    `layout` is that of the model, if the pictures must be like its own.
+    """
+    if layout is None:
+        layout = Layout.infer(X, n_pixel_values)
+    array = as_array(X)
+    layout.check_pictures(array)
+    pixels = array.reshape(len(array), layout.height, layout.width, -1).transpose(0, 3, 1, 2)
+    place = ranks.place(len(array), f"{layout}{'' if y is None else ' and labels'}")
+    given = None
+    if y is not None:
+        names = np.atleast_1d(conditions.as_array(y, "labels"))
+        if len(names) != place.count:
+            raise ValueError(
+                f"there are {place.count} pictures but {len(names)} labels; pass one label per picture"
+            )
+        if names.ndim != 1:
+            raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
+        given = Conditions.infer(ranks.gather(names), place.total, "labels")
+    own = None if ranks.size == 1 else place
+    if layout.n_pixel_values is not None and layout.n_pixel_values <= 256:
+        pixels = np.ascontiguousarray(pixels.astype(np.uint8, copy=False))
+        return PictureRows(layout, bytes=pixels, given=given, place=own)
+    kept = np.int32 if layout.n_pixel_values is not None else pixels.dtype
+    if kept == np.float16:
+        kept = np.float32
+    pixels = np.ascontiguousarray(pixels.astype(kept, copy=False))
+    return PictureRows(layout, numbers=pixels, given=given, place=own)
+
+
+@dataclass(frozen=True)
+class PictureData:
+    """This rank's pictures as columns on a device, and the labels of all ranks.
+
+    Parameters
+    ----------
+    layout : the pictures' layout
+    raw : (d, n) raw values, on the device
+    device : device of the fit
+    place : position of this rank's pictures among those of all ranks, without mirror images
+    condition : the classes; None without labels
+    codes : encoded labels, on the CPU; mirror images come after all pictures
+    names : the labels
+    own_codes : codes of the columns of `raw`, on the device
+    mirrored : whether mirror images are included
+    order : order of the columns in `cloud`; None keeps that of `raw`
+    """
+
+    layout: Layout
+    raw: Tensor
+    device: torch.device
+    place: Place
+    condition: conditions.Labels | None = None
+    codes: Tensor | None = None
+    names: np.ndarray | None = None
+    own_codes: Tensor | None = None
+    mirrored: bool = False
+    order: Tensor | None = None
+
+    @classmethod
+    def from_rows(cls, rows: PictureRows, device: torch.device) -> Self:
+        """The pictures of a fit, on its device."""
+        pixels = torch.from_numpy(rows.pixels).to(device)
+        raw = pixels.permute(1, 2, 3, 0).reshape(rows.layout.dimension, len(rows))
+        data = cls(rows.layout, raw, device, rows.here)
+        if rows.given is None:
+            return data
+        codes: Any = rows.given.codes
+        return replace(
+            data,
+            condition=rows.given.condition,
+            codes=codes,
+            names=rows.given.y,
+            own_codes=codes[rows.here.slice].to(device),
+        )
+
+    @property
+    def n(self) -> int:
+        """N: pictures of all ranks, including mirror images."""
+        return self.place.total * (2 if self.mirrored else 1)
+
+    @property
+    def runs(self) -> list[slice]:
+        """The numbers of this rank's pictures among all N, as slices."""
+        first, total = self.place.slice, self.place.total
+        second = slice(total + first.start, total + first.stop)
+        return [first, second] if self.mirrored else [first]
+
+    @property
+    def own_numbers(self) -> Tensor:
+        """The numbers of this rank's pictures among all N."""
+        runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
+        return torch.cat(runs)
+
+    def with_mirror_images(self) -> Self:
+        """The pictures followed by their mirror images, with the same labels."""
+        return replace(
+            self,
+            raw=self.layout.mirrored(self.raw),
+            codes=None if self.codes is None else self.codes.repeat(2),
+            names=None if self.names is None else np.concatenate((self.names, self.names)),
+            own_codes=None if self.own_codes is None else self.own_codes.repeat(2),
+            mirrored=True,
+        )
+
+    def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
+        """The pictures with k clusters as hidden labels."""
+        c, height, width = self.layout.shape
+        side = max(height, width)
+        h, w = (max(1, min(of, round(of * _COARSE_SIDE / side))) for of in (height, width))
+        coarse = Subspace(c, height, width, h, w, upsampling)
+
+        def features(raw: Tensor) -> Tensor:
+            values = self.layout.encode(raw, seed, dequantize=False)
+            return coarse.down(values) if c == 1 else gradient_histograms(values, (c, height, width))
+
+        numbers = torch.arange(0, self.n, max(1, self.n // _CLUSTER_SAMPLE), device=self.device)
+        chunk = max(1, _CLUSTER_VALUES // self.layout.dimension)
+
+        def all_features(raw: Tensor) -> Tensor:
+            return torch.cat([features(part) for part in torch.split(raw, chunk, dim=1)], dim=1)
+
+        means = centres(all_features(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        own = nearest(all_features(self.raw), means)
+        halves = own.cpu().chunk(2 if self.mirrored else 1)
+        codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
+        condition = conditions.Labels(np.arange(k), hidden=True)
+        return replace(self, condition=condition, codes=codes, own_codes=own)
+
+    def picked(self, numbers: Tensor, ranks: Ranks) -> Tensor:
+        """Columns with these numbers among all N."""
+        if not self.mirrored or ranks.size == 1:
+            return ranks.pick(self.raw, numbers)
+        n = self.place.total
+        straight, flipped = (ranks.pick(half, numbers % n) for half in self.raw.chunk(2, dim=1))
+        return torch.where(numbers < n, straight, flipped)
+
+    def cloud(self, seed: Seed, dequantize: bool) -> Cloud:
+        """Values and codes, in `order`; `seed` draws the dequantisation noise."""
+        x = self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs)
+        return Cloud(x, self.own_codes).part(self.order)

@@ -1,0 +1,271 @@
+"""Algorithm 1 of Du et al. (ICML 2023), written out in numpy, and the engine: equal after every step.
+
+Both are given the same directions, the same start and the same data. Two slips of the printed text are
+mended here as the text around them demands. The algorithm subtracts η·v̂, but v̂ has its minus sign in
+eq. (7) already, and the ODE is dX = v̂ dt. And I in F counts from 1, but in F⁻¹ from 0: else F⁻¹(F(z_k))
+would be z_{k-1}.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.frames import Random
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Interpolated, Sorted
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.levels import LevelFlow
+from sliceflow.spaces.pictures.pyramid import Subspace
+from sliceflow.spaces.pictures.schedules import PictureStage
+from sliceflow.spaces.pictures.tiles import RandomPatches
+
+SAME = dict(rtol=0, atol=1e-9)
+
+# Algorithm 1. x, y are the particles (M, d), (M, l), data and labels (N, d), (N, l); theta (H, d + l).
+
+
+def cdf(z, samples):
+    s, n = np.sort(samples), len(samples)
+    i = np.clip(np.searchsorted(s, z, side="right"), 1, n - 1)  # z_I <= z <= z_{I+1}, I from 1
+    return (i - 1) / n + (z - s[i - 1]) / (s[i] - s[i - 1]) / n
+
+
+def inverse_cdf(a, samples):
+    s, n = np.append(np.sort(samples), np.max(samples)), len(samples)
+    i = np.floor(a * n + 1e-9).astype(int)  # from 0; a·n may be a whole number and a little less
+    return s[i] + (a * n - i) * (s[i + 1] - s[i])
+
+
+def velocity(x, y, maps, theta, xi):
+    z, v = np.hstack((x, xi * y)), np.zeros((len(x), theta.shape[1]))
+    for (p, q), direction in zip(maps, theta, strict=True):
+        psi = z @ direction - inverse_cdf(cdf(z @ direction, p), q)  # eq. (8)
+        v -= psi[:, None] * direction / len(theta)  # eq. (7)
+    v[:, x.shape[1] :] = 0  # velocity masking
+    return v
+
+
+def estimated(x, y, data, labels, theta, xi):
+    """The shaded lines: the samples of both CDFs along every direction."""
+    p, q = np.hstack((x, xi * y)), np.hstack((data, xi * labels))
+    return [(p @ direction, q @ direction) for direction in theta]
+
+
+def step(x, y, data, labels, theta, xi, eta):
+    maps = estimated(x, y, data, labels, theta, xi)
+    return x + eta * velocity(x, y, maps, theta, xi)[:, : x.shape[1]]
+
+
+# The engine
+
+
+def columns(x):
+    return torch.from_numpy(np.ascontiguousarray(x.T))
+
+
+def joint(flow, k, cloud):
+    """The directions of step k, without ξ."""
+    frame = flow.stages[0].frame.draw(flow.seed.child("frame", 0), k, cloud.x, flow.n_shared)
+    parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
+    return torch.cat(parts, 1).numpy()
+
+
+def problem(condition, m=60, n=30, d=4):
+    """Particles, data, their y as numbers, their y as the engine's codes, and l."""
+    rng = np.random.default_rng(0)
+    x, data = rng.normal(size=(m, d)), rng.gamma(2, size=(n, d)) - 1
+    if condition == "none":
+        return x, data, np.zeros((m, 0)), np.zeros((n, 0)), None, None, 0
+    if condition == "labels":
+        code = np.arange(n) % 3
+        y = np.eye(3)[code]
+        return x, data, np.tile(y, (m // n, 1)), y, np.tile(code, m // n), code, 3
+    y = rng.normal(size=(n, 2))
+    return x, data, np.tile(y, (m // n, 1)), y, np.tile(y, (m // n, 1)), y, 2
+
+
+@pytest.mark.parametrize("eta_over_d", [1.0, 0.3])
+@pytest.mark.parametrize("xi", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("condition", ["none", "labels", "columns"])
+def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
+    x, data, y_p, y_q, codes_p, codes_q, width = problem(condition)
+    n_steps, n_directions, d = 6, 40, x.shape[1]
+    stage = Stage("flow", Random(n_directions), n_steps, Interpolated(), eta_over_d)
+    flow = Flow([stage], Seed(1), width, xi)
+    seen = []
+    clouds = [
+        Cloud(columns(a), None if codes is None else torch.from_numpy(codes))
+        for a, codes in ((x, codes_p), (data, codes_q))
+    ]
+    kept = None if codes_p is None else clouds[0].y.clone()
+    simulate(
+        flow,
+        clouds[0],
+        flow.target(*clouds),
+        Noise(Seed(2)),
+        listeners=[lambda event: seen.append(event.particles.T.numpy().copy())],
+    )
+    for k in range(n_steps):
+        theta = joint(flow, k, clouds[0])
+        assert np.allclose(np.linalg.norm(theta, axis=1), 1)
+        assert theta.shape == (n_directions, d + (width if xi else 0))
+        seen_y = (y_p, y_q) if xi else (y_p[:, :0], y_q[:, :0])  # at 0 directions do not see y at all
+        x = step(x, seen_y[0], data, seen_y[1], theta, xi, eta_over_d * d)
+        assert np.allclose(seen[k], x, **SAME)
+    assert kept is None or torch.equal(clouds[0].y, kept)
+
+
+def test_another_transport_is_not_algorithm_1():
+    """The comparison above can fail: twice as many particles as data, and positions differ by half."""
+    x, data, y_p, y_q, *_ = problem("none")
+    flow, cloud = Flow([Stage("flow", Random(40), 1, Sorted())], Seed(1)), Cloud(columns(x))
+    theta = joint(flow, 0, cloud)
+    simulate(flow, cloud, Target.from_cloud(Cloud(columns(data))), Noise(Seed(2)))
+    wanted = step(x, y_p, data, y_q, theta, 0.0, 4)
+    assert np.abs(cloud.x.T.numpy() - wanted).max() > 1e-3
+
+
+def test_offline_samples_skip_the_shaded_lines():
+    """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
+    x, data, y_p, y_q, codes_p, codes_q, width = problem("labels")
+    stage = Stage("flow", Random(40), 1, Interpolated(), n_knots=None)
+    flow = Flow([stage], Seed(1), width, 10.0)
+    particles = Cloud(columns(x), torch.from_numpy(codes_p))
+    theta = joint(flow, 0, particles)
+    target = flow.target(particles, Cloud(columns(data), torch.from_numpy(codes_q)))
+    model = simulate(flow, particles, target, Noise(Seed(2)))
+    pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
+    fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
+    y, codes = (np.array([of[i] for i, _ in pairs]) for of in (y_p, codes_p))
+    cloud = Cloud(columns(fresh), torch.from_numpy(codes))
+    replay(flow, model, cloud, Noise(Seed(3)))
+    maps = estimated(x, y_p, data, y_q, theta, 10.0)
+    wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
+    assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
+
+
+# Pictures: locally-connected projections at a level of a pyramid, at the picture's own resolution.
+
+
+def lanczos(full, small):
+    if full == small:
+        return np.eye(full)
+    t = ((np.arange(full) + 0.5) * small / full - 0.5)[:, None] - np.arange(small)
+    weights = np.where(np.abs(t) < 5, np.sinc(t) * np.sinc(t / 5), 0.0)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def local_directions(patches, centres, theta_y, level, full):
+    """Patches embedded at their centres, upsampled, and normalised together with θ_y."""
+    (c, h, w), s, out = level, patches.shape[-1], []
+    for patch, (row, column), of_y in zip(patches, centres, theta_y, strict=True):
+        picture = np.zeros((c, h + 2 * s, w + 2 * s))
+        top, left = row - s // 2 + s, column - s // 2 + s
+        picture[:, top : top + s, left : left + s] = patch
+        picture = picture[:, s : s + h, s : s + w]
+        theta_x = (lanczos(full[0], h) @ picture @ lanczos(full[1], w).T).ravel()
+        theta = np.concatenate((theta_x / np.linalg.norm(theta_x), of_y))
+        out.append(theta / np.linalg.norm(theta))
+    return np.array(out)
+
+
+def drawn(seed, k, n, level, s, width):
+    """What the engine draws for step k, as numpy has it: patches, centres, unit θ_y."""
+    seed, (c, h, w) = seed.child(k), level
+    patches = seed.child("x").normal(n, c * s * s).view(n, c, s, s).numpy()
+    centres = (seed.child("centre").uniform(n, 2).numpy() * [h, w]).astype(int)
+    theta_y = seed.child("y").normal(n, width).numpy()
+    return patches, centres, theta_y / np.linalg.norm(theta_y, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize(
+    ("level", "patch", "channels"), [((3, 3), 3, 1), ((5, 4), 3, 2), ((8, 6), 4, 2)], ids=str
+)
+def test_a_picture_stage_follows_algorithm_1_with_local_patches(
+    level, patch, channels, labels, observed
+):
+    """The engine moves a level's coefficients, Algorithm 1 pictures; data have new noise always."""
+    full, n_directions, n_steps, m, n = (8, 6), 50, 4, 40, 20
+    layout = Layout(*full, None if channels == 1 else channels, "uint8", 256)
+    d, eta = layout.dimension, min(channels * level[0] * level[1], n_directions)
+    rng = np.random.default_rng(0)
+    x, data = rng.normal(size=(m, d)), rng.integers(0, 256, size=(n, d))
+    noisy = [(data + rng.uniform(size=(n, d))) / 128 - 1 for _ in range(n_steps)]
+    width = 2 if labels else 0
+    codes_q, codes_p = (np.arange(k) % 2 for k in (n, m))
+    y_p, y_q = (np.eye(2)[codes][:, :width] for codes in (codes_p, codes_q))
+    known = np.zeros(full, bool)
+    known[: full[0] // 2] = observed
+    known = np.tile(known.ravel(), channels)
+
+    walk = LevelFlow(
+        layout,
+        [PictureStage(*level, patch, n_steps)],
+        Seed(3),
+        n_conditions=width,
+        amplifier=10.0,
+        known=torch.from_numpy(known)[:, None] if observed else None,
+        upsampling="lanczos",
+        patch_basis="random",
+        clip=False,
+        taper=0.0,
+        budget=1 << 28,
+        precision=None,
+        n_directions=n_directions,
+    )
+    seen = []
+    particles = Cloud(columns(x), torch.from_numpy(codes_p) if labels else None)
+    y = torch.from_numpy(codes_q) if labels else None
+    simulate(
+        walk.flow(Interpolated()),
+        particles,
+        Target(lambda stage, k: Cloud(columns(noisy[k]), y), every_step=True),
+        Noise(Seed(4)),
+        listeners=[lambda event: seen.append(event.particles.clone())],
+    )
+
+    subspace = Subspace(channels, *full, *level)
+    start, seed = columns(x), walk.seed.child("level", 0, "frame", 0)
+    for k in range(n_steps):
+        theta = local_directions(
+            *drawn(seed, k, n_directions, (channels, *level), patch, width), (channels, *level), full
+        )
+        moved = step(x, y_p, noisy[k], y_q, theta, 10.0, eta)
+        x = np.where(known, x, moved)  # what is observed is the rest of y
+        whole = seen[k]
+        if not observed:  # coefficients: what a level does not see stays
+            whole = start + subspace.up(whole - subspace.down(start))
+        assert np.allclose(whole.T.numpy(), x, **SAME)
+    assert np.allclose(particles.x.T.numpy(), x, **SAME)
+
+
+@pytest.mark.parametrize(("image_dimension", "factor"), [(False, 1), (True, 64)])
+def test_eta_is_the_dimension_of_a_level(image_dimension, factor):
+    """At the first level all directions are ±1: η = 1 solves the step, the picture's d overshoots."""
+    rng = np.random.default_rng(0)
+    x, data = rng.normal(size=(1, 50)), rng.normal(size=(1, 50)) + 3
+    cloud = Cloud(torch.from_numpy(x.copy()))
+    size = 64.0 if image_dimension else 1.0
+    stage = Stage("1×1[1]", RandomPatches(1, 1, 1, 1, 10, (8, 8)), 1, Interpolated(), size)
+    target = Target.from_cloud(Cloud(torch.from_numpy(data)))
+    simulate(Flow([stage], Seed(0)), cloud, target, Noise(Seed(0)))
+    dx = np.sort(data)[0][np.argsort(np.argsort(x[0]))] - x[0]
+    assert np.allclose(cloud.x[0].numpy() - x[0], factor * dx)
+
+
+def test_with_fewer_directions_than_dimensions_errors_grow_unless_eta_is_bounded():
+    """At the data F⁻¹∘F is the identity; an error e of a translation becomes (I − η/H·ΘᵀΘ)e."""
+    d, n_directions, e = 64, 16, Seed(1).normal(64, 1)
+    frames = [RandomPatches(1, 8, 8, 5, n_directions).draw(Seed(0), k, e) for k in range(400)]
+    for size, grows in ((1.0, True), (n_directions / d, False)):
+        errors = [e - size * frame.lift(frame.project(Cloud(e))) for frame in frames]
+        ratio = float(torch.stack(errors).square().sum((1, 2)).mean() / e.square().sum())
+        assert (ratio > 1) == grows
+        if grows:
+            assert ratio == pytest.approx(d / n_directions, rel=0.3)

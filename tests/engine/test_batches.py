@@ -1,0 +1,272 @@
+"""Batches: every column is seen, conditions are matched, and classes apart are flows of their own."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.engine.batches import ALL, Batches, Target, divide, divide_apart
+from sliceflow.engine.clouds import Cloud, Runs
+from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.frames import Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import Histogram
+
+
+def pair(batches, turn):
+    """The columns of particles and of data."""
+    batch = batches.at(turn)
+    return batch.particles, batch.data
+
+
+def test_small_clouds_are_looked_at_whole():
+    labels = torch.arange(60) % 3
+    for most in (None, 60, 1000):
+        assert divide(60, 40, most, None, None, Seed(0)).at(5) == ALL
+        assert divide(60, 60, most, labels, labels, Seed(0)).at(5) == ALL
+
+
+def test_shares_that_differ_are_weighted_where_all_is_looked_at():
+    codes_p, codes_q = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 1, 2])
+    batches = divide(4, 4, None, codes_p, codes_q, Seed(0))
+    assert batches.at(0).data.tolist() == [0, 1, 2]  # class 2 has no particle
+    assert batches.weights.tolist() == [3.0, 0.5, 0.5]
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
+def test_every_column_takes_its_turn(m, n, most):
+    batches = divide(m, n, most, None, None, Seed(0))
+    seen_p, seen_q = set(), set()
+    pairs = set()
+    for step in range(len(batches.data or [0])):
+        p, q = pair(batches, step)
+        p, q = p or slice(0, m), q or slice(0, n)
+        assert p.stop - p.start <= most or m <= most
+        assert q.stop - q.start <= most or n <= most
+        seen_p |= set(range(m)[p])
+        seen_q |= set(range(n)[q])
+        pairs.add((p.start, q.start))
+    # A remainder that does not fill a batch is left out: below 16 columns for every batch.
+    assert len(seen_p) >= m - 17 * -(-m // most)
+    assert len(seen_q) >= n - 17 * -(-n // most)
+    if batches.data is not None:
+        assert sorted(batches.order.tolist()) == list(range(n))
+        assert len(pairs) == -(-m // most) * -(-n // most)
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=400),
+    st.integers(1, 500),
+    st.integers(1, 120) | st.just(350),
+    st.integers(0, 5),
+)
+def test_every_batch_has_as_many_data_as_particles_of_each_class(labels, m, most, step):
+    codes_q = torch.tensor(labels)
+    if max(m, len(codes_q)) <= most:
+        return
+    present = codes_q.unique()
+    codes_p = present[Seed(1).permutation(m) % len(present)]  # other shares than the data's
+    batches = divide(m, len(codes_q), most, codes_p, codes_q, Seed(0))
+    p, q = pair(batches, step)
+    data = codes_q[batches.order][q.long()]
+    ours = codes_p if p is None else codes_p[p]
+    assert torch.equal(torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5))
+
+
+def test_one_batch_of_particles_is_matched_whole():
+    """303 is no multiple of 16: all of them are looked at, so all of them need partners."""
+    codes_p, codes_q = torch.arange(303) % 3, torch.arange(900) % 3
+    p, q = pair(divide(303, 900, 400, codes_p, codes_q, Seed(0)), 0)
+    assert p is None
+    assert len(q) == 303
+
+
+def test_a_class_without_data_is_left_out_and_does_no_harm():
+    codes_p, codes_q = torch.arange(100) % 3, torch.arange(100) % 2
+    p, q = pair(divide(100, 100, 50, codes_p, codes_q, Seed(0)), 0)
+    assert len(q) == int((codes_p[p] < 2).sum())
+
+
+def test_continuous_conditions_are_matched_one_to_one():
+    y = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)))
+    rows = Seed(1).permutation(300).repeat(3)
+    batches = divide(900, 300, 100, y[rows], y, Seed(0))
+    for step in range(5):
+        p, q = pair(batches, step)
+        ours, theirs = (t.sort(dim=0).values for t in (y[rows][p], y[batches.order][q.long()]))
+        assert torch.equal(ours, theirs)
+
+
+def test_conditions_of_the_users_own_are_compared_as_they_are():
+    y_p, y_q = torch.randn(900, 1).double(), torch.randn(300, 1).double()
+    p, q = pair(divide(900, 300, 100, y_p, y_q, Seed(0)), 0)
+    assert p == slice(0, 100)
+    assert q == slice(0, 100)
+
+
+# Classes apart
+
+
+@given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8), st.data())
+def test_runs_are_what_a_loop_finds(labels, n_classes, data):
+    codes = sorted(labels)
+    runs = Runs.from_codes(torch.tensor(codes, dtype=torch.int64), n_classes)
+    first = data.draw(st.integers(0, len(codes)))
+    end = data.draw(st.integers(first, len(codes) + 5))
+    for found, wanted in ((runs, codes), (runs.part(slice(first, end)), codes[first:end])):
+        assert len(found) == n_classes
+        columns = [list(range(*found.starts[c : c + 2])) for c in range(n_classes)]
+        assert columns == [[j for j, code in enumerate(wanted) if code == c] for c in range(n_classes)]
+        assert found.empty == [c for c in range(n_classes) if c not in wanted]
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=150),
+    st.lists(st.integers(0, 4), min_size=30, max_size=150),
+    st.integers(1, 29) | st.just(150),
+)
+def test_every_column_is_in_one_batch_of_each_round(labels_p, labels_q, most):
+    codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
+    batches = divide_apart(most, *codes, 5, Seed(0))
+    assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
+    codes = codes[0], codes[1][batches.order]
+    assert bool((codes[1].diff() >= 0).all())
+    if max(map(len, codes)) <= most:
+        batch = batches.at(3)
+        assert (batch.particles, batch.data) == (None, None)
+        assert batch.runs == tuple(Runs.from_codes(own, 5) for own in codes)
+        return
+    for side, own in enumerate(codes):
+        count = -(-len(own) // most)
+        for turn in range(2):
+            seen = [pair(batches, turn * count + b)[side] for b in range(count)]
+            assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
+            assert max(map(len, seen)) <= most + 5
+    for step in range(12):
+        for columns, own, runs in zip(pair(batches, step), codes, batches.at(step).runs, strict=True):
+            assert runs == Runs.from_codes(own[columns], 5)
+            assert bool((own[columns].diff() >= 0).all())
+
+
+def engine(n_classes, n_steps=6):
+    return Flow([Stage("", Orthogonal(), n_steps, Histogram(32))], Seed(3), n_classes, math.inf)
+
+
+def cloud(*sizes, seed=0, scale=1.0):
+    """Some points of every class, (3, n), which is at its own place."""
+    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    x = Seed(seed).normal(len(codes), 3, dtype=torch.float64).T * scale + codes
+    return Cloud(x, codes, Runs.from_codes(codes, len(sizes)))
+
+
+def moved(particles, data):
+    """The particles after a flow of their own copy, and its model."""
+    particles = replace(particles, x=particles.x.clone())
+    flow = engine(len(particles.runs))
+    return particles, simulate(flow, particles, flow.target(particles, data), Noise(Seed(0)))
+
+
+def test_classes_apart_are_one_flow_for_each_class():
+    particles, data = cloud(200, 100, 150), cloud(150, 90, 70, seed=1, scale=0.5)
+    together, model = moved(particles, data)
+    for c in range(3):
+        own, other = (slice(*of.runs.starts[c : c + 2]) for of in (particles, data))
+        alone = Cloud(particles.x[:, own].clone())
+        flow = replace(engine(3), n_conditions=0)
+        steps = simulate(flow, alone, Target.from_cloud(data.part(other)), Noise(Seed(0)))
+        assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
+        for step, single in zip(model, steps, strict=True):
+            of_class = step.table.values[3 * c : 3 * c + 3]
+            assert torch.allclose(of_class, single.table.values, atol=1e-6)
+
+
+def test_the_classes_masses_do_not_matter():
+    particles, data = cloud(200, 100), cloud(150, 90, seed=1, scale=0.5)
+    first, second = data.x.split([150, 90], dim=1)
+    codes = torch.repeat_interleave(torch.arange(2), torch.tensor([150, 270]))
+    heavier = Cloud(torch.cat((first, second.repeat(1, 3)), dim=1), codes)
+    a, b = moved(particles, data)[0], moved(particles, heavier)[0]
+    assert not torch.allclose(a.x, particles.x, atol=0.1)
+    assert torch.allclose(a.x, b.x, atol=1e-6)
+
+
+def test_a_single_particle_goes_to_a_single_datum():
+    particles, data = cloud(100, 1), cloud(80, 1, seed=1)
+    end, _ = moved(particles, data)
+    assert torch.allclose(end.x[:, -1], data.x[:, -1], atol=1e-6)
+    assert bool(torch.isfinite(end.x).all())
+
+
+@pytest.mark.parametrize(("of_p", "of_q"), [((90, 0, 60), (80, 50, 70)), ((90, 40, 60), (80, 0, 70))])
+def test_what_has_no_particles_or_no_data_stays_and_leaves_the_others_alone(of_p, of_q):
+    particles, data = cloud(*of_p), cloud(*of_q, seed=1, scale=0.3)
+    end, model = moved(particles, data)
+    assert bool(torch.isfinite(end.x).all())
+    middle = slice(*particles.runs.starts[1:3])
+    assert torch.allclose(end.x[:, middle], particles.x[:, middle], atol=1e-6)
+    with_all, _ = moved(cloud(90, 40, 60), cloud(80, 50, 70, seed=1, scale=0.3))
+    assert torch.allclose(end.x[:, :90], moved(cloud(90), cloud(80, seed=1, scale=0.3))[0].x)
+    assert torch.allclose(end.x[:, :90], with_all.x[:, :90])
+    z = torch.linspace(-9, 9, 101, dtype=torch.float64).expand(3, -1)
+    for step in model:
+        shift = step.table.displace(z, Cloud(z, None, Runs((0, 0, 101, 101))))
+        assert torch.allclose(shift, torch.zeros(()).double(), atol=1e-6)
+        assert bool(torch.isfinite(step.table.values).all())
+
+
+def test_a_mixture_of_classes_moves_by_the_mean_of_their_maps():
+    particles = cloud(200, 100)
+    _, model = moved(particles, cloud(150, 90, seed=1, scale=0.5))
+    flow, x = engine(2), Seed(9).normal(50, 3, dtype=torch.float64).T.contiguous()
+    rows = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(50, 2)
+    ends = []
+    for y, runs in (
+        (torch.zeros(50, dtype=torch.int64), Runs((0, 50, 50))),
+        (torch.ones(50, dtype=torch.int64), Runs((0, 0, 50))),
+        (rows, None),
+    ):
+        ends.append(Cloud(x.clone(), y, runs))
+        replay(flow, model[:1], ends[-1], Noise(Seed(0)))
+    first, second, mixed = (end.x for end in ends)
+    assert torch.allclose(mixed, 0.25 * first + 0.75 * second, atol=1e-5)
+    assert not torch.allclose(first, second, atol=0.1)
+
+
+# Targets
+
+
+def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
+    flow = Flow([Stage(name, Orthogonal(), 2, Histogram(8)) for name in "ab"], Seed(0))
+    for every_step, wanted in ((False, [(0, 0), (1, 0)]), (True, [(0, 0), (0, 1), (1, 0), (1, 1)])):
+        drawn = []
+
+        def draw(*numbers, drawn=drawn):
+            drawn.append(numbers)
+            return cloud(50)
+
+        simulate(flow, cloud(60), Target(draw, every_step=every_step), Noise(Seed(0)))
+        assert drawn == wanted
+
+
+def test_batches_take_turns_over_all_stages():
+    parts, seen = [slice(0, 20), slice(20, 40), slice(40, 60)], []
+
+    class Recorded(Histogram):
+        def fit(self, z_p, z_q, batch):
+            seen.append((batch.particles, z_p.shape[1]))
+            return super().fit(z_p, z_q, batch)
+
+    flow = Flow([Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0))
+    simulate(flow, cloud(60), Target.from_cloud(cloud(50), Batches(parts)), Noise(Seed(0)))
+    assert seen == [(parts[turn % 3], 20) for turn in range(4)]
+
+
+def test_batches_that_do_not_tell_classes_apart_are_refused():
+    flow = engine(2)
+    with pytest.raises(ValueError, match="the batches do not tell classes apart"):
+        simulate(flow, cloud(20, 20), Target.from_cloud(cloud(20, 20)), Noise(Seed(0)))

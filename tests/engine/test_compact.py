@@ -1,0 +1,268 @@
+"""What a model keeps of maps: few knots, where they bend, and the tails."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sliceflow.engine.compact import (
+    CompactTable,
+    ModelStep,
+    at_bends,
+    map_bytes,
+    thin_grid,
+    thinned,
+)
+from sliceflow.engine.transports import GridTable, Histogram, KnotTable, Sorted
+
+FIELDS = ("lo", "hi", "at", "levels")
+
+
+@st.composite
+def grids(draw):
+    """Tables as histograms of particles and data make them: smooth, gappy, tied, constant, far away."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    h, n_bins = draw(st.integers(1, 5)), draw(st.sampled_from([1, 2, 16, 101, 256]))
+    scale = draw(st.sampled_from([1.0, 1e-6, 1e6, 1e30]))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    shape = draw(st.sampled_from(["smooth", "gaps", "ties", "constant", "nowhere to go"]))
+    z_p, z_q = rng.normal(size=(h, 500)), rng.gamma(2, size=(h, 400))
+    if shape == "gaps":
+        z_p += 20 * (np.arange(500) % 3)
+        z_q += 20 * (np.arange(400) % 3)
+    elif shape == "ties":
+        z_p, z_q = z_p.round(), z_q.round()
+    elif shape == "constant":
+        z_p = np.full_like(z_p, 0.7)
+    elif shape == "nowhere to go":
+        z_q = z_p
+    z_p, z_q = (torch.from_numpy(scale * z).to(dtype) for z in (z_p, z_q))
+    return Histogram(n_bins).fit(z_p, z_q).table
+
+
+@st.composite
+def kept(draw):
+    """Such tables at a few knots."""
+    table = draw(grids())
+    n_knots = draw(st.integers(2, min(table.values.shape[1], 40)))
+    reach = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(table.values.abs().max() + 1e-30)
+    return at_bends(table, n_knots, reach)
+
+
+def bent(n_bins=64, rows=20, seed=0):
+    """Maps between random histograms, with the particles' counts."""
+    rng = torch.Generator().manual_seed(seed)
+    p = torch.randn(rows, 4000, generator=rng) * (1 + torch.arange(rows)[:, None] / rows)
+    q = torch.randn(rows, 4000, generator=rng)
+    q += torch.sign(torch.randn(rows, 4000, generator=rng)) * 2  # two hills: maps bend
+    return Histogram(n_bins).fit(p, q).table, p
+
+
+@settings(max_examples=100)
+@given(table=kept())
+def test_displacements_are_straight_between_knots_and_maps_ascend(table):
+    """Map by map, as the docstring says it."""
+    grid, edges = table.grid(), np.arange(table.n_bins + 1)
+    assert grid.values.dtype == table.dtype
+    for row, (lo, hi) in enumerate(zip(table.lo, table.hi, strict=True)):
+        d = np.interp(edges, table.at[row], table.levels[row].double() * 2.0**table.exponent)
+        values = float(lo) + float(hi - lo) * edges / table.n_bins + d
+        wanted = np.maximum.accumulate(values)
+        digits = 4 * torch.finfo(table.dtype).eps * np.abs(values).max()
+        assert np.abs(grid.values[row].double().numpy() - wanted).max() <= digits
+
+
+def test_a_straight_map_displaces_as_its_grid_does():
+    lo, hi = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    table = GridTable(lo, hi, torch.linspace(1, 3, 9)[None])
+    at, levels = torch.tensor([[0, 8]], dtype=torch.int32), torch.tensor([[4, 8]], dtype=torch.int16)
+    small = CompactTable(lo, hi, at, levels, 8, exponent=-2)
+    z = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0]])
+    assert torch.equal(small.grid().displace(z), table.displace(z))
+    assert torch.equal(ModelStep(0, 0, small).maps().values, small.grid().values)
+    assert ModelStep(0, 0, table).maps() is table
+
+
+@settings(max_examples=50)
+@given(table=kept(), share=st.floats(0, 1), seed=st.integers(0, 99))
+def test_maps_that_move_nothing_come_back_without_bytes(table, share, seed):
+    still = torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
+    table = replace(table, levels=torch.where(still[:, None], 0, table.levels)).plain()
+    some, moving = table.moving(), table.levels.any(1)
+    assert (len(some.lo), some.n_maps) == (int(moving.sum()), len(table.lo))
+    again = some.whole()
+    for name in FIELDS:
+        assert torch.equal(getattr(table, name), getattr(again, name))
+    z = table.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(table.lo), -1)
+    assert bool((some.grid().displace(z)[~moving].abs() < 1e-6).all())
+    assert torch.equal(some.grid().displace(z), table.grid().displace(z))
+
+
+def test_knots_stand_at_different_edges_from_the_first_to_the_last():
+    for n_knots in (2, 3, 12, 64):
+        table, _ = bent()
+        kept = at_bends(table, n_knots, reach=16.0)
+        at = kept.at
+        assert bool((at.diff(dim=1) > 0).all())
+        assert at[:, 0].eq(0).all()
+        assert at[:, -1].eq(64).all()
+        assert bool(torch.isfinite(kept.grid().values).all())
+
+
+def test_knots_at_bends_are_better_than_even_ones():
+    table, p = bent()
+    whole = table.displace(p)
+
+    def error(other):
+        return float((other.displace(p) - whole).square().mean().sqrt())
+
+    few = error(at_bends(table, 13, reach=16.0).grid())
+    plain = error(thin_grid(table, 12))
+    assert few < plain / 2
+    assert error(at_bends(table, 33, reach=16.0).grid()) < few / 1.5
+
+
+def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
+    """Lines through the map itself would cut its corners: images would shrink, at every step."""
+    table, p = bent()
+    image, wanted = p + at_bends(table, 8, reach=16.0).grid().displace(p), p + table.displace(p)
+    assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
+    assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
+
+
+def test_a_map_of_few_lines_is_kept_to_its_last_digit_that_counts():
+    place = torch.linspace(-1, 1, 65, dtype=torch.float64)
+    value = place + torch.where(place < 0.25, 0.5, 0.5 + 0.75 * (place - 0.25))
+    table = GridTable(
+        torch.tensor([-1.0]), torch.tensor([1.0]), value[None].float(), torch.full((1, 64), 1000)
+    )
+    kept = at_bends(table, 9, reach=4.0)
+    assert (kept.grid().values - table.values).abs().max() < 0.02
+
+
+def test_a_map_that_does_not_say_where_particles_are_is_kept_too():
+    table, _ = bent()
+    some = at_bends(replace(table, counts=None), 24, 16.0).grid()
+    assert (some.values - table.values).abs().mean() < 0.1
+
+
+def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
+    table, p = bent(256)
+    assert at_bends(table, 12, 8.0).at.shape == (20, 12)
+    assert thinned(table, 12, 8.0, shared=False).at.shape == (20, 12)
+    assert thinned(table, 12, 8.0, shared=True).at.shape == (20, 96)
+    assert isinstance(thinned(table, 256, 8.0, shared=False), GridTable)
+    assert isinstance(thinned(table, 12, None, shared=False), GridTable)
+    knots = Sorted().fit(p, p + 1).table
+    assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
+
+
+def test_thin_tables_are_small_and_close():
+    rng = np.random.default_rng(0)
+    z_p, z_q = (
+        torch.from_numpy(rng.normal(size=(2, 5000))),
+        torch.from_numpy(rng.gamma(2, size=(2, 4000))),
+    )
+    for transport in (Sorted(), Histogram(1024)):
+        table, _, dz, _ = transport.fit(z_p, z_q)
+        assert dz is None or torch.allclose(dz, table.displace(z_p), atol=1e-12)
+        thin = thinned(table, 128, None, False)
+        assert thin.values.shape[1] <= 129
+        assert float((thin.displace(z_p) - table.displace(z_p)).abs().mean()) < 0.02
+        assert thinned(table, 10_000, None, False).values.shape == table.values.shape
+
+
+@given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
+def test_kept_maps_have_rigid_tails(seed, shift):
+    """Beyond the ¼√M-th particle: one shift, inside the data's range; unchanged in between."""
+    rng = np.random.default_rng(seed)
+    z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
+    table = Histogram(256).fit(z_p, z_q + shift).table
+    kept = thin_grid(table, 256)
+    edge = torch.lerp(table.lo[:, None], table.hi[:, None], torch.linspace(0, 1, 257).double())
+    few = round(4000**0.5 / 4)
+    ordered = z_p.sort(dim=1).values
+    width = (table.hi - table.lo)[:, None] / 256
+    inside = (edge > ordered[:, few + 1, None] + width) & (edge < ordered[:, -few - 2, None] - width)
+    assert torch.equal(kept.values[inside], table.values[inside])
+    assert bool((kept.values.diff(dim=1) >= -1e-12).all())
+    assert bool(
+        (kept.values >= table.values[:, :1]).all() & (kept.values <= table.values[:, -1:]).all()
+    )
+    for row in range(2):
+        low, high = ordered[row, few - 2] - width[row], ordered[row, -few + 1] + width[row]
+        for tail in (edge[row] < low, edge[row] > high):
+            moved = (kept.values - edge)[row][tail]
+            free = (kept.values[row] > table.values[row, 0]) & (
+                kept.values[row] < table.values[row, -1]
+            )
+            moved = moved[free[tail]]  # the others stand at the ends of the data
+            assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
+
+
+def test_fresh_particles_in_the_tails_are_pushed_about_less():
+    """An unusual value meets maps between equal distributions, which should leave it alone."""
+    rng = np.random.default_rng(0)
+    z, fitted, kept = torch.tensor([[3.4]]).double(), [], []
+    for _ in range(100):
+        z_p, z_q = (torch.from_numpy(rng.normal(size=(1, 2000))) for _ in range(2))
+        table = Histogram(128).fit(z_p, z_q).table
+        fitted.append(abs(float(table.displace(z))))
+        kept.append(abs(float(thin_grid(table, 128).displace(z))))
+    assert np.mean(kept) < 0.75 * np.mean(fitted)
+    assert np.max(kept) < 0.75 * np.max(fitted)
+
+
+@given(
+    counts=st.lists(st.integers(5, 100), min_size=2, max_size=5),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_thinned_maps_keep_jumps_between_atoms(counts, seed):
+    """Fresh particles end on the atoms, except between the two particles beside a jump."""
+    rng = np.random.default_rng(seed)
+    values = np.repeat([-3.0, 0.0, 1.0, 2.5, 9.0][: len(counts)], counts).tolist()
+    z_p, z_q = torch.from_numpy(rng.normal(size=(1, 5000))), torch.tensor([values], dtype=torch.float64)
+    table = Sorted().fit(z_p, z_q).table
+    thin = thinned(table, 32, None, False, tails=True)
+    assert bool((thin.knots.diff(dim=1) >= 0).all())
+    assert bool((thin.values.diff(dim=1) >= 0).all())
+    fresh = torch.from_numpy(rng.normal(size=(1, 20_000)))
+    found = (fresh + thin.displace(fresh)).numpy()
+    off = np.abs(found[..., None] - np.unique(values)).min(-1) > 1e-9
+    assert off.mean() < 0.005
+    for value in set(values):
+        share = (np.abs(found - value) < 1e-9).mean()
+        assert share == pytest.approx(values.count(value) / len(values), abs=0.03)
+
+
+def test_thinned_maps_keep_their_tails_if_asked():
+    knots = torch.linspace(0, 1, 10_000)[None]
+    values = torch.tan(1.57 * knots)
+    plain, tails = (
+        thinned(KnotTable(knots, values), 100, None, False, tails) for tails in (False, True)
+    )
+    assert float(plain.values.max()) < 0.6 * float(values.max())
+    assert float(tails.values.max()) == float(values.max())
+    assert tails.knots.shape[1] <= 100 + 2 * 8
+    for z in (-5.0, 6.0):  # beyond the particles: to the end, not beyond it
+        moved = z + float(tails.displace(torch.tensor([[z]])))
+        assert moved == pytest.approx(float(values.min() if z < 0 else values.max()), rel=1e-6)
+    assert bool((tails.knots.diff() > 0).all())
+
+
+@pytest.mark.parametrize("n_knots", [0, 1, 2, 16, 100, 300, 1024])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(128), Histogram(1024)], ids=str)
+def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
+    z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
+    n_bins = getattr(transport, "n_bins", None)
+    if n_knots == 0:
+        assert map_bytes(0, n_bins, shared) == 0
+        return
+    table = thinned(transport.fit(*z).table, n_knots, 8.0, shared)
+    parts = [part for part in vars(table).values() if isinstance(part, torch.Tensor)]
+    assert sum(part.nbytes for part in parts) == 3 * map_bytes(n_knots, n_bins, shared)

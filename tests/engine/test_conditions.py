@@ -1,0 +1,259 @@
+"""Conditions: encoding, proportions, weights, offsets."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.engine.conditions import (
+    Columns,
+    Labels,
+    Offset,
+    as_array,
+    even_rows,
+    infer,
+    proportional,
+    repeated,
+    row_groups,
+    row_weights,
+)
+from sliceflow.engine.random import Seed
+
+
+@pytest.mark.parametrize(
+    ("y", "codes"),
+    [
+        ([3, 1, 3], [1, 0, 1]),
+        (["b", "a", "b"], [1, 0, 1]),
+        ([True, False, True], [1, 0, 1]),
+        ([(0, 1), (0, 0), (0, 1)], [1, 0, 1]),
+        ([1, "one", (1,), 1], [0, 1, 2, 0]),
+        (pd.Series(["x", "y", "x"]), [0, 1, 0]),
+        (torch.tensor([5, 4, 5]), [1, 0, 1]),
+    ],
+)
+def test_labels_of_any_hashable_kind(y, codes):
+    array = as_array(y)
+    labels = infer(array, len(codes))
+    assert isinstance(labels, Labels)
+    assert labels.encode(array).tolist() == codes
+
+
+def test_whole_floats_are_labels_and_fractions_are_not():
+    assert infer(np.array([0.0, 1.0]), 2).width == 2
+    with pytest.raises(ValueError, match=r"holds fractions such as .*0\.5.*; pass y\[:, None\]"):
+        infer(np.array([0.0, 0.5]), 2)
+
+
+def test_columns_are_standardised_and_constant_ones_survive():
+    y = np.array([[1.0, 5.0], [3.0, 5.0]])
+    columns = infer(y, 2)
+    assert isinstance(columns, Columns)
+    assert columns.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
+    theta_y, codes = torch.randn(6, 4), torch.tensor([2, 0, 3])
+    one_hot = torch.nn.functional.one_hot(codes, 4).float()
+    z = torch.randn(6, 3)
+    wanted = z + 7 * theta_y @ one_hot.T
+    assert torch.allclose(Offset(7 * theta_y, codes).added(z), wanted, atol=1e-5)
+    assert torch.allclose(Offset(7 * theta_y, one_hot).added(z), wanted, atol=1e-5)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))
+def test_labels_are_in_the_datas_proportions(sizes, m):
+    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    chosen = codes[proportional(codes, m, Seed(0))]
+    assert len(chosen) == m
+    share = np.array(sizes) * m / sum(sizes)
+    counts = np.bincount(chosen, minlength=len(sizes))
+    assert np.all(np.abs(counts - share) < 1)
+
+
+@given(st.integers(1, 20), st.integers(1, 70))
+def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
+    rows = proportional(torch.randn(n, 2), m, Seed(0))
+    counts = np.bincount(rows, minlength=n)
+    assert counts.sum() == m
+    assert counts.max() - counts.min() <= 1
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.lists(st.integers(0, 4), min_size=1))
+def test_weighted_data_have_the_particles_class_masses(data, particles):
+    data, particles = torch.tensor(data), torch.tensor(particles)
+    weights = row_weights(data, particles)
+    weights = torch.ones(len(data)).double() if weights is None else weights
+    for c in set(data.tolist()):
+        mass = weights[data == c].sum() / len(data)
+        assert float(mass) == pytest.approx(float((particles == c).double().mean()), abs=1e-12)
+
+
+def test_equal_shares_need_no_weights():
+    codes = torch.tensor([0, 0, 1])
+    assert row_weights(codes, codes.repeat(7)) is None
+    rows = torch.randn(5, 2)
+    assert row_weights(rows, rows.repeat(3, 1)) is None
+
+
+def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
+    rows = torch.tensor([[0.0], [1.0]]).double()
+    weights = row_weights(rows, rows[[0, 0, 0, 1]])
+    assert weights.tolist() == [1.5, 0.5]
+    assert row_weights(rows, torch.tensor([[0.5]]).double()) is None
+
+
+def test_one_condition_is_repeated_for_all_samples():
+    labels = infer(as_array([("a", 1), ("b", 2)]), 2)
+    assert labels.encode(repeated(labels, ("b", 2), 3)).tolist() == [1, 1, 1]
+    numbers = infer(np.array([4, 7]), 2)
+    for one in (7, np.int64(7), np.array(7), torch.tensor(7)):
+        assert numbers.encode(repeated(numbers, one, 2)).tolist() == [1, 1]
+    columns = infer(np.array([[0.0, 0.0], [2.0, 4.0]]), 2)
+    assert columns.encode(repeated(columns, [2.0, 4.0], 3)).tolist() == [[1.0, 1.0]] * 3
+
+
+def test_messages_name_what_does_not_fit():
+    labels = infer(np.arange(10), 10)
+    with pytest.raises(ValueError, match="unknown labels 10, 11; the model knows 0, 1, 2"):
+        labels.encode([10, 3, 11])
+    with pytest.raises(ValueError, match=r"y has 3 columns but the model was fitted with 10 \(one-hot"):
+        labels.encode(np.zeros((2, 3)))
+    columns = infer(np.random.default_rng(0).normal(size=(4, 2)), 4)
+    with pytest.raises(
+        ValueError, match=r"y has shape \(4, 3\) but the model was fitted with 2 contin"
+    ):
+        columns.encode(np.zeros((4, 3)))
+    with pytest.raises(ValueError, match=r"y contains nan at \[1, 0\]"):
+        columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
+    with pytest.raises(ValueError, match="row 1 of y is a dict; labels must be hashable"):
+        infer(as_array([1, {}]), 2)
+    with pytest.raises(ValueError, match="labels must be hashable"):
+        labels.encode([1, {}])
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans())
+def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, decimals, foreign):
+    """Tied rows, rows that differ in one column, and both zeros among them."""
+    rows = Seed(n).normal(n, width).round(decimals=decimals % 3)
+    rows[::3] *= -1  # 0 and −0 are one condition
+    chosen = rows[Seed(m).permutation(m) % n] + (0.25 if foreign else 0)
+    whole = torch.unique(torch.cat((rows, chosen)), dim=0, return_inverse=True)[1]
+    wanted = (whole[:n], whole[n:])
+    found = row_groups(rows, chosen)
+    if set(wanted[0].tolist()) == set(wanted[1].tolist()):
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    else:
+        assert found is None
+
+
+MISSING = {
+    "None": None,
+    "NaN": float("nan"),
+    "numpy's NaN": np.float32("nan"),
+    "numpy's NaT": np.datetime64("NaT"),
+    "pandas' NaT": pd.NaT,
+    "pandas' NA": pd.NA,
+    "a tuple": ("a", float("nan")),
+}
+
+
+@pytest.mark.parametrize("value", MISSING.values(), ids=MISSING)
+def test_a_missing_label_is_refused_with_its_row(value):
+    for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
+        array = np.empty(3, dtype=object)
+        array[:] = labels
+        for y in (labels, array):
+            with pytest.raises(ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"):
+                infer(as_array(y), 3)
+
+
+COLUMNS = {
+    "objects": pd.Series(["a", None, "b"], dtype=object),
+    "text": pd.Series(["a", None, "b"], dtype="str"),
+    "text with NA": pd.Series(["a", None, "b"], dtype="string"),
+    "categories": pd.Series(["a", None, "b"], dtype="category"),
+    "an array of pandas": pd.array(["a", None, "b"], dtype="string"),
+    "dates": pd.Series(pd.to_datetime(["2020-01-01", None, "2020-01-02"])),
+    "numpy's dates": np.array(["2020-01-01", "NaT", "2020-01-02"], dtype="M8[D]"),
+    "durations": np.array([1, "NaT", 2], dtype="m8[s]"),
+    "complex": np.array([1j, complex("nan"), 2j]),
+    "integers with NA": pd.Series([1, None, 2], dtype="Int64"),
+    "floats": np.array([1.0, np.nan, 2.0]),
+    "numpy's text": np.array(["a", np.nan, "b"], dtype=np.dtypes.StringDType(na_object=np.nan)),
+}
+
+
+@pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
+def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
+    with pytest.raises(ValueError, match=r"row 1 of y has no label|y contains nan at \[1\]"):
+        infer(as_array(y), 3)
+    whole = as_array(y)[[0, 2]]
+    assert infer(whole, 2).encode(whole).tolist() == [0, 1]
+
+
+def test_a_mask_is_not_ignored():
+    y = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [1, 0]])
+    with pytest.raises(ValueError, match=r"a value of y is masked at \[1, 0\]; drop or fill"):
+        as_array(y)
+    for one in ([1, np.ma.masked], np.ma.masked_array([1, 2], mask=[0, 1])):
+        with pytest.raises(ValueError, match=r"a value of y is masked at \[1\]"):
+            as_array(one)
+    labels = infer(np.array([0, 1]), 2)
+    with pytest.raises(ValueError, match="a value of y is masked"):
+        repeated(labels, np.ma.masked, 2)
+    columns = infer(np.ones((2, 2)), 2)
+    for call in (columns.encode, lambda y: repeated(columns, y[1], 3)):
+        with pytest.raises(ValueError, match="a value of y is masked"):
+            call(y)
+    seen = as_array(np.ma.masked_array([1, 2]))
+    assert type(seen) is np.ndarray
+    assert seen.tolist() == [1, 2]
+
+
+def test_labels_are_shown_as_python_writes_them():
+    labels = infer(as_array([("a", np.int64(1)), ("a", np.int64(2))]), 2)
+    with pytest.raises(ValueError, match=re.escape("unknown label 'b'; the model knows ('a', 1), (")):
+        labels.encode([np.str_("b")])
+
+
+def test_rows_that_are_used_often_come_in_random_order():
+    rows = even_rows(10, 1000, Seed(0))
+    first, second = rows.chunk(2)
+    assert not torch.equal(first, second)
+    assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
+    assert torch.equal(even_rows(10, 1000, Seed(0)), rows)
+
+
+def test_weights_are_such_that_their_sums_are_exact():
+    weights = row_weights(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 1, 1, 1, 1, 1]))
+    units = weights * 2**40
+    assert torch.equal(units, units.round())
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        ([1, "1", 1, True], [1, "1", True]),
+        ([1, 0, True, False, 1], [1, 0, True, False]),
+        ([(1, "a"), (True, "a"), ("1", "a")], [(1, "a"), (True, "a"), ("1", "a")]),
+        ([1, 1.0, 2], [1.0, 2.0]),  # numbers of one value are one label
+    ],
+)
+def test_labels_of_different_types_are_different(y, classes):
+    labels = infer(as_array(y), len(y))
+    assert sorted(map(repr, labels.classes.tolist())) == sorted(map(repr, classes))
+    decoded = labels.decode(labels.encode(y)).tolist()
+    assert [(v, isinstance(v, bool)) for v in decoded] == [(v, isinstance(v, bool)) for v in y]
+
+
+def test_a_label_of_another_type_is_unknown():
+    labels = infer(np.array([0, 1]), 2)
+    assert labels.encode([1.0, 0]).tolist() == [1, 0]
+    for y in ([True], ["1"], [(1,)]):
+        with pytest.raises(ValueError, match=r"unknown label .*; the model knows 0, 1"):
+            labels.encode(y)

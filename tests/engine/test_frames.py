@@ -1,0 +1,132 @@
+"""Frames: Parseval, reproducible, the same on every device, blind to conditions they are not given."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random, rotation
+from sliceflow.engine.random import Seed
+
+KINDS = [Orthogonal(), Random(n_directions=40), Random(n_directions=40, fixed=True), Axis()]
+
+
+def particles(d):
+    return torch.zeros(d, 1).double()
+
+
+def matrix(frame, d):
+    return torch.eye(d).double() if frame.theta is None else frame.theta
+
+
+@given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 3))
+def test_orthogonal_and_axis_frames_are_parseval(d, step, n_conditions):
+    for kind in (Orthogonal(), Axis()):
+        frame = kind.draw(Seed(1), step, particles(d), n_conditions)
+        theta = matrix(frame, d)
+        assert frame.parseval == 1
+        assert torch.allclose(theta.T @ theta, torch.eye(d).double(), atol=1e-12)
+        x = Seed(2).normal(d, 5)
+        assert torch.allclose(frame.lift(frame.project(Cloud(x))), x, atol=1e-12)
+
+
+def test_random_frames_are_parseval_on_average():
+    d = 4
+    frames = [Random(500).draw(Seed(0), step, particles(d), 0) for step in range(200)]
+    mean = sum(f.theta.T @ f.theta / f.parseval for f in frames) / len(frames)
+    assert torch.allclose(mean, torch.eye(d).double(), atol=0.02)
+
+
+def test_random_directions_are_the_papers():
+    plain = Random(30).draw(Seed(0), 0, particles(5), 0)
+    assert torch.allclose(plain.theta.norm(dim=1), torch.ones(30).double())
+    assert plain.parseval == 30 / 5  # lift divides by H/d: the factor η/H with η = d
+    joint = Random(30).draw(Seed(0), 0, particles(5), 2)
+    norm = torch.cat((joint.theta, joint.theta_y), dim=1).norm(dim=1)
+    assert torch.allclose(norm, torch.ones(30).double())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_same_place_gives_the_same_frame(kind):
+    a, b = (kind.draw(Seed(3), 7, particles(6), 2) for _ in range(2))
+    assert torch.equal(matrix(a, 6), matrix(b, 6))
+    assert (a.theta_y is None) == isinstance(kind, Axis)
+
+
+def test_directions_change_with_the_step_unless_they_are_fixed():
+    for kind, same in ((Orthogonal(), False), (Random(5), False), (Random(5, fixed=True), True)):
+        a, b = (kind.draw(Seed(0), step, particles(4), 0).theta for step in (0, 1))
+        assert torch.equal(a, b) == same
+
+
+def test_a_condition_does_not_change_the_directions_of_x():
+    a, b = (Orthogonal().draw(Seed(0), 0, particles(4), l).theta for l in (0, 3))  # noqa: E741
+    assert torch.equal(a, b)
+
+
+def test_orthogonal_frames_are_uniform():
+    """E[θ θᵀ] = I/d for every row, and determinants of both signs."""
+    rotations = torch.stack([Orthogonal().draw(Seed(0), k, particles(3), 0).theta for k in range(2000)])
+    second = torch.einsum("kia,kib->iab", rotations, rotations) / len(rotations)
+    assert torch.allclose(second, torch.eye(3).double().expand(3, 3, 3) / 3, atol=0.03)
+    assert 0.45 < float((torch.linalg.det(rotations) > 0).double().mean()) < 0.55
+
+
+@pytest.mark.parametrize("d", [1, 4, 9, 16, 17, 32, 49])
+@pytest.mark.parametrize("more", [0, 3])
+def test_rotations_lie_in_memory_row_by_row(d, more):
+    """As kernels read them."""
+    assert rotation(Seed(0), 5, d, side=d + more).is_contiguous()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("d", [1, 9, 16, 25, 49, 81, 121, 169, 225, 400])
+def test_a_gpu_draws_the_cpus_rotations(d):
+    for step in (0, 1, 33, 100):
+        cpu, gpu = (rotation(Seed(5).child("level", 3), step, d, device) for device in ("cpu", "cuda"))
+        assert torch.allclose(cpu, gpu.cpu(), rtol=0, atol=1e-9)
+
+
+def total_distance(theta, x, y):
+    """Σ W₂² along the directions, for as many particles as data."""
+    a, b = ((theta @ of).sort(dim=1).values for of in (x, y))
+    return float((a - b).square().mean(1).sum())
+
+
+@given(st.integers(1, 40), st.integers(2, 60), st.integers(2, 60), st.integers(0, 5))
+def test_max_sliced_directions_are_orthonormal(d, m, n, step):
+    x, y = Seed(1).normal(d, m), Seed(2).normal(d, n)
+    frame = MaxSliced().draw(Seed(0), step, x, data=y)
+    h = min(32, -(-d // 2))
+    assert frame.theta.shape == (h, d)
+    assert torch.allclose(frame.theta @ frame.theta.T, torch.eye(h).double(), atol=1e-12)
+    again = MaxSliced().draw(Seed(0), step, x, data=y)
+    assert torch.equal(frame.theta, again.theta)
+
+
+def test_max_sliced_directions_find_the_difference():
+    d = 30
+    x, y = Seed(1).normal(d, 3000), Seed(2).normal(d, 3000)
+    y[7] += 2
+    y[9] *= 3
+    theta = MaxSliced(n_directions=2, n_iterations=60).draw(Seed(0), 0, x, data=y).theta
+    assert float(theta[:, [7, 9]].square().sum()) > 1.7  # of 2: they nearly span both columns
+    most = total_distance(torch.eye(d).double()[[7, 9]], x, y)
+    assert total_distance(theta, x, y) > 0.7 * most
+    assert total_distance(rotation(Seed(0), 0, d)[:2], x, y) < 0.3 * most
+
+
+def test_max_sliced_directions_of_equal_clouds_are_a_rotation():
+    x = Seed(1).normal(6, 50)
+    theta = MaxSliced().draw(Seed(0), 0, (equal := x[:, :1].expand(-1, 50)), data=equal).theta
+    assert torch.allclose(theta @ theta.T, torch.eye(3).double(), atol=1e-12)
+
+
+def test_max_sliced_directions_need_data_and_no_condition():
+    x = Seed(1).normal(6, 50)
+    for options in (dict(), dict(data=x, n_conditions=2)):
+        with pytest.raises(ValueError, match="fitted to particles and data without a condition"):
+            MaxSliced().draw(Seed(0), 0, x, **options)
+    assert MaxSliced().draw(Seed(0), 0, x, data=x).kept is not None
+    assert Orthogonal().draw(Seed(0), 0, x).kept is None

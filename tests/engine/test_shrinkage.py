@@ -1,0 +1,136 @@
+"""Maps are shrunk within their noise: no signal, no movement; and what is significant stays."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sliceflow.engine.batches import Batch
+from sliceflow.engine.clouds import Cloud, Runs
+from sliceflow.engine.flow import Flow, Noise, Run, simulate
+from sliceflow.engine.frames import Axis, Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.shrinkage import Shrunk, noise_rates, shrunk_flow, variance_within
+from sliceflow.engine.transports import Histogram, Sorted
+
+BOTH = pytest.mark.parametrize(
+    "transport", [Sorted(), Histogram(64, most=None)], ids=["sorted", "bins"]
+)
+
+
+def normal(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+def shrunk(transport, z_p, z_q, kappa, **rates):
+    m, n = z_p.shape[1], z_q.shape[1]
+    return Shrunk(transport, kappa, noise_rates(m, n, **rates)).fit(z_p, z_q)
+
+
+def factors(transport, z_p, z_q, kappa, **rates):
+    """What displacements are multiplied by, where they are largest."""
+    free, less = (
+        fit.table.displace(z_p)
+        for fit in (transport.fit(z_p, z_q), shrunk(transport, z_p, z_q, kappa, **rates))
+    )
+    at = free.abs().argmax(1, keepdim=True)
+    return (less.gather(1, at) / free.gather(1, at))[:, 0]
+
+
+@BOTH
+def test_without_signal_hardly_anything_moves(transport):
+    z_p, z_q = normal(50, 800), normal(50, 600, seed=1)
+    free, less = transport.fit(z_p, z_q), shrunk(transport, z_p, z_q, 3.0)
+    before, after = (fit.table.displace(z_p).square().mean() for fit in (free, less))
+    assert after < 0.15 * before
+    assert less.moving < 0.5
+    assert free.moving is None
+    assert torch.equal(less.cost, free.cost)
+
+
+@BOTH
+@given(scale=st.floats(0.2, 5), shift=st.floats(-2, 2), kappa=st.floats(0, 10))
+@settings(max_examples=20, deadline=None)
+def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
+    z_p, z_q = normal(3, 500), scale * normal(3, 400, seed=1) + shift
+    free, less = transport.fit(z_p, z_q), shrunk(transport, z_p, z_q, kappa, distinct=0.5)
+    factor = factors(transport, z_p, z_q, kappa, distinct=0.5)
+    noise = kappa * z_p.var(1, correction=0) * (1 / 500 + 1 / 200)
+    expected = (1 - noise / free.cost).clamp(min=0)
+    bins = isinstance(transport, Histogram)
+    assert torch.allclose(factor, expected, atol=0.02 if bins else 1e-9)
+    wanted, found = (fit.table.displace(z_p) for fit in (free, less))
+    assert torch.allclose(found, factor[:, None] * wanted, atol=1e-9)
+    if not bins:
+        assert torch.allclose(less.dz, factor[:, None] * free.dz)
+
+
+def test_sorted_and_binned_maps_have_the_same_factor():
+    z_p, z_q = normal(20, 5000), 1.02 * normal(20, 4000, seed=1)
+    found = [factors(t, z_p, z_q, 2.0) for t in (Sorted(), Histogram(256, most=None))]
+    assert torch.allclose(*found, atol=0.1)
+    assert found[0].mean() == pytest.approx(float(found[1].mean()), abs=0.02)
+    assert 0 < found[0].mean() < 1
+
+
+def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
+    labels = torch.tensor([0] * 100 + [1] * 100)
+    few = torch.tensor([0] * 190 + [1] * 10)
+    assert noise_rates(200, 200) == noise_rates(200, 200, labels, labels)
+    assert noise_rates(200, 200, labels, few)[0] > noise_rates(200, 200)[0]
+    assert noise_rates(200, 400, most=100) == (1 / 100 + 1 / 100,)
+    assert noise_rates(200, 400, distinct=0.5) == (1 / 200 + 1 / 200,)
+    assert noise_rates(200, 200, labels, few, n_apart=3)[1] == 1 / 100 + 1 / 10
+
+
+def test_every_class_has_its_own_noise():
+    z = normal(2, 60), normal(2, 600, seed=1)
+    p, q = torch.cat((z[0][:, :30], z[1][:, :300]), 1), torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
+    runs, codes = (Runs((0, 30, 330)),) * 2, torch.tensor([0] * 30 + [1] * 300)
+    bins = Histogram(32, most=None)
+    rates = noise_rates(330, 330, codes, codes, n_apart=2)
+    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(runs=runs)).table
+    for c, (own, other) in enumerate((((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))):
+        alone = shrunk(bins, own, other, 3.0).table
+        assert torch.allclose(table.values[2 * c : 2 * c + 2], alone.values)
+
+
+def test_where_classes_share_maps_their_gaps_are_no_noise():
+    """Two samples of the same classes, far apart: the noise is that of the classes, added up."""
+    codes = torch.arange(4000) % 10
+    z_p, z_q = (normal(60, 4000, seed=s) + 100 * codes for s in (0, 1))
+    within = variance_within(z_q, codes, 10)
+    assert torch.allclose(within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1)
+    kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
+    assert 2 < kappa.mean() < 4  # as for one class
+    rates = noise_rates(4000, 4000, codes, codes)
+    fit = Shrunk(Sorted(), 3.0, rates, n_shared=10).fit(z_p, z_q, Batch(codes=codes))
+    assert 0.2 < fit.moving < 0.8
+
+
+def test_continuous_conditions_have_no_variance_within_classes():
+    z, transport = normal(2, 50), Shrunk(Sorted(), 1.0, noise_rates(50, 50), n_shared=2)
+    with pytest.raises(ValueError, match="which continuous conditions do not have; set shrinkage=0"):
+        transport.fit(z, z, Batch(codes=normal(50, 2)))
+
+
+def test_exact_stages_are_never_shrunk():
+    stages = [Stage("a", Orthogonal(), 2), Stage("b", Axis(), 2, Sorted(), exact=True)]
+    flow = shrunk_flow(Flow(stages, Seed(0), 3), 2.0, (0.1,))
+    assert flow.stages[0].transport == Shrunk(stages[0].transport, 2.0, (0.1,), n_shared=3)
+    assert flow.stages[0].transport.most == stages[0].transport.most
+    assert flow.stages[1] == stages[1]
+
+
+def test_a_flow_between_equal_distributions_ends_early():
+    x, y = normal(4, 3000), normal(4, 3000, seed=1)
+    plain = Flow([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
+    for kappa, least, most in ((0.0, 200, 200), (6.0, 4, 60)):
+        run = Run()
+        flow = shrunk_flow(plain, kappa, noise_rates(3000, 3000))
+        particles = Cloud(x.clone())
+        simulate(flow, particles, flow.target(particles, Cloud(y)), Noise(Seed(1)), run=run)
+        assert least <= run.done <= most
+        assert run.done + run.spared == 200

@@ -1,0 +1,315 @@
+"""One-dimensional transport against POT, closed forms, and itself."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.engine.batches import Batch
+from sliceflow.engine.clouds import Cloud, Runs
+from sliceflow.engine.frames import Random
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import Auto, GridTable, Histogram, Interpolated, KnotTable, Sorted
+
+ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
+seeds = st.integers(0, 2**32 - 1)
+
+
+def transported(transport, z_p, z_q, weights=None):
+    z_p, z_q = (torch.as_tensor(z, dtype=torch.float64).reshape(1, -1) for z in (z_p, z_q))
+    batch = Batch(weights=None if weights is None else torch.as_tensor(weights))
+    fit = transport.fit(z_p, z_q, batch)
+    dz = fit.table.displace(z_p) if fit.dz is None else fit.dz
+    return (z_p + dz)[0].numpy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        *((kind, {"n_bins": n}) for kind in (Histogram, Auto) for n in (0, -3, 8.5)),
+        *(
+            (kind, {"most": most})
+            for kind in (Sorted, Interpolated, Histogram, Auto)
+            for most in (0, 0.5)
+        ),
+        (Auto, {"threshold": -1}),
+        (Random, {"n_directions": 0}),
+    ],
+)
+def test_no_bins_no_columns_and_no_directions_are_refused(kind, parameters):
+    (name,) = parameters
+    with pytest.raises(ValueError, match=f"^{name}=.* must be .*an int of at least"):
+        kind(**parameters)
+
+
+@given(seeds, st.integers(1, 200))
+def test_sorted_with_equal_counts_is_pots_plan(seed, n):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=n), rng.gamma(2, size=n)
+    plan = ot.emd_1d(z_p, z_q)  # a permutation / n
+    assert np.allclose(transported(Sorted(), z_p, z_q), n * plan @ z_q, atol=1e-12)
+
+
+@given(seeds, st.integers(1, 80), st.integers(1, 80), st.booleans())
+def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(seed, m, n, weighted):
+    """The plan gives particle k some data; interpolation may reach the neighbours, never further."""
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=m), np.sort(rng.gamma(2, size=n))
+    w = rng.uniform(0.2, 2, size=n) if weighted else np.ones(n)
+    plan = ot.emd_1d(z_p, z_q, np.full(m, 1 / m), w / w.sum())
+    out = transported(Sorted(), z_p, z_q, w if weighted else None)
+    for k in range(m):
+        used = np.flatnonzero(plan[k] > 1e-12)
+        low, high = z_q[max(used[0] - 1, 0)], z_q[min(used[-1] + 1, n - 1)]
+        assert low - 1e-9 <= out[k] <= high + 1e-9
+
+
+def cdf(z, samples):
+    """F as the paper's appendix writes it, its I counted from 1; one value at a time."""
+    ordered, n = np.sort(samples), len(samples)
+    position = min(max(int(np.searchsorted(ordered, z, side="right")), 1), max(n - 1, 1))
+    left, right = ordered[position - 1], ordered[min(position, n - 1)]
+    inside = 0.0 if right == left else min(max((z - left) / (right - left), 0.0), 1.0)
+    return (position - 1) / n + inside / n
+
+
+def inverse_cdf(a, samples):
+    """F⁻¹ of the same page, where z_I is counted from 0: else F⁻¹(F(z_k)) would not be z_k."""
+    ordered, n = np.sort(samples), len(samples)
+    position = min(int(np.floor(a * n + 1e-9)), n - 1)
+    left, right = ordered[position], ordered[min(position + 1, n - 1)]
+    return left + (a * n - position) * (right - left)
+
+
+@given(seeds, st.integers(2, 40), st.integers(1, 40))
+def test_interpolated_is_the_papers_two_formulas_at_the_particles_and_between_them(seed, m, n):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=m), rng.gamma(2, size=n)
+    out = transported(Interpolated(), z_p, z_q)
+    assert np.allclose(out, [inverse_cdf(cdf(z, z_p), z_q) for z in z_p], atol=1e-9)
+    fresh = rng.uniform(z_p.min(), z_p.max(), size=30)
+    table = Interpolated().fit(*(torch.from_numpy(z)[None] for z in (z_p, z_q))).table
+    image = fresh + table.displace(torch.from_numpy(fresh)[None]).numpy()[0]
+    assert np.allclose(image, [inverse_cdf(cdf(z, z_p), z_q) for z in fresh], atol=1e-8)
+
+
+@given(seeds, st.integers(2, 60))
+def test_interpolated_and_sorted_are_one_for_equal_counts_without_gaps(seed, n):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=n), np.linspace(0, 1, n)
+    assert np.allclose(
+        transported(Interpolated(), z_p, z_q), transported(Sorted(), z_p, z_q), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("m", "n"), [(40, 10), (10, 40), (30, 20)])
+def test_interpolated_stands_below_sorted_by_half_of_what_counts_differ(m, n):
+    """Particle k goes to datum k·N/M, not to (k + ½)·N/M − ½; here the data are their own numbers."""
+    k, z_q = np.arange(m), np.arange(n, dtype=float)
+    ours = transported(Sorted(), k, z_q)
+    assert np.allclose(transported(Interpolated(), k, z_q), np.minimum(k * n / m, n - 1))
+    assert np.allclose(ours, np.clip((k + 0.5) * n / m - 0.5, 0, n - 1))
+
+
+def test_interpolated_puts_particles_into_gaps_and_sorted_does_not():
+    z_q, z_p = np.array([0.0, 0.1, 0.2, 9.0, 9.1, 9.2]), np.linspace(-1, 1, 12)
+    out = {kind: transported(kind(), z_p, z_q) for kind in (Interpolated, Sorted)}
+    within = {kind: int(((image > 0.3) & (image < 8.9)).sum()) for kind, image in out.items()}
+    assert within == {Interpolated: 1, Sorted: 0}
+
+
+def test_tied_particles_of_interpolated_are_at_the_level_of_their_last():
+    out = transported(Interpolated(), [0.0, 1.0, 1.0, 1.0, 2.0], np.arange(5))
+    assert np.allclose(out, [0, 3, 3, 3, 4])
+
+
+@given(seeds, st.integers(2, 12))
+def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
+    rng = np.random.default_rng(seed)
+    z_q, times = np.sort(rng.gamma(2, size=n)), rng.integers(1, 4, size=n)
+    total = int(times.sum())
+    below = np.concatenate(([0], times.cumsum()[:-1]))
+    z_p = np.sort(rng.normal(size=total))  # particle k has the level k/Σw
+    out = transported(Interpolated(), z_p, z_q, times.astype(float))
+    assert np.allclose(out[below], z_q, atol=1e-12)
+    assert np.allclose(out, np.interp(np.arange(total), below, z_q), atol=1e-9)
+    assert np.allclose(
+        transported(Interpolated(), z_p, z_q, np.full(n, 0.25)), transported(Interpolated(), z_p, z_q)
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_interpolated_is_the_same_for_some_directions_at_a_time(monkeypatch, weighted):
+    z_p, z_q = torch.rand(7, 30), torch.rand(7, 20)
+    batch = Batch(weights=torch.rand(20) + 0.1 if weighted else None)
+    whole = Interpolated().fit(z_p, z_q, batch)
+    monkeypatch.setattr("sliceflow.engine.transports._AT_ONCE", 3 * 30)
+    parts = Interpolated().fit(z_p, z_q, batch)
+    assert torch.equal(parts.dz, whole.dz)
+    assert torch.equal(parts.cost, whole.cost)
+    assert torch.equal(parts.table.knots, whole.table.knots)
+    assert torch.equal(parts.table.values, whole.table.values)
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
+def test_transports_that_sort_refuse_classes_apart(transport):
+    runs = Runs((0, 2, 4))
+    with pytest.raises(ValueError, match="amplifier=inf needs histograms"):
+        transport.fit(torch.rand(1, 4), torch.rand(1, 4), Batch(runs=(runs, runs)))
+
+
+def test_mixed_classes_take_the_weighted_mean_of_their_maps():
+    z_p, z_q = Seed(0).normal(2, 300), Seed(1).normal(2, 200) * 2
+    table = Histogram(16).fit(z_p, z_q, Batch(runs=(Runs((0, 100, 300)), Runs((0, 50, 200))))).table
+    z, x = Seed(2).normal(2, 5), torch.empty(0, 5)
+    first, second = (table.displace(z, Cloud(x, None, Runs(s))) for s in ((0, 5, 5), (0, 0, 5)))
+    weights = torch.tensor([[0.25, 0.75], [1, 0], [0, 1], [0.5, 0.5], [2, 0]]).double()
+    mixed = table.displace(z, Cloud(x, weights))
+    assert torch.allclose(mixed, weights[:, 0] * first + weights[:, 1] * second)
+    assert not torch.allclose(first, second)
+
+
+def test_the_cost_of_both_transports_is_pots_distance():
+    rng = np.random.default_rng(0)
+    z_p, z_q = rng.normal(size=20_000), rng.gamma(2, size=15_000)
+    exact = ot.wasserstein_1d(z_p, z_q, p=2)
+    for transport in (Sorted(), Histogram(256)):
+        cost = np.mean((transported(transport, z_p, z_q) - z_p) ** 2)
+        assert cost == pytest.approx(exact, rel=1e-2)
+
+
+@pytest.mark.parametrize("transport", ALL, ids=str)
+@given(seed=seeds)
+def test_target_equal_to_start_moves_nothing(transport, seed):
+    z = torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 100)))
+    assert float(transport.fit(z, z).table.displace(z).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("transport", ALL, ids=str)
+@given(seed=seeds, shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
+def test_maps_follow_translation_and_scaling(transport, seed, shift, scale):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=150), rng.normal(size=130)
+    out = transported(transport, z_p, z_q)
+    assert np.allclose(transported(transport, z_p, scale * z_q + shift), scale * out + shift, atol=1e-9)
+    assert np.allclose(transported(transport, scale * z_p + shift, z_q), out, atol=1e-9)
+
+
+@pytest.mark.parametrize("transport", ALL, ids=str)
+@given(seed=seeds)
+def test_maps_are_monotone_everywhere(transport, seed):
+    rng = np.random.default_rng(seed)
+    z_p = torch.from_numpy(np.round(rng.normal(size=(2, 120)), rng.integers(1, 4)))
+    z_q = torch.from_numpy(rng.standard_t(2, size=(2, 90)))
+    z = torch.linspace(-8, 8, 2001).double().expand(2, -1).contiguous()
+    image = z + transport.fit(z_p, z_q).table.displace(z)
+    assert bool((image.diff(dim=1) >= -1e-12).all())
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
+@pytest.mark.parametrize(("factor", "slope"), [(2.0, 1.0), (1.0, 1.0), (0.25, 1.0), (0.0, 0.0)])
+def test_beyond_the_ends_the_map_is_a_rigid_shift_or_the_one_point_it_leads_to(
+    transport, factor, slope
+):
+    z_p = torch.linspace(0, 1, 11).double()[None]
+    table = transport.fit(z_p, 5 + factor * z_p).table
+    far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
+    image = (far + table.displace(far))[0]
+    wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
+    assert torch.allclose(image, torch.tensor(wanted).double())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(1024)], ids=str)
+def test_no_particle_is_put_into_the_gap_between_two_classes(transport, weighted):
+    z_q = np.concatenate((np.linspace(0, 1, 50), np.linspace(10, 11, 50)))
+    z_p = np.concatenate((np.linspace(0, 1, 500), np.linspace(10, 11, 500)))
+    out = transported(transport, z_p, z_q, np.ones(100) if weighted else None)
+    assert np.abs(out - z_p).max() < 0.05
+
+
+def test_values_of_a_discrete_column_stay_discrete():
+    rng = np.random.default_rng(0)
+    z_q = rng.integers(0, 5, size=97).astype(float)
+    out = transported(Sorted(), rng.normal(size=1000), z_q)
+    assert set(np.round(out, 12)) == set(z_q)
+
+
+def test_tied_particles_move_together_to_the_middle_of_their_mass():
+    out = transported(Sorted(), [0.0, 0.0, 0.0, 1.0], [10.0, 20.0, 30.0, 40.0])
+    assert out.tolist() == [20.0, 20.0, 20.0, 40.0]
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
+def test_particles_at_one_point_go_to_the_median(transport):
+    out = transported(transport, [2.0] * 5, np.linspace(0, 10, 101))
+    assert np.allclose(out, 5.0, atol=0.2)
+
+
+@pytest.mark.parametrize("transport", [Sorted(), Histogram(2048)], ids=str)
+@given(seed=seeds)
+def test_integer_weights_are_repetitions(transport, seed):
+    rng = np.random.default_rng(seed)
+    z_p, z_q = rng.normal(size=400), rng.normal(size=50)
+    repeats = rng.integers(1, 4, size=50)
+    weighted = transported(transport, z_p, z_q, repeats.astype(float))
+    repeated = transported(transport, z_p, np.repeat(z_q, repeats))
+    # Linear interpolation sees repeated data as a plateau: equal up to the local gap.
+    gap = np.max(np.diff(np.sort(z_q)))
+    assert np.abs(weighted - repeated).max() <= gap + 1e-9
+    assert np.abs(weighted.mean() - repeated.mean()) < 0.1
+
+
+def test_auto_picks_by_size():
+    z = torch.randn(1, 100)
+    assert isinstance(Auto(threshold=200).fit(z, z).table, KnotTable)
+    assert isinstance(Auto(threshold=199).fit(z, z).table, GridTable)
+
+
+@pytest.mark.parametrize("transport", ALL, ids=str)
+def test_the_cost_is_the_mean_squared_displacement(transport):
+    rng = np.random.default_rng(0)
+    z_p, z_q = (
+        torch.from_numpy(rng.normal(size=(3, 3000))),
+        torch.from_numpy(rng.gamma(2, size=(3, 4000))),
+    )
+    fit = transport.fit(z_p, z_q)
+    assert fit.cost.shape == (3,)
+    assert torch.allclose(fit.cost, fit.table.displace(z_p).square().mean(1), rtol=0.02)
+
+
+def test_the_transport_that_is_chosen_looks_at_as_many_columns():
+    auto = Auto(threshold=100, n_bins=64, most=50)
+    assert auto.choose(100) == Sorted(most=50)
+    assert auto.choose(100, n_ranks=2) == auto.choose(101) == Histogram(64, most=50)
+    assert Auto(most=None).choose(10**6).most is None
+
+
+def test_a_class_that_stays_where_it_is_costs_nothing():
+    """It has no data; the others cost what they move."""
+    z_p, z_q = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double(), torch.tensor([[10.0, 11.0]]).double()
+    fit = Histogram(16).fit(z_p, z_q, Batch(runs=(Runs((0, 2, 4)), Runs((0, 2, 2)))))
+    assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
+    assert fit.table.displace(z_p, Cloud(z_p, None, Runs((0, 2, 4))))[:, 2:].abs().max() == 0
+
+
+def test_what_was_counted_is_left_as_it_was_where_classes_stand_still():
+    transport, z = Histogram(8), torch.linspace(0, 1, 40).reshape(4, 10)
+    counted, again = transport.count(z), transport.count(z)
+    transport.between(counted, again, z.dtype, still={1}, n_classes=2)
+    for ours, before in zip(counted, again, strict=True):
+        assert torch.equal(ours, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_maps_have_the_type_of_the_particles(dtype):
+    z = torch.linspace(0, 1, 40, dtype=dtype)[None]
+    for transport in (Histogram(8), Sorted()):
+        assert transport.fit(z, z + 1).table.values.dtype == dtype
+
+
+def test_by_default_counting_looks_at_so_many_and_sorting_at_all():
+    assert Histogram().most == Auto().most == 131_072  # as the docs say
+    assert Sorted().most is None

@@ -1,0 +1,28 @@
+"""The backends that the kernels' tests compare with the reference."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sliceflow.kernels import complete, cpu
+
+DTYPES = {"cpu": [torch.float32, torch.float64], "triton": [torch.float32]}
+
+
+@pytest.fixture(scope="module", params=["cpu", "triton"])
+def backend(request):
+    """The kernels of a module, its name, its device and the types that it is made for."""
+    if request.param == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+        from sliceflow.kernels import triton as module
+    else:
+        module = cpu
+    on_gpu = request.param == "triton" and torch.cuda.is_available()
+    return SimpleNamespace(
+        **vars(complete(module)),
+        name=request.param,
+        module=module,
+        device="cuda" if on_gpu else "cpu",
+        dtypes=DTYPES[request.param],
+    )

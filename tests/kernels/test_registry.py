@@ -1,0 +1,91 @@
+"""Which kernels a device gets, and a whole flow by those of a GPU."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from sliceflow import ImageFlow, kernels
+from sliceflow.kernels import complete, reference
+
+
+@pytest.fixture
+def fresh():
+    kernels._fast.cache_clear()
+    yield
+    kernels._fast.cache_clear()
+
+
+def test_nobody_goes_round_the_registry():
+    """Only the kernels themselves import the modules of a device."""
+    home = Path(kernels.__file__).parent
+    past = re.compile(r"kernels\.(reference|cpu|triton)|kernels import .*\b(reference|cpu|triton)\b")
+    files = [f for f in home.parent.rglob("*.py") if home not in f.parents]
+    assert len(files) > 40
+    assert [str(f) for f in files if past.search(f.read_text())] == []
+
+
+def warned_once(device, match):
+    """The kernels are asked for twice, and the warning comes once."""
+    with pytest.warns(RuntimeWarning, match=match) as warned:
+        found = [kernels.for_device(name) for name in (device, torch.device(device))]
+    assert all(k is complete(reference) for k in found)
+    assert len(warned) == 1
+
+
+def test_without_numba_the_reference_takes_over(monkeypatch, fresh):
+    monkeypatch.setitem(sys.modules, "sliceflow.kernels.cpu", None)
+    warned_once("cpu", r"^numba cannot be imported \(.*\); the slower .* pip install numba brings")
+
+
+def test_without_triton_the_reference_takes_over_on_a_gpu(monkeypatch, fresh):
+    for name in [n for n in sys.modules if n.startswith("sliceflow.kernels.triton")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    warned_once("cuda", r"^Triton cannot be imported \(.*\); the slower .* pip install triton brings")
+
+
+def test_an_amd_gpu_does_not_get_the_kernels_for_nvidia(monkeypatch, fresh):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    warned_once("cuda", r"is built for AMD GPUs \(ROCm\); the slower plain-torch kernels are used")
+
+
+@pytest.mark.parametrize(
+    ("transport", "amplifier"),
+    [
+        ("sorted", None),
+        pytest.param("sorted", 10, marks=pytest.mark.slow),
+        pytest.param("histogram", 10, marks=pytest.mark.slow),
+        pytest.param("histogram", np.inf, marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
+    """In the interpreter. Some tiles fill the rotations of the kernels, and some do not."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("on a GPU the tests of model files compare it with the CPU")
+    from sliceflow.kernels import triton as gpu
+
+    images, labels = load_digits(n_class=2, return_X_y=True)
+    images = images.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).round().astype(np.uint8)
+    options = dict(schedule="3[3] 4[4]", quality=1, n_particles=400, n_pixel_values=17)
+    options |= dict(patch_basis="pixels", random_state=0, transport=transport)
+    options |= {} if amplifier is None else {"amplifier": amplifier}
+    y = () if amplifier is None else (labels,)
+    conditions = [()] if amplifier is None else [(labels[:20],), (np.full((20, 2), 0.5),)]
+
+    def sampled(flow):
+        return np.stack([flow.sample(20, *c, random_state=1) for c in conditions]).astype(int)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "for_device", lambda _: complete(gpu))
+        patch.setattr(kernels, "for_tensor", lambda _: complete(gpu))
+        flow = ImageFlow(**options).fit(images, *y)
+        theirs = sampled(flow)
+    assert theirs.std() > 3
+    assert np.mean(sampled(flow) != theirs) < 0.02

@@ -1,0 +1,163 @@
+"""Pictures in tiles: projected, moved and lifted by every backend as by the reference."""
+
+import numpy as np
+import pytest
+import torch
+
+from sliceflow.kernels import Geometry, reference
+
+GPU = "cuda" if torch.cuda.is_available() else "cpu"
+CUTS = [  # channels, height, width, patch, offset
+    (1, 1, 1, 1, (0, 0)),
+    (1, 4, 4, 4, (0, 0)),  # as many directions as lanes: the rotation is not filled up
+    (1, 10, 7, 3, (2, 1)),
+    (3, 5, 4, 3, (2, 1)),
+]
+LARGE_CUTS = [  # minutes in Triton's interpreter
+    (3, 8, 8, 5, (4, 0)),
+    (1, 15, 17, 13, (7, 3)),
+    (3, 10, 9, 10, (0, 2)),
+]
+ALL_CUTS = [*CUTS, *(pytest.param(cut, marks=pytest.mark.slow) for cut in LARGE_CUTS)]
+
+
+def tiles_of(backend, cut, n, dtype, n_classes=0, n_runs=1):
+    """Pictures, a rotation, its geometry, tables, and class offsets."""
+    channels, height, width, patch, offset = cut
+    geometry = Geometry((channels, height, width), (min(patch, height), min(patch, width)), offset)
+    rng, h = np.random.default_rng(n), geometry.n_directions
+    x = torch.from_numpy(rng.normal(size=(channels * height * width, n))).float().to(backend.device)
+    theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
+    theta = np.pad(theta, (0, backend.lanes(geometry.side) - geometry.side))
+    lo, hi = (torch.from_numpy(v + rng.uniform(0, 0.5, n_runs * h)).to(x.device) for v in (-2.0, 1.5))
+    values = torch.from_numpy(np.sort(rng.normal(size=(n_runs * h, 65)), axis=1)).float().to(x.device)
+    shift = (None, None)
+    if n_classes:
+        offsets = torch.from_numpy(rng.normal(size=(h, n_classes))).float().to(x.device)
+        shift = (offsets, (torch.arange(n) % n_classes).to(x.device))
+    return x, torch.from_numpy(theta).to(x.device, dtype), geometry, (lo, hi, values), shift
+
+
+def dtypes(backend):
+    """Triton's rotations may have 16 bits: the errors of half precision add up as a random walk."""
+    return (torch.float16, torch.float32) if backend.name == "triton" else (torch.float32,)
+
+
+@pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
+def test_tiles_are_projected_and_lifted(backend, cut):
+    for dtype in dtypes(backend):
+        x, theta, geometry, _, shift = tiles_of(backend, cut, 40, dtype, 3)
+        columns = torch.arange(39, 0, -3, device=x.device).int()
+        for chosen in ((None, None, None), (columns, *shift)):
+            z = backend.project_tiles(x, theta.T.contiguous().T, geometry, *chosen)  # as QR leaves it
+            wanted = reference.project_tiles(x, theta, geometry, *chosen)
+            assert z.shape == wanted.shape
+            assert float((z - wanted).abs().max()) <= (4e-3 if dtype == torch.float16 else 1e-4)
+        z = reference.project_tiles(x, theta, geometry)
+        back = backend.lift_tiles(z, theta, geometry)  # a rotation and its inverse
+        assert float((back - x).abs().max()) <= (2e-2 if dtype == torch.float16 else 1e-4)
+
+
+@pytest.mark.parametrize("starts", [None, (0, 13, 13, 40)], ids=["together", "by class"])
+@pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
+def test_tiles_are_moved(backend, cut, starts):
+    """Tables of 65 random knots bend sharply: a z that is rounded by 1e-3 moves by up to 1e-2."""
+    dtype = dtypes(backend)[0]
+    n_classes, n_runs = (3, 1) if starts is None else (0, len(starts) - 1)
+    x, theta, geometry, table, shift = tiles_of(backend, cut, 40, dtype, n_classes, n_runs)
+    ours, theirs = x.clone(), x.clone()
+    backend.move_tiles(ours, theta, geometry, *table, 0.7, *shift, starts)
+    reference.move_tiles(theirs, theta, geometry, *table, 0.7, *shift, starts)
+    assert float((theirs - x).abs().max()) > 0.1
+    error = (ours - theirs).abs()
+    half = dtype == torch.float16
+    assert float(error.max()) <= (5e-2 if half else 1e-3)
+    assert float(error.mean()) <= (2e-3 if half else 1e-5)
+
+
+def test_a_tile_that_does_not_fit_on_chip_is_projected_and_moved(backend):
+    """272 directions; `LARGE_CUTS` have more of such tiles."""
+    x, theta, geometry, table, _ = tiles_of(backend, (1, 17, 16, 17, (0, 0)), 16, torch.float32)
+    wanted = reference.project_tiles(x, theta, geometry)
+    assert float((backend.project_tiles(x, theta, geometry) - wanted).abs().max()) <= 1e-4
+    if backend.name == "triton":  # moves are fused in 16 bits only
+        theta = theta.half()
+    ours, theirs = x.clone(), x.clone()
+    backend.move_tiles(ours, theta, geometry, *table, 0.7)
+    reference.move_tiles(theirs, theta, geometry, *table, 0.7)
+    assert float((theirs - x).abs().max()) > 0.1
+    assert float((ours - theirs).abs().max()) <= 5e-2
+
+
+def test_a_part_of_the_columns_is_moved_in_place(backend):
+    for starts in (None, (0, 5, 34)):
+        runs = 1 if starts is None else 2
+        x, theta, geometry, table, _ = tiles_of(backend, CUTS[3], 60, torch.float32, n_runs=runs)
+        ours, theirs = x.clone(), x.clone()
+        backend.move_tiles(ours[:, 16:50], theta, geometry, *table, 1.0, starts=starts)
+        reference.move_tiles(theirs[:, 16:50], theta, geometry, *table, 1.0, starts=starts)
+        assert torch.equal(ours[:, :16], x[:, :16])
+        assert torch.equal(ours[:, 50:], x[:, 50:])
+        assert torch.allclose(ours, theirs, atol=5e-3)
+
+
+def test_more_blocks_of_columns_and_directions_than_one_have_their_places(backend):
+    """Two blocks of directions, two of columns: a tile of 147 values, 150 pictures."""
+    x, theta, geometry, _, shift = tiles_of(backend, (3, 7, 7, 7, (0, 5)), 150, torch.float32, 2)
+    wanted = reference.project_tiles(x, theta, geometry, None, *shift)
+    z = backend.project_tiles(x, theta, geometry, None, *shift)
+    assert float((z - wanted).abs().max()) <= 1e-4
+
+
+def test_runs_longer_than_a_block_are_displaced_in_place():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from sliceflow.kernels.triton.values import displace_in_place, pack
+
+    rng, starts = np.random.default_rng(0), (0, 2049, 2049, 4200)
+    z = torch.from_numpy(rng.normal(size=(3, 4200))).float().to(GPU)
+    values = torch.from_numpy(np.sort(rng.normal(size=(9, 65)))).float().to(GPU)
+    lo, hi = (torch.full((9,), v, device=GPU) for v in (-2.0, 1.5))
+    wanted = reference.displace_runs(z, lo, hi, values, starts)
+    displace_in_place(z, pack(lo, hi, values), starts=starts)
+    assert float((z - wanted).abs().max()) <= 5e-3  # read in half precision
+
+
+class Recorder:
+    """Stands for a kernel: notes the grids that it is launched with, and runs nothing."""
+
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *args, **options: None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("patch", [1, 3, 20])
+@pytest.mark.parametrize("side", [256, 512])
+def test_grids_of_large_pictures_are_within_what_cuda_allows(side, patch, channels, monkeypatch):
+    """65,536 tiles of one pixel, for example; 2³¹ − 1 programs along the first axis, else 65,535."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from sliceflow.kernels.triton import tiles
+
+    kernels = [Recorder() for _ in range(4)]
+    for name, kernel in zip(("project", "move", "cut", "paste"), kernels, strict=True):
+        monkeypatch.setattr(tiles, f"_{name}_kernel", kernel)
+    geometry = Geometry((channels, side, side), (patch, patch), (patch - 1, patch - 1))
+    words = torch.zeros(1, 64, dtype=torch.int32)
+    monkeypatch.setattr(tiles, "pack", lambda *table: (words, words))
+    monkeypatch.setattr(tiles, "displace_in_place", lambda *args: None)
+    monkeypatch.setattr(torch, "bmm", lambda a, b, **out: torch.zeros(1).expand(len(a), a.shape[1], 1))
+    x, lanes = torch.zeros(channels * side * side, 1), tiles.lanes(geometry.side)
+    theta, values = torch.zeros(lanes, lanes, dtype=torch.float16), torch.zeros(1, 65)
+    tiles.project_tiles(x, theta, geometry)
+    tiles.move_tiles(x, theta, geometry, values[:, 0], values[:, 0], values, 1.0)
+    launched = [grid for kernel in kernels for grid in kernel.grids]
+    assert len(launched) == (2 if lanes <= 256 else 3)
+    for first, *others in launched:
+        assert first <= 2**31 - 1
+        assert all(size <= 65_535 for size in others)
+    if lanes <= 256:
+        n_tiles = np.prod(geometry.grid)
+        assert [np.prod(grid) for grid in launched] == [n_tiles * max(1, lanes // 128), n_tiles]

@@ -1,0 +1,69 @@
+"""Neighbours against brute force: blocks, ties, bytes; copies at exactly zero."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+
+from sliceflow.metrics import nearest, pairs
+
+rng = np.random.default_rng(0)
+
+
+@given(st.integers(1, 60), st.integers(2, 60), st.integers(1, 9), st.integers(0, 999), st.booleans())
+def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
+    draw = np.random.default_rng(seed)
+    a, b = (draw.integers(0, 5, (size, d)) if whole else draw.normal(size=(size, d)) for size in (n, m))
+    k = min(3, m)
+    distances, index = nearest(a, b, k, device="cpu")
+    full = cdist(a.astype(float), b.astype(float))
+    order = np.argsort(full.round(12), axis=1, kind="stable")[:, :k]
+    assert np.allclose(distances, np.take_along_axis(full, order, 1), atol=1e-12)
+    if not whole:  # ties of whole numbers may be more than the candidates
+        assert np.array_equal(index, order)
+    other = nearest(b, b, min(k, m - 1), device="cpu", leave_out_itself=True)
+    full = cdist(b.astype(float), b.astype(float))
+    np.fill_diagonal(full, np.inf)
+    assert np.allclose(other[0], np.sort(full, axis=1)[:, : min(k, m - 1)], atol=1e-12)
+    assert not (other[1] == np.arange(m)[:, None]).any()
+
+
+@pytest.mark.parametrize("rows", [7, 64])
+def test_blocks_change_nothing(rows, monkeypatch):
+    a, b = rng.normal(size=(50, 5)), rng.normal(size=(83, 5))
+
+    def found():
+        alone = nearest(b, b, 4, device="cpu", leave_out_itself=True)
+        return np.hstack((*map(np.ravel, (*nearest(a, b, 4, device="cpu"), *alone)),))
+
+    whole = found()
+    monkeypatch.setattr(pairs, "_BLOCK_ROWS", rows)
+    assert np.array_equal(found(), whole)
+
+
+def test_copies_are_at_exactly_zero_far_from_the_origin():
+    data = 1e4 + rng.normal(size=(2000, 300))
+    distances, index = nearest(data[::7], data, device="cpu")
+    assert np.all(distances == 0)
+    assert np.array_equal(index[:, 0], np.arange(2000)[::7])
+    data = rng.integers(0, 256, (500, 3072)).astype(np.uint8)
+    near = data[:40].copy()
+    near[:, 0] ^= 1  # one grey level: bytes must not wrap around
+    assert np.all(nearest(near, data, device="cpu")[0] == 1)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"k": 0}, "k=0"),
+        ({"k": 5, "leave_out_itself": True}, "from 1 to 4"),
+        ({"device": "no such"}, "no such"),
+    ],
+)
+def test_wrong_arguments_are_named(keywords, said):
+    rows = rng.normal(size=(5, 2))
+    with pytest.raises(ValueError, match=said):
+        nearest(rows, rows, **keywords)
+    with pytest.raises(ValueError, match="rows that are the data: 3, 5"):
+        nearest(rows[:3], rows, leave_out_itself=True)

@@ -1,0 +1,192 @@
+"""One report for vectors, pictures and tables: fresh rows score as the floor, bad ones do not."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import datasets, metrics
+from sliceflow.metrics import report
+
+RNG = np.random.default_rng(0)
+TRAIN, TEST, FRESH = RNG.normal(size=(3, 400, 4)) * [1, 10, 0.1, 1]
+
+
+def table(n, seed):
+    rng = np.random.default_rng(seed)
+    a, town = rng.normal(size=n), rng.integers(0, 6, n)
+    frame = {"a": a, "b": np.where(rng.random(n) < 0.1, np.nan, 2 * a + rng.normal(size=n))}
+    frame |= {"town": [f"t{i}" for i in town], "land": [f"l{i // 2}" for i in town]}
+    kind = np.where(a + rng.normal(size=n) > 0, "u", "v")
+    return pd.DataFrame(frame | {"id": [f"r{seed}-{k}" for k in range(n)], "kind": kind})
+
+
+ROWS = [table(250, seed) for seed in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_trees():
+    """Small forests: these tests are about the report, not about its classifiers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sliceflow.metrics.reports._TREES", 8)
+        patch.setattr("sliceflow.metrics.tables._ROUNDS", 25)
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits"), datasets.load("digits", split="test")
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return report(FRESH, TRAIN, TEST, device="cpu")
+
+
+def test_fresh_vectors_score_as_the_floor_and_each_fault_moves_its_number(fresh):
+    assert fresh.kind == "vectors"
+    for number in fresh.numbers:
+        if number.name == "copies":
+            assert number.value < 0.03
+            assert number.floor == 0.01
+        else:
+            assert number.value == pytest.approx(number.floor, rel=0.35), number.name
+    wide = report(2 * FRESH, TRAIN, TEST, device="cpu")
+    for name in ("sliced distance", "energy distance", "two-sample accuracy", "NN ratio"):
+        assert wide[name].value > 1.2 * fresh[name].value
+    narrow = report(0.2 * FRESH, TRAIN, TEST, device="cpu")
+    assert narrow["coverage"].value < 0.7 * narrow["coverage"].floor
+    copied = report(TRAIN, TRAIN, TEST, device="cpu")
+    assert (copied["copies"].value, copied["NN ratio"].value) == (1, 0)
+    assert copied["sliced distance"].value == pytest.approx(fresh["sliced distance"].floor, rel=0.2)
+    assert copied.verdict.startswith("The samples copy training rows (copies 1, NN ratio 0)")
+    assert "easily tells them" in wide.verdict
+    assert fresh.verdict.startswith("The samples are new")
+    assert "hardly" in fresh.verdict
+
+
+def test_columns_count_alike_whatever_their_units(fresh):
+    unit = np.array([1e3, 1e-2, 5, 1])
+    moved = report(FRESH * unit, TRAIN * unit, TEST * unit, device="cpu")
+    for a, b in zip(fresh.numbers, moved.numbers, strict=True):
+        assert a.value == pytest.approx(b.value, abs=0.03)
+
+
+def test_a_report_prints_a_table_and_is_json(fresh):
+    lines = str(fresh).splitlines()
+    assert lines[0] == fresh.verdict
+    assert lines[1].split() == ["samples", "floor", "ideal"]
+    assert len(lines) == 3 + len(fresh.numbers)
+    assert "400 samples, 400 train, 400 test" in lines[-1]
+    told = json.loads(json.dumps(fresh.to_dict()))
+    assert [n["name"] for n in told["numbers"]] == [n.name for n in fresh.numbers]
+    assert all(n.meaning for n in fresh.numbers)
+    with pytest.raises(KeyError):
+        fresh["no such number"]
+
+
+def test_numbers_are_those_of_the_single_functions(fresh):
+    unit = TRAIN.std(0)
+    rows = FRESH / unit, TRAIN / unit, TEST / unit
+    assert fresh["NN ratio"].value == metrics.nn_ratio(*rows, device="cpu")
+    assert fresh["copies"].value == metrics.copies(*rows, device="cpu")
+    assert fresh["sliced distance"].value == metrics.sliced_wasserstein(rows[0], rows[2])
+    assert fresh["energy distance"].value == metrics.energy_distance(rows[0], rows[2], device="cpu")
+
+
+def test_few_rows_are_compared_if_so_asked_and_floors_have_as_many(fresh):
+    fewer = report(FRESH[:60], TRAIN, TEST, device="cpu")  # the floor is of as many training rows
+    assert fewer["sliced distance"].floor > 1.3 * fresh["sliced distance"].floor
+    few = report(FRESH, TRAIN, TEST, max_rows=40, device="cpu")
+    assert few["sliced distance"].floor > 1.5 * fresh["sliced distance"].floor
+    assert few["copies"].floor == pytest.approx(1 / 41)
+
+
+def test_classes_are_recognised(digits):
+    train, test = digits
+    n, y = 200, (test.labels[:200], train.labels, test.labels)
+    found = report(test.images[:n], train.images, test.images[n:], y=(*y[:2], test.labels[n:]))
+    assert found["recognised"].value == pytest.approx(found["recognised"].floor, abs=0.05)
+    assert found["recognised"].floor > 0.9
+    wrong = report(FRESH, TRAIN, TEST, y=[np.arange(400) % 2] * 3, device="cpu")
+    assert wrong["recognised"].value == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(ValueError, match="a class for each row"):
+        report(FRESH, TRAIN, TEST, y=([0], [0], [0]))
+
+
+def test_pictures_have_numbers_of_their_own():
+    blocks = RNG.random((3, 150, 4, 4, 1, 1)) * np.ones((1, 1, 1, 1, 4, 4))
+    train, test, new = blocks.transpose(0, 1, 2, 4, 3, 5).reshape(3, 150, 16, 16) * 200 // 1
+    train, test, new = (x + RNG.integers(0, 9, x.shape) for x in (train, test, new))
+    good = report(new, train, test, device="cpu")
+    assert good.kind == "pictures"
+    assert good["FD-PCA32"].value == pytest.approx(good["FD-PCA32"].floor, rel=0.3)
+    assert good["coverage"].value > 0.8
+    assert "they cover" in good.verdict
+    noisy = train + RNG.integers(-20, 21, train.shape)  # copies under noise
+    bad = report(noisy, train, test, device="cpu")
+    assert bad["copies, thumbnails"].value > 0.9
+    assert bad.verdict.startswith("The samples copy training rows (copies")
+    pasted = new.copy()
+    pasted[:, :8, :8] = train[:, :8, :8]  # one of nine patches
+    assert report(pasted, train, test, device="cpu")["lookalikes, halves"].value == pytest.approx(
+        1 / 9 + 0.01, abs=0.02
+    )
+    turned = report(train[:, :, ::-1], train, test, device="cpu")
+    assert turned["copies"].value == 1, "mirror images are copies, too"
+    assert report(0.5 * new, train, test, device="cpu")["FD-PCA32"].value > 3 * good["FD-PCA32"].floor
+
+
+def test_fresh_tables_score_as_the_floor():
+    train, test, new = ROWS
+    found = report(new, train, test)
+    assert found.kind == "tables"
+    assert found["detection"].value == pytest.approx(0.5, abs=0.1)
+    assert found["shape"].value > 0.9
+    assert found["trend"].value == pytest.approx(found["trend"].floor, abs=0.05)
+    assert found["utility"].value == pytest.approx(found["utility"].floor, abs=0.1)
+    assert found["rules kept"].value == found["rules kept"].floor == 1
+    assert found["copies"].value < 0.05
+    assert found["exact copies"].value == 0
+    assert 0.8 < found["NN ratio"].value < 1.2
+    assert found.details["target"] == "kind"
+    assert set(found.details["columns"]) == {"a", "b", "town", "land", "kind"}
+    assert "REAL VALUES" not in found.verdict
+
+
+def test_bad_tables_are_found_out():
+    train, test, new = ROWS
+    rng = np.random.default_rng(0)
+    loose = pd.DataFrame({name: rng.permutation(new[name]) for name in new})
+    loose["id"] = train["id"].to_numpy()
+    found = report(loose, train, test, y="kind")
+    assert found["detection"].value > 0.7
+    assert found["shape"].value > 0.9
+    assert {"a", "b"} == set(found.details["pairs"][0][:2]) or found["trend"].value > 0.1
+    assert found["utility"].value < found["utility"].floor - 0.15
+    assert 0.2 < found["rules kept"].value < 0.6
+    assert "break a rule" in found.verdict
+    assert "REAL VALUES of id" in found.verdict
+    copied = report(train, train, test)
+    assert copied["copies"].value == copied["exact copies"].value == 1
+    assert copied.verdict.startswith("The samples copy training rows")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: report(FRESH[:, :2], TRAIN, TEST),
+            r"rows of samples have shape \(2,\), of train \(4,\)",
+        ),
+        (lambda: report(FRESH, TRAIN, TEST, kind="pictures"), r"of train \(4,\); pass pictures"),
+        (lambda: report(FRESH, TRAIN, TEST, kind="rows"), "kind='rows' must be 'auto', 'vectors'"),
+        (lambda: report(FRESH[:9], TRAIN, TEST), "too few rows, {'samples': 9"),
+        (lambda: report(*ROWS[::-1], y="z"), "y='z' must be the name of a column"),
+        (lambda: report(FRESH, *ROWS[:2], kind="auto"), "samples=.* must be a DataFrame"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -1,0 +1,347 @@
+"""The codec: what is written comes back, and what does not fit is refused before it is made."""
+
+import json
+import math
+import random
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
+from mutations import change_tensors, change_text
+from sliceflow.models import packing
+from sliceflow.models.codec import Array, Between, Label, Record, pack, store_as, unpack
+from sliceflow.models.limits import Allowance
+
+
+def same(a, b):
+    """Equal in type and value, to the last bit."""
+    if type(a) is not type(b):
+        return False
+    if is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    if isinstance(a, Tensor | np.ndarray):
+        left, right = np.asarray(a), np.asarray(b)
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and left.tobytes() == right.tobytes()
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return repr(a) == repr(b)
+
+
+def written(kind, value):
+    """The JSON and the tensors, through text."""
+    tensors = {}
+    node = pack(kind, value, tensors)
+    return json.loads(json.dumps(node, allow_nan=False)), tensors
+
+
+def again(kind, value):
+    node, tensors = written(kind, value)
+    return unpack(kind, node, tensors, Allowance(10**6))
+
+
+# Round trips
+
+SCALARS = {
+    int: st.integers(),
+    float: st.floats(),
+    bool: st.booleans(),
+    str: st.text(max_size=5),
+    type(None): st.none(),
+    torch.dtype: st.sampled_from([torch.float32, torch.int16]),
+    Literal["a", "b"]: st.sampled_from(["a", "b"]),
+    Annotated[int, Between(3, 5)]: st.integers(3, 5),
+    Annotated[float, Between()]: st.floats(allow_nan=False, allow_infinity=False),
+    float | Literal["auto"] | None: st.floats() | st.just("auto") | st.none(),
+    Label: st.recursive(
+        st.text(max_size=3) | st.integers() | st.floats() | st.booleans() | st.none() | st.binary(),
+        lambda inner: st.lists(inner, max_size=2).map(tuple),
+        max_leaves=3,
+    ),
+}
+DTYPES = {np.float32: torch.float32, np.float64: torch.float64, np.int64: torch.int64}
+DTYPES |= {np.uint8: torch.uint8, np.int16: torch.int16, np.bool_: torch.bool}
+
+
+@st.composite
+def array_kinds(draw):
+    """The annotation of arrays with sizes of their own, and a strategy of them."""
+    dtype, way = draw(st.sampled_from(sorted(DTYPES, key=str))), draw(st.sampled_from(["", "planes"]))
+    if np.issubdtype(dtype, np.integer):
+        way = draw(st.sampled_from(["", "planes", "delta"]))
+    rank = draw(st.integers(1, 3))
+    dims = " ".join("abc"[:rank])
+    shape = st.tuples(*[st.integers(0, 3)] * rank)
+    values = shape.flatmap(lambda shape: arrays(dtype, shape))
+    about = Array(dims, DTYPES[dtype], finite=False, packed=way)
+    if draw(st.booleans()):
+        return Annotated[np.ndarray, about], values
+    return Annotated[Tensor, about], values.map(torch.from_numpy)
+
+
+def containers(inner):
+    """Annotations of containers of other annotations, each with a strategy of values."""
+
+    @st.composite
+    def made(draw):
+        kind, values = draw(inner)
+        which = draw(st.integers(0, 5))
+        if which == 0:
+            return tuple[kind, ...], st.lists(values, max_size=3).map(tuple)
+        if which == 1:
+            return list[kind], st.lists(values, max_size=3)
+        if which == 2:
+            return dict[str, kind], st.dictionaries(st.text(max_size=3), values, max_size=3)
+        if which == 3:
+            (a, of_a), (b, of_b) = alone(kind, values), alone(*draw(inner))
+            return tuple[a, b], st.tuples(of_a, of_b)
+        if which == 4 and not isinstance(kind, str):
+            return kind | None, values | st.none()
+        parts = [draw(inner) for _ in range(draw(st.integers(0, 2)))] + [(kind, values)]
+        parts = [alone(*part) for part in parts]
+        made = make_dataclass("Made", [(f"f{i}", k) for i, (k, _) in enumerate(parts)], frozen=True)
+        return made, st.builds(made, *[v for _, v in parts])
+
+    return made()
+
+
+def alone(kind, values):
+    """Arrays of one object share their dimensions: here each is in an object of its own."""
+    return (tuple[kind, ...], st.tuples(values)) if "Array(" in repr(kind) else (kind, values)
+
+
+KINDS = st.recursive(
+    st.sampled_from(list(SCALARS.items())) | array_kinds(), containers, max_leaves=5
+).map(lambda pair: (tuple[pair[0], ...], st.lists(pair[1], max_size=4).map(tuple)))
+
+
+@settings(max_examples=150)
+@given(KINDS, st.data())
+def test_what_is_written_comes_back(kind, data):
+    annotation, values = kind
+    value = data.draw(values)
+    assert same(again(annotation, value), value)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Counted:
+    n_bins: Annotated[int, Between(1, 100)]
+
+
+@dataclass(frozen=True)
+class Maps:
+    knots: Annotated[Tensor, Array("h k", (torch.float32, torch.float64))]
+    near: Annotated[np.ndarray, Array("h", torch.int64, ge=0, lt="n", packed="delta")]
+    n: int
+    theta: Annotated[Tensor, Array("h d", torch.float64)] | None = None
+    note: str = field(default="", metadata={"saved": False})
+
+    def check(self):
+        if self.knots.shape[1] < 2:
+            raise ValueError(f"maps have {self.knots.shape[1]} knots")
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    steps: tuple[Maps, ...]
+    transport: Sorted | Counted | None
+    labels: tuple[Label, ...]
+    parameters: Annotated[dict, Record({"amplifier": float, "kinds": list[int]})]
+    pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None
+    device: torch.device
+
+
+def model(n_steps=6):
+    rng = np.random.default_rng(0)
+    steps = [
+        Maps(
+            torch.from_numpy(rng.normal(size=(3, 2 + k % 2))).to((torch.float32, torch.float64)[k > 3]),
+            rng.integers(0, 5 + k, 3),
+            5 + k,
+            torch.eye(3, 4, dtype=torch.float64) if k % 2 else None,
+        )
+        for k in range(n_steps)
+    ]
+    pictures = rng.integers(0, 9, (4, 3, 5, 2)).astype(np.uint8)
+    parameters = {"amplifier": math.inf, "kinds": [1, 2]}
+    labels = ("a", 1, 1.0, True, None, b"x", ("a", (1, -0.0)))
+    device = torch.device("cpu")
+    return Model("m", tuple(steps), Counted(7), labels, parameters, pictures, device)
+
+
+NODE, TENSORS = written(Model, model())
+
+
+def test_a_model_of_many_steps_has_few_tensors_and_a_short_text():
+    few, many = written(Model, model(10)), written(Model, model(1000))
+    assert many[1].keys() == few[1].keys()
+    assert len(many[1]) == 5  # of two dtypes of knots
+    assert same(again(Model, model(1000)), model(1000))
+
+
+def test_columns_that_repeat_are_written_once():
+    assert pack(tuple[int, ...], (7,) * 5000, {}) == {"sizes": 5000, "items": 7}
+    runs = {"runs": [[0, 100], [1, 100]]}
+    assert pack(tuple[int, ...], (0,) * 100 + (1,) * 100, {})["items"] == runs
+    assert pack(tuple[float, ...], (0.0, -0.0), {})["items"] == [0.0, -0.0]
+
+
+def test_a_field_that_is_not_saved_has_its_default_again():
+    maps = Maps(torch.zeros(1, 2), np.zeros(1, np.int64), 1, note="mine")
+    assert again(Maps, maps).note == ""
+
+
+def test_numbers_of_numpy_and_ints_for_floats_are_written_as_what_they_mean():
+    assert same(again(tuple[float, int], (3, np.int64(4))), (3.0, 4))
+    assert same(again(Sequence[int], [1, 2]), (1, 2))
+
+
+def test_a_kind_can_be_stored_as_another():
+    class Celsius:
+        def __init__(self, degrees):
+            self.degrees = degrees
+
+    store_as(Celsius, float, lambda v: v.degrees, Celsius)
+    assert again(tuple[Celsius, ...], (Celsius(3.0), Celsius(4.0)))[1].degrees == 4.0
+    assert again(Celsius | None, None) is None
+
+
+# What cannot be written
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (Counted, Counted(0), "n_bins is 0; it must be int from 1 to 100"),
+        (Counted, Sorted(None), r"it is Sorted\(most=None\); it must be a Counted"),
+        (Sorted | Counted, 3, "which a file cannot hold; it holds Sorted, Counted"),
+        (Maps, Maps(torch.zeros(2, 2), np.zeros(3, np.int64), 3), r"near has shape \(3,\), but h is 2"),
+        (Maps, Maps(torch.zeros(2, 2), np.array([0, 3]), 3), "near.int64 holds values of 3 or more"),
+        (Maps, Maps(torch.zeros(2, 2).half(), np.array([0, 1]), 3), "dtype torch.float16; it must be"),
+        (Maps, Maps(torch.full((2, 2), math.nan), np.array([0, 1]), 3), "holds NaN or infinity"),
+        (Maps, Maps(torch.zeros(2, 1), np.array([0, 1]), 3), "maps have 1 knots"),
+        (tuple[int, ...], (1, True), "is True; it must be int"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(kind, value, words):
+    with pytest.raises(ValueError, match=words):
+        pack(kind, value, {})
+
+
+def test_a_class_that_no_file_can_hold_is_named():
+    with pytest.raises(TypeError, match="object'> cannot be written to a file; see store_as"):
+        pack(tuple[object, ...], (), {})
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "words"),
+    [
+        (Counted, {}, "n_bins is missing"),
+        (Counted, {"n_bins": 3, "colour": 1}, "colour is not known"),
+        (Counted, 3, "it is 3; it must be a JSON object"),
+        (Counted, {"n_bins": 3.0}, "n_bins is 3.0; it must be int from 1 to 100"),
+        (Sorted | Counted, {"is": "Bomb", "Bomb": {}}, "is not one of Sorted, Counted"),
+        (tuple[int, ...], {"sizes": 2, "items": [1]}, "has 1 values instead of 2"),
+        (tuple[int, ...], {"sizes": -1, "items": []}, "has a size of -1"),
+        (dict[str, int], {"sizes": 2, "items": {"0": "a", "1": [1, 2]}}, "a dict has a key twice"),
+        (float, {"float": "1e400"}, "unknown kind"),
+    ],
+)
+def test_what_does_not_fit_is_named(kind, node, words):
+    with pytest.raises(ValueError, match=words):
+        unpack(kind, node, {}, Allowance(1000))
+
+
+def test_tensors_that_nothing_uses_are_an_error():
+    with pytest.raises(ValueError, match="tensors that nothing uses: "):
+        unpack(Model, NODE, TENSORS | {"x": torch.zeros(1)}, Allowance(1000))
+
+
+def refused_or_valid(kind, node, tensors):
+    """Whether it is refused; if not, it can be written, and so keeps all that was declared."""
+    try:
+        value = unpack(kind, node, tensors, Allowance(1000, 10**7))
+    except (ValueError, OverflowError, RuntimeError):
+        return True
+    pack(kind, value, {})
+    return False
+
+
+@pytest.mark.parametrize("n", [400, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_changed_texts_and_tensors_are_refused_or_valid(n):
+    rng = random.Random(n)
+    refused = sum(refused_or_valid(Model, change_text(NODE, rng), TENSORS) for _ in range(n))
+    assert refused > n / 2
+    refused = sum(refused_or_valid(Model, NODE, change_tensors(TENSORS, rng)) for _ in range(n))
+    assert refused > n / 4
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), st.lists), st.sampled_from([Model, Maps]))
+def test_any_json_is_refused(node, kind):
+    assert refused_or_valid(kind, node, {})
+
+
+# Bombs
+
+BIG = 1 << 31
+HUGE = {"dims": {"h": BIG, "k": BIG, "d": 0}, "knots": "float32", "n": 1}
+HUGE |= {"near": {"dtype": "int64", "int64": [5]}, "theta": {"is": "value", "value": None}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "tensors"),
+    [
+        (tuple[int, ...], {"sizes": BIG, "items": 7}, {}),
+        (tuple[int, ...], {"sizes": BIG, "items": {"runs": [[1, BIG - 1], [2, 1]]}}, {}),
+        (tuple[tuple[int, ...], ...], {"sizes": 9999, "items": {"sizes": 9999, "items": 0}}, {}),
+        (tuple[Sorted, ...], {"sizes": BIG, "items": {"most": None}}, {}),
+        (Maps, HUGE, {"knots.float32": torch.zeros(4), "near.int64": torch.zeros(5).byte()}),
+    ],
+)
+def test_sizes_are_counted_before_anything_is_made(kind, node, tensors):
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"memory|instead of|cannot hold"):
+        unpack(kind, node, tensors, Allowance(1000))
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("way", ["planes", "delta", "pictures"])
+def test_what_zlib_would_unpack_to_is_limited(way):
+    bomb = np.zeros((2000, 1, 100, 100), np.uint8)
+    packed, sizes = packing.pack([bomb], way)
+    assert len(packed) < bomb.size / 500
+    kind = Annotated[np.ndarray, Array("n c h w", torch.uint8, packed=way)]
+    node = {"dims": {"n": 2000, "c": 1, "h": 100, "w": 100}}
+    node["array"] = {"dtype": "uint8", "uint8": sizes}
+    node, tensors = {"sizes": 1, "items": node}, {"array.uint8": torch.from_numpy(packed)}
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="max_memory is 10 MB"):
+        unpack(tuple[kind, ...], node, tensors, Allowance(len(packed), 10**7))
+    node["items"]["dims"]["n"] = 1  # it says less than there is
+    with pytest.raises(ValueError, match=r"blocks|does not have"):
+        unpack(tuple[kind, ...], node, tensors, Allowance(len(packed)))
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
+    node["items"]["dims"]["n"] = 2000
+    ((back,),) = [unpack(tuple[kind, ...], node, tensors, Allowance(len(packed), 10**8))]
+    assert np.array_equal(back, bomb)

@@ -1,0 +1,382 @@
+"""Model files: whole or not at all, opened by many tools, and refused if anything is wrong."""
+
+import json
+import os
+import random
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+import sliceflow
+from mutations import change_tensors, change_text
+from sliceflow.engine import conditions, frames, transports
+from sliceflow.engine.compact import ModelStep, at_bends
+from sliceflow.engine.random import Seed
+from sliceflow.engine.transports import GridTable, KnotTable
+from sliceflow.models import file
+from sliceflow.models.atomic import write_atomically
+from sliceflow.models.codec import Array
+from sliceflow.models.file import ModelFileError, load, save
+from sliceflow.models.limits import check_reach
+from sliceflow.models.stored import History, check_steps
+
+
+@dataclass(frozen=True)
+class Small:
+    """Like a saved estimator."""
+
+    seed: Seed
+    frame: frames.FrameKind
+    transport: transports.Transport
+    model: tuple[ModelStep, ...]
+    condition: conditions.Condition | None
+    history: History
+    rows: Annotated[Tensor, Array("n d", torch.float64)]
+
+    def check(self):
+        check_steps(self.model, [8], lambda i, k: 5)
+        check_reach([(1.0, self.model)], self.rows.shape[1], torch.float32)
+
+    def sample_bytes(self):
+        return 1 << 20
+
+
+def steps(n=8):
+    """Maps of every kind, some of which move nothing."""
+    rng = np.random.default_rng(0)
+    knots, values = (torch.from_numpy(np.sort(rng.normal(size=(5, 6)))).float() for _ in range(2))
+    grid = torch.linspace(-1, 1, 41).repeat(5, 1)
+    bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
+    whole = GridTable(torch.full((5,), -1.0).double(), torch.full((5,), 1.0).double(), bent)
+    tables = [KnotTable(knots, values), whole, at_bends(whole, 9, 1.0)]
+    theta = torch.eye(5, 7)
+    return tuple(ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n))
+
+
+def small(**changes):
+    stage = dict(stage=["flow"] * 8, step=list(range(8)), distance=[0.5] * 7 + [np.nan])
+    whole = dict(
+        seed=Seed(7, ("frame", 3)),
+        frame=frames.Random(20),
+        transport=transports.Histogram(64),
+        model=steps(),
+        condition=conditions.Labels(np.array(["cat", "dog"])),
+        history=stage | dict(moving=[1.0] * 8, seconds=[float(k) for k in range(8)]),
+        rows=torch.zeros(3, 7, dtype=torch.float64),
+    )
+    return Small(**whole | changes)
+
+
+@pytest.fixture
+def path(tmp_path):
+    save(tmp_path / "x.sliceflow", small())
+    return tmp_path / "x.sliceflow"
+
+
+# Round trips
+
+
+def test_steps_seeds_frames_and_transports_come_back(path):
+    was, now = small(), load(path, (Small,))
+    assert (now.seed, now.frame, now.transport) == (was.seed, was.frame, was.transport)
+    for a, b in zip(now.model, was.model, strict=True):
+        assert (a.stage, a.step, type(a.table)) == (b.stage, b.step, type(b.table))
+        tables = [t.grid() if hasattr(t, "grid") else t for t in (a.table, b.table)]
+        names = ("knots", "values") if isinstance(b.table, KnotTable) else ("lo", "hi", "values")
+        assert all(torch.equal(*(getattr(t, name) for t in tables)) for name in names)
+        assert (a.theta is None) == (b.theta is None)
+    assert np.isnan(now.history["distance"][-1])
+
+
+LABELS = {
+    "strings": np.array(["ä", "b"]),
+    "bytes": np.array([b"a", b"bc"]),
+    "ints": np.array([-3, 1 << 40]),
+    "small ints": np.array([1, 2], np.uint8),
+    "floats": np.array([1.0, 2.0], np.float32),
+    "bools": np.array([False, True]),
+    "days": np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"),
+    "spans": np.array([1, 2], "timedelta64[h]"),
+    "objects": np.array([None, 1, "1", 2.5, b"1", (1, ("x", None))], object),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_every_kind_come_back(tmp_path, kind):
+    classes = np.empty(len(LABELS[kind]), LABELS[kind].dtype)
+    classes[:] = LABELS[kind]
+    save(tmp_path / "x", small(condition=conditions.Labels(classes)))
+    back = load(tmp_path / "x", (Small,)).condition.classes
+    assert back.dtype == classes.dtype
+    assert [(type(v), v) for v in back.tolist()] == [(type(v), v) for v in classes.tolist()]
+
+
+@pytest.mark.parametrize(
+    "y", [np.eye(4, 2), np.array([["a", 1.0], ["b", 2.0], ["a", 3.0]], dtype=object)]
+)
+def test_columns_and_mixed_conditions_come_back(tmp_path, y):
+    was = conditions.infer(y, len(y))
+    save(tmp_path / "x", small(condition=was))
+    now = load(tmp_path / "x", (Small,)).condition
+    assert type(now) is type(was)
+    assert torch.equal(now.encode(y), was.encode(y))
+
+
+def test_the_same_model_gives_the_same_file(path, tmp_path):
+    save(tmp_path / "again", load(path, (Small,)))
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+
+
+def test_the_file_is_safetensors_with_one_json_text_and_aligned_tensors(path):
+    with safe_open(path, "pt") as opened:
+        text = json.loads(opened.metadata()["sliceflow"])
+        assert "rows.float64" in opened.keys()  # noqa: SIM118
+    assert (text["format"], text["library"], text["kind"]) == (1, sliceflow.__version__, "Small")
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    widths = {"F64": 8, "F32": 4, "U8": 1}
+    places = [(t["data_offsets"][0], widths[t["dtype"]]) for n, t in header.items() if n[0] != "_"]
+    assert size % 8 == 0
+    assert all(begin % width == 0 for begin, width in places)
+
+
+def test_what_was_read_does_not_change_with_the_file(path):
+    rows = load(path, (Small,)).rows
+    with open(path, "r+b") as opened:
+        opened.seek(-(1 << 8), os.SEEK_END)
+        opened.write(b"\xff" * (1 << 8))
+    assert not rows.any()
+
+
+def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
+    with pytest.raises(ModelFileError, match=r"is a folder without model\.sliceflow"):
+        load(tmp_path, (Small,))
+    save(tmp_path / "model.sliceflow", small())
+    assert load(tmp_path, (Small,)).seed == Seed(7, ("frame", 3))
+
+
+# What is refused
+
+
+class Own(frames.Orthogonal):
+    """A frame of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(frame=Own()), "frame is .*, which a file cannot hold; it holds Random, Orthogonal, Axis"),
+        (dict(model=steps()[1:]), "step 1 of stage 0 is out of order"),
+        (dict(model=(*steps(), ModelStep(0, 8, steps()[0].table))), "beyond the schedule"),
+        (dict(model=(ModelStep(0, 0, KnotTable(*torch.zeros(2, 4, 3))),)), "has 4 maps but needs 5"),
+        (dict(model=(ModelStep(0, 0, KnotTable(*torch.zeros(2, 5, 0))),)), "maps have 0 knots"),
+        (
+            dict(model=(ModelStep(0, 0, KnotTable(-torch.arange(15.0).view(5, 3), torch.ones(5, 3))),)),
+            "knots that do not ascend",
+        ),
+        (
+            dict(model=(ModelStep(0, 0, KnotTable(torch.zeros(5, 1), torch.full((5, 1), 1e38))),)),
+            "its samples may not stay finite",
+        ),
+        (dict(model=(ModelStep(0, 0, steps()[0].table, 1.1 * torch.eye(5, 7)),)), "not orthonormal"),
+        (dict(condition=conditions.Columns(np.zeros(2), np.zeros(2))), "scale that is not positive"),
+        (dict(condition=conditions.Labels(np.array([np.nan, np.nan]))), "labels are not distinct"),
+        (dict(condition=conditions.Labels(np.array([3 + 1j]))), "is not a type of labels"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        save(tmp_path / "x", small(**changes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_version_0_2_0_say_so(tmp_path):
+    old = {"format": 11, "library": "0.2.0", "estimator": "ImageFlow", "parameters": {}}
+    file.write(tmp_path / "x", old, {})
+    with pytest.raises(ModelFileError, match=r"written by sliceflow 0\.2\.0, .* fit the model again"):
+        load(tmp_path / "x", (Small,))
+
+
+def test_a_newer_format_and_another_kind_are_named(path):
+    text, tensors = file.read(path)
+    file.write(path, text | {"format": 2, "library": "9.9"}, tensors)
+    with pytest.raises(ModelFileError, match=r"format 2, by sliceflow 9\.9; .* install sliceflow 9"):
+        load(path, (Small,))
+    file.write(path, text, tensors)
+    with pytest.raises(ModelFileError, match="holds 'Small', not one of Seed"):
+        load(path, (Seed,))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "nowhere"])
+def test_a_name_of_no_file_is_a_model_file_error(tmp_path, name):
+    with pytest.raises(ModelFileError, match="cannot"):
+        load(f"{tmp_path}/{name}", (Small,))
+
+
+def test_what_is_not_a_model_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    (tmp_path / "text").write_text("sixteen letters and more")
+    (tmp_path / "huge").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+    for name in ("pipe", "empty", "text", "huge"):
+        with pytest.raises(ModelFileError):
+            load(tmp_path / name, (Small,))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["[" * 100_000, '{"a":' * 100_000, "[]", "3", '{"a": NaN}', '{"a": 1e999}', "{", "1" * 10_000],
+)
+def test_hostile_json_is_refused(tmp_path, words, monkeypatch):
+    monkeypatch.setattr(
+        json, "dumps", lambda v, dumps=json.dumps, **k: words if v == {} else dumps(v, **k)
+    )
+    file.write(tmp_path / "x", {}, {})
+    with pytest.raises(ModelFileError):
+        load(tmp_path / "x", (Small,))
+
+
+def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
+    whole, rng = path.read_bytes(), random.Random(0)
+    damaged = [whole[: rng.randrange(len(whole))] for _ in range(20)]
+    for _ in range(60):
+        changed, bit = bytearray(whole), rng.randrange(8 * len(whole))
+        changed[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(changed))
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ModelFileError):
+            load(path, (Small,))
+
+
+@pytest.mark.parametrize("n", [150, pytest.param(3_000, marks=pytest.mark.slow)])
+def test_changed_files_with_a_right_checksum_are_refused_or_valid(path, n, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # it takes most of the time
+    (text, tensors), rng, refused = file.read(path), random.Random(n), 0
+    for i in range(n):
+        changed = (change_text(text, rng), tensors) if i % 2 else (text, change_tensors(tensors, rng))
+        try:
+            file.write(path, *changed)
+            small_model = load(path, (Small,))
+        except ModelFileError:
+            refused += 1
+        else:
+            save(path, small_model)
+    assert refused > n / 3
+
+
+def test_memory_can_be_limited(path):
+    with pytest.raises(ModelFileError, match="max_memory is 1 kB; if you trust the file, load it with"):
+        load(path, (Small,), max_memory=1000)
+    with pytest.raises(ModelFileError, match="drawing a sample of it takes"):
+        load(path, (Small,), max_memory=1 << 20)
+    assert load(path, (Small,), max_memory=1 << 22)
+
+
+def test_very_many_tensors_and_long_headers_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(file, "TENSORS_LIMIT", 3)
+    with pytest.raises(ValueError, match="there are 4 tensors"):
+        file.write(tmp_path / "x", {}, {str(i): torch.zeros(1) for i in range(4)})
+    monkeypatch.setattr(file, "HEADER_LIMIT", 1000)
+    with pytest.raises(ValueError, match="are there very many labels"):
+        file.write(tmp_path / "x", {"labels": "x" * 2000}, {})
+
+
+# Atomic writes
+
+posix = pytest.mark.skipif(os.name == "nt", reason="needs the rights, links and pipes of POSIX")
+
+
+def put(path):
+    save(path, Seed(1))
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@posix
+def test_what_is_not_a_file_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind("socket")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "socket", "link"):
+        with pytest.raises(OSError, match=f"{name} is a pipe, a socket or a device, which is not"):
+            put(tmp_path / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "pipe", "socket"]
+    for name, words in (("", "names no file"), ("new/", "names no file"), (".", "is a folder")):
+        with pytest.raises(IsADirectoryError, match=words):
+            put(name)
+
+
+@posix
+@pytest.mark.parametrize("rights", [0o600, 0o640, 0o664, 0o400])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, rights):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    path.chmod(rights)
+    put(path)
+    assert path.read_bytes() != b"old"
+    assert mode(path) == rights
+
+
+@posix
+def test_a_link_stays_a_link_and_a_new_file_has_the_mode_of_any(tmp_path):
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "plain").touch()
+    put(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert mode(tmp_path / "target") == mode(tmp_path / "plain")
+
+
+@posix
+def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path):
+    (tmp_path / "x").touch(0o600)
+    seen = []
+    write_atomically(tmp_path / "x", lambda _: seen.extend(map(mode, tmp_path.iterdir())))
+    assert seen == [0o600, 0o600]
+
+
+def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(path, monkeypatch):
+    before = path.read_bytes()
+
+    def half(opened):
+        opened.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, half)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        put(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_the_first_error_is_told_even_if_the_new_file_cannot_be_removed(tmp_path, monkeypatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    def fails(_):
+        monkeypatch.setattr(Path, "unlink", denied)
+        raise ValueError("what went wrong")
+
+    with pytest.raises(ValueError, match="what went wrong"):
+        write_atomically(tmp_path / "x", fails)
+    monkeypatch.undo()
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,79 @@
+"""Packed arrays: the same bits come back, in few bytes."""
+
+import re
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from sliceflow.models import packing
+
+DTYPES = [np.uint8, np.int16, np.uint16, np.int32, np.int64, np.float32, np.float64]
+
+
+def comes_back(given_arrays, way):
+    dtype = given_arrays[0].dtype
+    packed, sizes = packing.pack(given_arrays, way)
+    out = packing.unpack(packed, sizes, way, [a.shape for a in given_arrays], dtype)
+    for a, b in zip(given_arrays, out, strict=True):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    return len(packed)
+
+
+@given(st.data(), st.sampled_from(DTYPES), st.sampled_from(["planes", "delta"]))
+def test_the_same_numbers_come_back(data, dtype, way):
+    if np.issubdtype(dtype, np.floating):
+        way = "planes"
+    shapes = data.draw(st.lists(array_shapes(min_side=0, max_side=4), min_size=1, max_size=4))
+    comes_back([data.draw(arrays(dtype, shape)) for shape in shapes], way)
+
+
+@given(st.data())
+def test_the_same_pictures_come_back(data):
+    shapes = st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5))
+    some = data.draw(st.lists(shapes, min_size=1, max_size=2))
+    comes_back([data.draw(arrays(np.uint8, shape)) for shape in some], "pictures")
+
+
+@pytest.mark.parametrize("way", ["planes", "delta", "pictures"])
+def test_blocks_are_packed_side_by_side_and_come_back_in_order(monkeypatch, way):
+    monkeypatch.setattr(packing, "_BLOCK", 100)
+    comes_back([np.random.default_rng(0).integers(0, 256, (50, 3, 4, 5), dtype=np.uint8)] * 2, way)
+
+
+def test_smooth_pictures_take_little_and_noise_no_more_than_it_is():
+    y, x = np.mgrid[:32, :32]
+    slopes = np.arange(200)[:, None, None, None] % 7
+    smooth = np.broadcast_to(slopes * (x + y) + 3, (200, 3, 32, 32)).astype(np.uint8)
+    assert comes_back([smooth], "pictures") < smooth.size / 50
+    noise = np.random.default_rng(0).integers(0, 256, (200, 3, 32, 32), dtype=np.uint8)
+    assert comes_back([noise], "pictures") < 1.01 * noise.size
+
+
+def test_ascending_numbers_take_a_byte_each_or_less():
+    rows = np.cumsum(np.random.default_rng(0).integers(1, 60, (500, 16)), axis=1)
+    assert comes_back([rows], "delta") < rows.size
+
+
+SHAPE = (2, 3, 4, 4)
+PACKED, SIZES = packing.pack([np.arange(96, dtype=np.uint8).reshape(SHAPE)], "pictures")
+
+
+@pytest.mark.parametrize(
+    ("packed", "sizes", "words"),
+    [
+        (PACKED, [], "blocks, not in 1"),
+        (PACKED, [1, len(PACKED) - 1], "2 blocks, not in 1"),
+        (PACKED[:-5], [len(PACKED) - 5], "does not have 96 bytes"),
+        (np.append(PACKED, np.uint8(1)), [len(PACKED) + 1], "does not have 96 bytes"),
+        (np.frombuffer(b"nothing of zlib", np.uint8), [15], "cannot be unpacked"),
+        (np.frombuffer(zlib.compress(bytes(10**7)), np.uint8), [9736], "does not have 96 bytes"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(packed, sizes, words):
+    sizes = [len(packed)] if len(sizes) == 1 else sizes
+    with pytest.raises(ValueError, match=re.escape(words)):
+        packing.unpack(packed, sizes, "pictures", [SHAPE], np.dtype(np.uint8))

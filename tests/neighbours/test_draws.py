@@ -1,0 +1,66 @@
+"""Draws follow the covariance of neighbours, keep moments, and are new."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.draws import centred, draw_near, noise_along, transport_map
+from sliceflow.neighbours.local import LocalRows
+
+
+def test_noise_has_the_covariance_of_the_points():
+    points = Seed(0).normal(8, 3) * torch.tensor([1.0, 3.0, 0.1]) + 7
+    noise = noise_along(points, Seed(1).normal(40_000, 8))
+    wanted = torch.cov(points.T)
+    assert noise.mean(0).abs().max() < 0.05 * wanted.diagonal().max().sqrt()
+    assert (torch.cov(noise.T) - wanted).abs().max() < 0.05 * wanted.abs().max()
+
+
+@given(st.integers(1, 5), st.integers(0, 99))
+def test_the_map_takes_one_covariance_to_the_other_and_is_symmetric(d, seed):
+    a, b = (Seed(seed).child(name).normal(d, d) for name in "ab")
+    e, c = a @ a.T + 0.1 * torch.eye(d), b @ b.T
+    found = transport_map(e, c)
+    assert torch.allclose(found, found.T, atol=1e-8)
+    assert torch.allclose(found @ e @ found.T, c, atol=1e-7 * float(c.abs().max()))
+    assert torch.linalg.eigvalsh(found).min() > -1e-8  # it turns nothing round
+
+
+def test_the_map_leaves_directions_without_spread():
+    turn = torch.linalg.qr(Seed(0).normal(3, 3)).Q
+    e = turn @ torch.diag(torch.tensor([4.0, 1.0, 0.0]).double()) @ turn.T
+    assert torch.allclose(transport_map(e, 4 * e) @ turn[:, 2], turn[:, 2], atol=1e-7)
+
+
+@pytest.mark.parametrize("h", [0.3, 3.0])
+def test_draws_keep_mean_and_covariance_within_components(h):
+    near = LocalRows.fit_to(Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400).adjusted([[0.0]])
+    assert near.component.max() == 0
+    weight, x = near.weight[0], near.x[0]
+    mean = weight @ x
+    covariance = (weight[:, None] * (x - mean)).T @ (x - mean) * near.inflation**2
+    draws, around = draw_near(near, 40_000, h, Seed(2))
+    assert float((draws[0].mean(0) - mean).abs().max()) < 0.03
+    assert float((torch.cov(draws[0].T) - covariance).abs().max()) < 0.04
+    counts = torch.bincount(around[0], minlength=400) / 40_000
+    assert float((counts - weight).abs().max()) < 0.002
+
+
+def test_few_draws_are_scaled_as_many():
+    """The spread of three draws is measured with 48, so that it does not depend on their number."""
+    near = LocalRows.fit_to(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=300).adjusted([[0.0]])
+    few = torch.cat([draw_near(near, 3, 1.0, Seed(i))[0][0] for i in range(1_500)])
+    assert torch.allclose(few.std(0), near.x[0].std(0), rtol=0.1)
+
+
+def test_centred_rows_have_mean_0_within_components_and_unit_deviation():
+    x = torch.cat((Seed(0).normal(300, 2) - 9, 3 * Seed(1).normal(300, 2) + 9))
+    near = LocalRows.fit_to(x, Seed(2).normal(600, 1), k=600).adjusted([[0.0]])
+    centre, mean, unit = centred(near)
+    for c in near.component.unique():
+        own = near.component[0] == c
+        assert float((near.weight[0, own] @ centre[0, own]).abs().max()) < 1e-9
+    assert torch.allclose(centre + mean, near.x)
+    assert torch.allclose((near.weight[0] @ (centre * unit)[0].square()), torch.ones(2).double())

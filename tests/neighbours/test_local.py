@@ -1,0 +1,254 @@
+"""Local conditions: samples of x given y have the true conditional distribution, and are new."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.local import LocalRows
+
+
+def heteroscedastic(n, rng):
+    """x ~ N(sin 2y, (0.1 + 0.4·|y|)²)."""
+    y = rng.uniform(-1, 1, (n, 1))
+    return np.sin(2 * y) + (0.1 + 0.4 * np.abs(y)) * rng.normal(size=(n, 1)), y
+
+
+def heteroscedastic_cdf(x, y):
+    return norm.cdf((x - np.sin(2 * y)) / (0.1 + 0.4 * np.abs(y)))
+
+
+def bimodal(n, rng):
+    """x = ±(1.5 + y) with noise 0.2."""
+    y = rng.uniform(-1, 1, (n, 1))
+    return rng.choice([-1, 1], (n, 1)) * (1.5 + y) + 0.2 * rng.normal(size=(n, 1)), y
+
+
+def bimodal_cdf(x, y):
+    return (norm.cdf((x - 1.5 - y) / 0.2) + norm.cdf((x + 1.5 + y) / 0.2)) / 2
+
+
+def norms(n, seed=0):
+    """x is the length of y in six columns: no column says much alone, and not linearly."""
+    y = Seed(seed).normal(n, 6)
+    return y.square().sum(1, keepdim=True).sqrt() + 0.1 * Seed(seed + 1).normal(n, 1), y
+
+
+@pytest.fixture(scope="module")
+def modes():
+    rows = bimodal(2_000, np.random.default_rng(0))
+    return rows, LocalRows.fit_to(*rows)
+
+
+@pytest.mark.parametrize(
+    ("problem", "cdf"), [(heteroscedastic, heteroscedastic_cdf), (bimodal, bimodal_cdf)]
+)
+def test_intervals_cover_as_often_as_they_say(problem, cdf):
+    local = LocalRows.fit_to(*problem(2_000, np.random.default_rng(0)))
+    y = np.linspace(-0.95, 0.95, 40)
+    samples = local.sample(y[:, None], 500, Seed(0)).numpy()[..., 0]
+    for share in (0.5, 0.9):
+        low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
+        assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
+
+
+def test_the_posterior_of_a_gaussian_is_the_formulas():
+    """θ ~ N(0, I), x = θ + N(0, I) in five dimensions: θ given x is N(x/2, I/2)."""
+    theta = Seed(0).normal(2_000, 5)
+    local = LocalRows.fit_to(theta, theta + Seed(1).normal(2_000, 5), k=1_000)
+    x0 = Seed(2).normal(4, 5)
+    samples = local.sample(x0, 2_000, Seed(3))
+    assert float((samples.mean(1) - x0 / 2).abs().max()) < 0.15
+    for one in samples:
+        assert float((torch.cov(one.T) - torch.eye(5) / 2).abs().max()) < 0.12
+
+
+def test_two_modes_stay_apart_and_draws_know_their_row(modes):
+    (x, y), local = modes
+    samples = local.sample([[0.8]], 2_000, Seed(0))[0, :, 0]
+    assert float((samples.abs() < 1.3).double().mean()) < 0.01
+    assert abs(float((samples > 0).double().mean()) - 0.5) < 0.08
+    draws, rows = local.draw(y[:5], 70, Seed(0))
+    assert torch.equal(draws, local.sample(y[:5], 70, Seed(0)))
+    assert ((draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)).double().mean() > 0.99
+
+
+@pytest.mark.parametrize("d", [1, 2, 6])
+def test_samples_are_new(d):
+    """Between rows as far as rows are from each other: neither copies nor a blur."""
+    rng = np.random.default_rng(d)
+    y = rng.normal(size=(1_500, 2))
+    x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
+    local = LocalRows.fit_to(x, y, k=300)
+    rows, samples = local.adjusted(y[:20]).x, local.sample(y[:20], 200, Seed(0))
+    apart = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1].log().mean(1)
+    ratio = torch.exp(torch.cdist(samples, rows).amin(2).log().mean(1) - apart)
+    assert 0.78 < float(ratio.median()) < 1.15
+
+
+def test_a_row_that_nothing_foresees_does_not_choose_k():
+    y = Seed(0).uniform(1_500, 1) * 6 - 3
+    x = torch.sin(6 * y) + 0.05 * Seed(1).normal(1_500, 1)
+    before = LocalRows.fit_to(x, y).settings.k
+    x[Seed(0).child("k").permutation(1_500)[0]] = 1e3  # it is among the rows left out
+    assert LocalRows.fit_to(x, y).settings.k == before < 400
+
+
+def test_irrelevant_columns_hardly_change_the_samples():
+    rng = np.random.default_rng(0)
+    x, y = heteroscedastic(2_000, rng)
+    noisy = np.concatenate((y, rng.normal(size=(2_000, 5))), 1)
+    samples = LocalRows.fit_to(x, noisy).sample(np.array([[0.5, 0, 0, 0, 0, 0]]), 4_000, Seed(0))[0]
+    assert abs(float(samples.mean()) - np.sin(1)) < 0.06
+    assert abs(float(samples.std()) - 0.3) < 0.06
+
+
+def test_many_columns_are_replaced_by_what_they_predict():
+    y = Seed(0).normal(1_000, 60)
+    x = y[:, :30].sum(1, keepdim=True) / 30**0.5 + 0.3 * Seed(1).normal(1_000, 1)
+    local = LocalRows.fit_to(x, y)
+    assert local.settings.projection.shape == (60 + 250, 2)
+    y0 = torch.zeros(1, 60, dtype=torch.float64)
+    y0[0, :30] = 1 / 30**0.5
+    samples = local.sample(y0, 2_000, Seed(0))[0]
+    assert abs(float(samples.mean()) - 1) < 0.15
+    assert abs(float(samples.std()) - 0.3) < 0.1
+
+
+def test_heavy_tails_do_not_hide_the_rest():
+    """x is log y plus noise: rows near y₀ in standard deviations of y would be nearly all rows."""
+    z = Seed(0).normal(2_000, 1)
+    local = LocalRows.fit_to(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
+    y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]))
+    samples = local.sample(y0, 1_000, Seed(0))[..., 0].numpy()
+    assert np.abs(samples.mean(1) - [-1, 0, 1]).max() < 0.05
+    assert np.abs(samples.std(1) - 0.1).max() < 0.04
+    assert "normal scores of 1 heavy-tailed" in local.description
+
+
+def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
+    x, y = norms(600)
+    local = LocalRows.fit_to(x, y)
+    assert local.settings.n_features == 150
+    _, y0 = norms(60, seed=7)
+    length = y0.square().sum(1).sqrt()
+    columns = LocalRows.fit_to(x, y, k=local.settings.k)
+    assert columns.settings.n_features == 0
+    ours, theirs = (
+        float((one.sample(y0, 50, Seed(0))[..., 0].mean(1) - length).square().mean().sqrt())
+        for one in (local, columns)
+    )
+    assert ours < 0.8 * theirs
+    y = Seed(0).normal(500, 5)
+    plain = LocalRows.fit_to(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
+    assert plain.settings.n_features == 0, "columns are kept where they are better"
+
+
+def columns(kind, n=300):
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(n, 1))
+    return {
+        "constant": np.full((n, 1), 3.0),
+        "constant beside another": np.concatenate((y, np.full((n, 1), 3.0)), 1),
+        "duplicated": np.concatenate((y, y), 1),
+        "discrete": rng.integers(0, 3, (n, 2)).astype(float),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["constant", "constant beside another", "duplicated", "discrete"])
+def test_columns_of_any_kind_work(kind):
+    y = columns(kind)
+    noise = 0.1 * Seed(0).normal(len(y), 1).numpy()
+    x = np.concatenate((y[:, :1] + noise, np.full((len(y), 1), 7.0)), 1)
+    local = LocalRows.fit_to(x, y)
+    local.check()
+    samples = local.sample(y[:3], 500, Seed(0))
+    assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
+    assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0]).max() < 0.1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 12, 51])
+def test_few_rows_work(n):
+    local = LocalRows.fit_to(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
+    assert bool(torch.isfinite(local.sample([[0.0], [5.0]], 10, Seed(0))).all())
+
+
+def test_rows_that_are_all_equal_are_copied():
+    local = LocalRows.fit_to(torch.ones(60, 2), Seed(1).normal(60, 1))
+    assert bool((local.sample([[0.0]], 10, Seed(0)) == 1).all())
+
+
+def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
+    x, y = Seed(0).normal(500, 2), Seed(1).normal(500, 1)
+    local, y0 = LocalRows.fit_to(x, y), [[0.0], [1.0], [-1.0]]
+    first = local.sample(y0, 50, Seed(7))
+    assert torch.equal(first, LocalRows.fit_to(x, y).sample(y0, 50, Seed(7)))
+    assert torch.equal(first, LocalRows(local.x, local.y, local.settings).sample(y0, 50, Seed(7)))
+    assert not torch.equal(first, local.sample(y0, 50, Seed(8)))
+    assert torch.allclose(first[:1], local.sample(y0[:1], 50, Seed(7)), atol=1e-8)
+
+
+def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
+    """Rows 0, 1, …, 99: the tenth neighbour is at most nine rows away, the reach."""
+    y = torch.arange(100.0).double()[:, None]
+    local = LocalRows.fit_to(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
+    unit = float(y.std(correction=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        local.warn_of_far([[99 + 8.9], [50.5]], "y", 1)
+    reach, far = f"{9 / unit:.3g}", f"{9.5 / unit:.3g}"
+    numbers = torch.tensor([4, 6])
+    with pytest.warns(UserWarning, match=rf"y\[6\] is {far} standard dev.* within {reach}: ") as found:
+        local.warn_of_far([[50.5], [-9.5]], "y", 1, numbers)
+    assert found[0].filename == __file__
+
+
+SOUND = LocalRows.fit_to(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k": 0},
+        {"k": 61},
+        {"spread": -1.0},
+        {"spread": float("nan")},
+        {"n_features": 1},
+        {"n_features": 10**9},
+        {"projection": torch.ones(2, 3).double()},
+        {"projection": torch.ones(3).double()},
+        {"projection": torch.ones(3, 0).double()},
+        {"projection": torch.ones(3, 3)},
+        {"projection": torch.full((3, 3), torch.nan).double()},
+        {"projection": 1e300 * torch.ones(3, 3).double()},
+    ],
+    ids=str,
+)
+def test_damaged_settings_are_refused(changes):
+    SOUND.check()
+    with pytest.raises(ValueError, match="local"):
+        replace(SOUND, settings=replace(SOUND.settings, **changes)).check()
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("damage", [lambda t: t[:-1], lambda t: t * 1e200, lambda t: t * torch.nan])
+def test_damaged_rows_are_refused(name, damage):
+    with pytest.raises(ValueError, match="local"):
+        replace(SOUND, **{name: damage(getattr(SOUND, name))}).check()
+
+
+def test_settings_that_pass_the_check_can_be_sampled():
+    """A file may hold any projection and spread that the check lets through."""
+    for projection in (
+        torch.zeros(3, 2),
+        1e-200 * torch.ones(3, 1).double(),
+        1e40 * torch.eye(3).double(),
+    ):
+        settings = replace(SOUND.settings, projection=projection.double(), spread=100.0, k=60)
+        damaged = replace(SOUND, settings=settings)
+        damaged.check()
+        assert bool(torch.isfinite(damaged.sample(SOUND.y[:4], 9, Seed(0))).all())

@@ -1,0 +1,109 @@
+"""Smoothing along neighbours: moments stay, classes stay apart, and draws are as far as rows."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceflow import metrics
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.smoothing import choose_smoothing, find_groups
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("h", [0.3, 1.0, 2.0])
+def test_draws_keep_mean_and_covariance(h):
+    x = torch.from_numpy(RNG.normal(3, 2, size=(300, 4)) @ RNG.normal(size=(4, 4)))
+    (group,) = find_groups(x, None, 20)
+    draws = group.draw(h, 50, Seed(0)).flatten(0, 1)
+    assert torch.allclose(draws.mean(0), x.mean(0))
+    assert torch.allclose(torch.cov(draws.T, correction=0), torch.cov(x.T, correction=0))
+    assert not torch.allclose(draws, x.repeat_interleave(50, 0), atol=0.1)
+    rows = group.draw(0.0, 3, Seed(0)).flatten(0, 1)
+    assert torch.allclose(rows, x.repeat_interleave(3, 0))
+
+
+def test_draws_follow_a_curve():
+    """Along a circle the draws stay near it: neighbours spread along, hardly across."""
+    angle = torch.linspace(0, 6.283, 200, dtype=torch.float64)
+    (group,) = find_groups(torch.stack((angle.cos(), angle.sin()), 1), None, 10)
+    draws = group.draw(1.0, 20, Seed(0)).flatten(0, 1)
+    assert float((draws.norm(dim=1) - 1).abs().quantile(0.99)) < 0.05
+    assert float(torch.cdist(draws, group.x).amin(1).median()) > 0.005
+
+
+def test_of_very_many_columns_the_variances_stay():
+    x = Seed(0).normal(40, 300) * torch.arange(1, 301)
+    (group,) = find_groups(x, None, 10)
+    draws = group.draw(1.0, 3, Seed(1)).flatten(0, 1)
+    assert torch.allclose(draws.std(0, correction=0), x.std(0, correction=0))
+
+
+@given(st.integers(1, 30), st.integers(2, 12), st.integers(1, 3))
+def test_neighbours_are_of_the_same_class_and_the_nearest(n, k, n_classes):
+    rng = np.random.default_rng(n + 100 * k)
+    x = torch.from_numpy(rng.normal(size=(n, 2)))
+    codes = torch.from_numpy(rng.integers(n_classes, size=n))
+    groups = find_groups(x, codes, k)
+    assert torch.cat([g.numbers for g in groups]).sort().values.tolist() == list(range(n))
+    for group in groups:
+        assert codes[group.numbers].unique().numel() == 1
+        far = torch.cdist(group.x, group.x)
+        found = far.gather(1, group.near).sort(1).values
+        assert torch.allclose(found, far.sort(1).values[:, : min(k, len(group.x))], atol=1e-7)
+
+
+def test_columns_of_a_condition_count_in_the_search_and_are_not_drawn():
+    x, y = torch.zeros(40, 1).double(), torch.arange(40.0)[:, None]
+    x[::2] = 1e-3
+    (group,) = find_groups(x, y, 3)
+    assert group.x.shape == (40, 1)
+    assert group.near[20].sort().values.tolist() == [19, 20, 21]
+
+
+VALUES = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, -3.5, 1e6, 1e-9])
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=40), st.integers(0, 3))
+def test_odd_rows_have_a_strength_and_finite_draws(pairs, n_classes):
+    """Duplicates, constant columns, fewer rows than neighbours, classes of one row."""
+    x = torch.tensor(pairs, dtype=torch.float64)
+    codes = torch.arange(len(x)).clamp(max=n_classes) if n_classes else None
+    groups = find_groups(x, codes, 20)
+    h = choose_smoothing(groups)
+    assert 0 <= h <= 2
+    for group in groups:
+        draws = group.draw(h or 1.0, 4, Seed(0))
+        assert draws.isfinite().all()
+        same = (group.x == group.x[0]).all(0)
+        assert (draws[..., same] == group.x[0, same]).all()
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize(("n", "d"), [(200, 2), (500, 5), (4000, 2)])
+def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(n, d, labels):
+    x = torch.from_numpy(np.random.default_rng(n).normal(size=(n, d)))
+    groups = find_groups(x, torch.arange(n) % 3 if labels else None, 20)
+    h = choose_smoothing(groups)
+    ratios = []
+    for group in groups:
+        draws = group.draw(h, max(1, 12_000 // n), Seed(1)).flatten(0, 1).numpy()
+        ratios.append(metrics.nn_ratio(draws, group.x.numpy(), device="cpu"))
+    assert np.mean(ratios) == pytest.approx(0.97, rel=0.06)
+
+
+def test_rows_that_are_there_twice_choose_as_once_and_no_row_differs_gives_0():
+    x = torch.from_numpy(RNG.normal(size=(300, 2)))
+    once = choose_smoothing(find_groups(x, None, 20))
+    twice = choose_smoothing(find_groups(torch.cat((x, x)), None, 40))
+    assert twice == pytest.approx(once, rel=0.1)
+    assert choose_smoothing(find_groups(torch.ones(50, 2), None, 20)) == 0
+    assert choose_smoothing(find_groups(x[:3], torch.arange(3), 20)) == 0  # classes of one row
+
+
+def test_far_apart_classes_do_not_choose_a_larger_strength():
+    x, codes = torch.from_numpy(RNG.normal(size=(400, 2))), torch.arange(400) % 2
+    near, apart = (choose_smoothing(find_groups(x + g * codes[:, None], codes, 20)) for g in (0, 100))
+    assert apart == pytest.approx(near)

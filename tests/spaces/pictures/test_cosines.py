@@ -1,0 +1,114 @@
+"""Directions made of a few cosines each."""
+
+import numpy as np
+import pytest
+import scipy.fft
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sliceflow import ImageFlow, PictureOptions
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.pictures.cosines import cosine_basis, cosine_rotation
+from sliceflow.spaces.pictures.tiles import Tiles
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_the_basis_is_scipy_s_cosine_transform(channels, s, t):
+    pictures = np.random.default_rng(0).normal(size=(5, channels, s, t))
+    expected = scipy.fft.dctn(pictures, axes=(1, 2, 3), norm="ortho").reshape(5, -1)
+    ours = pictures.reshape(5, -1) @ cosine_basis(channels, s, t).numpy().T
+    np.testing.assert_allclose(ours, expected, atol=1e-12)
+
+
+@given(st.integers(1, 3), st.integers(1, 7), st.integers(1, 7), st.integers(0, 200))
+@settings(max_examples=50, deadline=None)
+def test_rotations_are_orthogonal(channels, s, t, step):
+    theta = cosine_rotation(Seed(5), step, (channels, s, t))
+    assert torch.allclose(theta @ theta.T, torch.eye(len(theta), dtype=theta.dtype), atol=1e-12)
+
+
+def test_directions_are_sums_of_few_cosines_in_turns():
+    basis = cosine_basis(3, 5, 5)
+    for step, most in enumerate((2, 4, 8, 16, 32, 2, 4)):
+        used = (cosine_rotation(Seed(1), step, (3, 5, 5)) @ basis.T).abs() > 1e-9
+        assert int(used.sum(1).max()) == most
+        assert used.any(0).all()
+
+
+def test_every_step_has_other_groups():
+    a, b = (cosine_rotation(Seed(1), step, (1, 5, 5)) for step in (0, 5))
+    assert not torch.allclose(a, b)
+
+
+def test_a_step_s_rotation_is_the_same_whatever_was_drawn_before():
+    late = cosine_rotation(Seed(2), 77, (3, 15, 15))  # nine steps are drawn at a time
+    for step in range(60, 90):
+        cosine_rotation(Seed(2), step, (3, 15, 15))
+    assert torch.equal(late, cosine_rotation(Seed(2), 77, (3, 15, 15)))
+    seven = cosine_rotation(Seed(2), 7, (1, 3, 3), dtype=torch.float32, side=16)
+    assert seven.shape == (16, 16)
+    assert torch.equal(seven[:9, :9], cosine_rotation(Seed(2), 7, (1, 3, 3)).float())
+    assert not seven[9:].any()
+
+
+def test_tiles_of_cosines_are_parseval_at_the_borders_too():
+    kind = Tiles(3, 9, 7, 4, cosines=True)
+    x = torch.randn(3 * 9 * 7, 20, dtype=torch.float64)
+    for step in range(6):
+        frame = kind.draw(Seed(0), step, x)
+        torch.testing.assert_close(frame.lift(frame.project(Cloud(x))), x)
+
+
+def heavy_tailed(n, rng):
+    """Pictures whose cosines are independent and heavier-tailed than normal numbers."""
+    i = np.arange(8)
+    size = 0.6 / (1 + np.hypot(*np.meshgrid(i, i)))
+    pictures = scipy.fft.idctn(rng.laplace(size=(n, 8, 8)) * size, axes=(1, 2), norm="ortho")
+    return np.clip(0.5 + 0.15 * pictures, 0, 1)
+
+
+def test_cosines_bring_photographs_nearer():
+    """Kurtosis of the finest cosines: pixels leave it normal, cosines reach the data's."""
+    rng = np.random.default_rng(0)
+    images = heavy_tailed(3000, rng)
+
+    def kurtosis(pictures):
+        fine = scipy.fft.dctn(pictures, axes=(1, 2), norm="ortho")[:, 4:, 4:]
+        return float((fine**4).mean() / (fine**2).mean() ** 2)
+
+    found = {
+        ways: kurtosis(
+            ImageFlow(
+                schedule="1[1] 2[2] 4[4] 8[8,5,3]",
+                n_particles=3000,
+                quality=10,
+                patch_basis=ways,
+                random_state=0,
+                options=PictureOptions(n_knots=0),
+            )
+            .fit(images)
+            .particles_
+        )
+        for ways in ("pixels", "cosines")
+    }
+    wanted = kurtosis(images)
+    assert wanted > 5
+    assert abs(found["cosines"] - wanted) < 0.5 * abs(found["pixels"] - wanted)
+
+
+@pytest.mark.parametrize(("grey", "expected"), [(0.1, "pixels"), (0.4, "cosines")])
+def test_drawings_get_pixels_and_photographs_cosines(grey, expected):
+    rng = np.random.default_rng(0)
+    images = np.where(rng.random((60, 6, 6)) < grey, 128, 255 * (rng.random((60, 6, 6)) < 0.5))
+    flow = ImageFlow(schedule="1[1] 6[3]", n_particles=100, quality=1, random_state=0).fit(
+        images.astype(np.uint8)
+    )
+    assert flow.plan_.patch_basis == expected
+
+
+def test_an_unknown_kind_of_directions_is_refused():
+    with pytest.raises(ValueError, match="patch_basis='waves' must be one of"):
+        ImageFlow(patch_basis="waves").fit(np.zeros((9, 4, 4), np.uint8))

@@ -1,0 +1,109 @@
+"""Columns with heavy tails: offline samples have the data's quantiles, dependence and extremes."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from sliceflow import SlicedWassersteinFlow, load
+from sliceflow.engine.transports import KnotTable
+from sliceflow.spaces.vectors.units import Units
+
+HEAVY = {
+    "normal": lambda rng: rng.normal(size=2000),
+    "lognormal 1": lambda rng: np.exp(rng.normal(size=2000)),
+    "lognormal 2": lambda rng: np.exp(2 * rng.normal(size=2000)),
+    "Student t2": lambda rng: rng.standard_t(2, 2000),
+    "Cauchy": lambda rng: rng.standard_cauchy(2000),
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    X = np.stack([draw(rng) for draw in HEAVY.values()], axis=1)
+    flow = SlicedWassersteinFlow(random_state=0).fit(X)
+    return X, flow, flow.sample(100_000, random_state=1)
+
+
+@pytest.mark.parametrize("column", range(len(HEAVY)), ids=list(HEAVY))
+def test_offline_quantiles_are_those_of_the_data(fitted, column):
+    X, _, samples = fitted
+    levels = [0.01, 0.25, 0.5, 0.75, 0.99]
+    theirs, ours = (np.quantile(t[:, column], levels) for t in (X, samples))
+    spread = theirs[3] - theirs[1]
+    assert np.abs(ours - theirs)[1:4].max() < 0.05 * spread
+    assert np.abs(ours / theirs - 1)[[0, 4]].max() < 0.15  # Cauchy's own error is 0.2
+
+
+@pytest.mark.parametrize("column", range(len(HEAVY)), ids=list(HEAVY))
+def test_offline_extremes_are_those_of_the_data(fitted, column):
+    X, _, samples = fitted
+    assert samples[:, column].min() == pytest.approx(X[:, column].min(), rel=1e-9)
+    assert samples[:, column].max() == pytest.approx(X[:, column].max(), rel=1e-9)
+    assert samples[:, column].std() / X[:, column].std() == pytest.approx(1, abs=0.2)
+
+
+def test_two_heavy_columns_keep_their_dependence():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=1000)
+    b = 0.9 * a + np.sqrt(1 - 0.81) * rng.normal(size=1000)
+    X = np.exp(2 * np.stack((a, b), axis=1))
+    flow = SlicedWassersteinFlow(n_steps=100, random_state=0).fit(X)
+    wanted = spearmanr(X).statistic
+    assert spearmanr(flow.particles_).statistic == pytest.approx(wanted, abs=0.02)
+    assert spearmanr(flow.sample(5000, random_state=1)).statistic == pytest.approx(wanted, abs=0.02)
+
+
+def test_units_of_heavy_columns_are_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    X = np.stack((rng.standard_cauchy(300), rng.normal(size=300)), axis=1)
+    flow = SlicedWassersteinFlow(n_particles=500, n_steps=5, random_state=0).fit(X)
+    assert flow._model.fitted.units.heavy_tailed.tolist() == [True, False]
+    flow.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert np.array_equal(again.sample(50, random_state=0), flow.sample(50, random_state=0))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_units_go_there_and_back(dtype):
+    rng = np.random.default_rng(0)
+    X = np.stack((rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1)
+    X = X.astype(dtype)
+    units = Units.fit_to(X, standardize=True)
+    back = units.decode(units.encode(X).T)
+    assert back.dtype == units.encode(X).dtype
+    np.testing.assert_allclose(back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.arange(1000.0),
+        np.random.default_rng(0).normal(size=1000),
+        np.random.default_rng(0).exponential(size=1000),
+        np.eye(1, 1000)[0] * 16,  # a pixel that is black in all pictures but one
+        np.repeat([0.0, 1.0], [999, 1]),
+    ],
+    ids=["even", "normal", "exponential", "rare pixel", "rare code"],
+)
+def test_ordinary_columns_are_only_shifted_and_scaled(column):
+    assert not Units.fit_to(column[:, None], standardize=True).heavy_tailed.any()
+
+
+def test_most_zeros_and_a_heavy_rest_is_heavy():
+    column = np.r_[np.zeros(900), np.exp(3 * np.random.default_rng(0).normal(size=100))]
+    assert Units.fit_to(column[:, None], standardize=True).heavy_tailed.all()
+
+
+def test_thinned_maps_keep_their_tails_if_asked():
+    knots = torch.linspace(0, 1, 10_000)[None]
+    values = torch.tan(1.57 * knots)
+    plain, tails = (KnotTable(knots, values).thin(100, tails) for tails in (False, True))
+    assert float(plain.values.max()) < 0.6 * float(values.max())
+    assert float(tails.values.max()) == float(values.max())
+    assert tails.knots.shape[1] <= 100 + 2 * 8
+    for z in (-5.0, 6.0):  # beyond the particles: to the end, not beyond it
+        moved = z + float(tails.displace(torch.tensor([[z]])))
+        assert moved == pytest.approx(float(values.min() if z < 0 else values.max()), rel=1e-6)
+    assert bool((tails.knots.diff() > 0).all())

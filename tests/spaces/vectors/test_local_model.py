@@ -1,0 +1,151 @@
+"""Local conditions of `SlicedWassersteinFlow`: y continuous, or labels and columns."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import sliceflow
+from sliceflow import SlicedWassersteinFlow
+
+RNG = np.random.default_rng(0)
+Y = RNG.uniform(-2, 2, (400, 1))
+X = np.concatenate((np.sin(Y), np.cos(Y)), 1) + 0.1 * RNG.normal(size=(400, 2))
+LABELS = RNG.choice(["a", "b"], 400)
+MIXED = pd.DataFrame({"kind": LABELS, "angle": Y[:, 0]})
+FAR = 4.0 * (LABELS == "b")[:, None]
+
+
+@pytest.fixture(scope="module")
+def flow():
+    return SlicedWassersteinFlow(random_state=0).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return SlicedWassersteinFlow(random_state=0).fit(X + FAR, MIXED)
+
+
+def test_columns_are_local_by_default_and_the_plan_says_so(flow):
+    assert flow.plan_.method == "local"
+    assert 50 <= flow.plan_.neighbours < 400
+    text = str(flow.plan_)
+    assert "nearest of 400 rows" in text
+    assert "by BIC" in text
+    assert "exact, of 1 of 1 columns, weighted by relevance" in text
+    assert flow.plan(X, Y).neighbours == flow.plan_.neighbours
+    assert flow.particles_.shape == (200, 2)
+    assert np.isin(flow.particle_conditions_.round(9), Y.round(9)).all()
+
+
+def test_samples_lie_where_the_condition_says(flow):
+    made = flow.sample(2_000, y=1.0, random_state=0)
+    assert np.abs(made.mean(axis=0) - [np.sin(1), np.cos(1)]).max() < 0.04
+    assert np.abs(made.std(axis=0) - 0.1).max() < 0.03
+    several = flow.sample(y=[[0.0], [1.0], [-1.0]], random_state=0)
+    assert several.shape == (3, 2)
+    assert np.abs(several - [[0, 1], [np.sin(1), np.cos(1)], [-np.sin(1), np.cos(1)]]).max() < 0.5
+
+
+def test_without_y_conditions_come_from_the_rows(flow):
+    x, y = flow.sample(300, random_state=0, return_y=True)
+    assert np.abs(x[:, 0] - np.sin(y[:, 0])).std() < 0.15
+    assert abs(y.mean() - Y.mean()) < 0.2
+    assert np.isfinite(flow.score(X[:50], Y[:50]))
+
+
+def test_joint_and_the_paper_stay_joint():
+    joint = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0).fit(X, Y)
+    assert joint.plan_.method == "CSWF ξ=10"
+    paper = SlicedWassersteinFlow(n_steps=3, preset="paper").plan(X, Y)
+    assert paper.method == "CSWF ξ=10"
+    ignoring = SlicedWassersteinFlow(n_steps=3, amplifier=0, random_state=0).plan(X, Y)
+    assert ignoring.method == "SWF"
+    labels = SlicedWassersteinFlow(n_steps=3).plan(X, LABELS)
+    assert labels.method == "CSWF ξ=10"
+
+
+def test_the_same_seed_gives_the_same_bits(flow):
+    again = SlicedWassersteinFlow(random_state=0).fit(X, Y)
+    assert (again.particles_ == flow.particles_).all()
+    assert (again.sample(9, random_state=1) == flow.sample(9, random_state=1)).all()
+
+
+def test_labels_and_columns_in_one_y(mixed):
+    assert "same labels" in str(mixed.plan_)
+    for kind, far in (("a", 0), ("b", 4)):
+        made = mixed.sample(1_000, y=(kind, 1.0), random_state=0)
+        assert np.abs(made.mean(axis=0) - far - [np.sin(1), np.cos(1)]).max() < 0.08
+    asked = pd.DataFrame({"kind": ["b", "a"], "angle": [0.0, 0.0]})
+    for y in (asked, asked.to_numpy(), [("b", 0.0), ("a", 0.0)]):
+        x, got = mixed.sample(y=y, random_state=0, return_y=True)
+        assert x[0, 1] > 3 > x[1, 1]
+        assert got.tolist() == [["b", 0.0], ["a", 0.0]]
+    with pytest.raises(ValueError, match=r"unknown label \('c',\)"):
+        mixed.sample(y=("c", 0.0))
+    with pytest.raises(ValueError, match="2 columns, 1 of them labels"):
+        mixed.sample(y=[("a", 0.0, 1.0)])
+
+
+def test_objects_that_are_all_numbers_are_columns(flow):
+    again = SlicedWassersteinFlow(random_state=0).fit(X, Y.astype(object))
+    assert (again.particles_ == flow.particles_).all()
+
+
+@pytest.mark.parametrize("which", ["flow", "mixed"])
+def test_saved_models_sample_the_same_bits(which, request, tmp_path):
+    flow, y = request.getfixturevalue(which), 0.5 if which == "flow" else ("a", 0.5)
+    flow.save(tmp_path / "m.sliceflow", particles=True)
+    loaded = sliceflow.load(tmp_path / "m.sliceflow")
+    assert (loaded.sample(20, y=y, random_state=1) == flow.sample(20, y=y, random_state=1)).all()
+    assert (loaded.particles_ == flow.particles_).all()
+    kept, were = (f.particle_conditions_[:, -1].astype(float) for f in (loaded, flow))
+    np.testing.assert_allclose(kept, were, rtol=1e-12)
+    assert loaded.condition == "auto"
+
+
+def test_tensors_and_frames_come_back_as_they_went():
+    made = SlicedWassersteinFlow(random_state=0).fit(torch.from_numpy(X).float(), Y)
+    assert made.sample(3, y=0.0).dtype == torch.float32
+    frame = SlicedWassersteinFlow(random_state=0).fit(pd.DataFrame(X, columns=["s", "c"]), Y)
+    assert list(frame.sample(3, y=0.0).columns) == ["s", "c"]
+
+
+def test_a_far_condition_warns_with_its_distance(flow):
+    with pytest.warns(
+        UserWarning, match=r"y\[1\] is 5\.94 standard deviations of y from the nearest row"
+    ):
+        flow.sample(y=[[0.0], [9.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flow.sample(y=[[0.0], [1.9]])
+
+
+def test_a_value_of_a_constant_column_that_was_never_seen_warns():
+    y = np.concatenate((Y, np.full_like(Y, 5.0)), 1)
+    made = SlicedWassersteinFlow(random_state=0).fit(X, y)
+    with pytest.warns(UserWarning, match="standard deviations"):
+        made.sample(y=[[0.0, 7.0]])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "y", "message"),
+    [
+        (dict(condition="near"), Y, "condition='near' .*'auto', 'joint' or 'local'"),
+        (dict(condition="local"), LABELS, "needs continuous columns in y; pass y of shape"),
+        (dict(condition="local"), None, "needs continuous columns in y"),
+        (dict(condition="local", early_stopping=True), Y, "no steps that could stop early"),
+        (dict(condition="joint"), MIXED, "y has labels and columns"),
+        ({}, MIXED.assign(angle=np.nan), "y contains nan"),
+        ({}, MIXED[["kind", "kind"]], "2 columns, all of them labels"),
+    ],
+)
+def test_bad_input_is_named(parameters, y, message):
+    with pytest.raises(ValueError, match=message):
+        SlicedWassersteinFlow(**parameters).fit(X, y)
+
+
+def test_early_stopping_and_ranks_keep_the_joint_flow():
+    assert SlicedWassersteinFlow(n_steps=2, early_stopping=True).plan(X, Y).method == "CSWF ξ=10"

@@ -1,0 +1,195 @@
+"""Smoothing of vectors: small data are not copied, atoms and columns stay exact."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, make_moons
+
+import sliceflow
+from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
+from sliceflow.engine.random import Seed
+from sliceflow.errors import ParameterError
+from sliceflow.models.ranks import Place, Ranks
+from sliceflow.neighbours.smoothing import find_groups
+from sliceflow.spaces.vectors import smoothing
+from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
+
+RNG = np.random.default_rng(0)
+
+
+def moons(n, noise=0.1, seed=0):
+    return make_moons(n, noise=noise, random_state=seed)
+
+
+def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), here=None):
+    exact = np.isin(np.arange(x.shape[1]), exact)
+    found = Smoothing(h, "", x, find_groups(x, codes, k), exact)
+    return found.draws(times, Seed(0), here or Place(0, len(x), len(x)))
+
+
+def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
+    options = VectorOptions(smoothing=h, n_neighbors=k)
+    return SlicedWassersteinFlow(
+        n_particles=m, n_steps=n_steps, options=options, random_state=0, device="cpu", **more
+    )
+
+
+def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
+    x = torch.from_numpy(RNG.normal(size=(300, 3)))
+    x[:, 2] = (x[:, 2] > 0).double()
+    flow, last = smooth_rows(x)
+    assert flow.shape == last.shape == (15_000, 3)
+    assert (last >= x.amin(0)).all()
+    assert (last <= x.amax(0)).all()
+    assert (flow[:, 2] != flow[:, 2].round()).any()
+    assert torch.equal(last[:, 2], x[:, 2].repeat_interleave(50))
+
+
+def test_columns_that_draws_would_change_keep_their_distribution():
+    """Draws in many columns blur each of them: a skewed one would get another shape."""
+    x = torch.from_numpy(RNG.normal(size=(1000, 6)))
+    x[:, 5] = x[:, 5].mul(2).exp()
+    flow, last = smooth_rows(x, h=1.5, times=10)
+    levels = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    own, with_draws, at_last = (t[:, 5].quantile(levels) for t in (x, flow, last))
+    assert ((with_draws - own).abs() / own).max() > 0.5
+    assert ((at_last - own).abs() / own).max() < 0.1
+    even = spread_evenly(x, torch.zeros_like(x) > 0, 10)[:, :, 0].flatten()
+    assert torch.equal(smooth_rows(x, times=10, exact=[0])[1][:, 0], even)
+
+
+def test_atoms_are_values_that_many_rows_share():
+    x = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert are_atoms(torch.stack((x, (x > 0).double()), 1)).sum(0).tolist() == [5, 11]
+
+
+def test_draws_stay_within_their_class():
+    x, codes = torch.from_numpy(RNG.normal(size=(60, 2))), torch.arange(60) % 3
+    flow, _ = smooth_rows(x + 100.0 * codes[:, None], codes, h=1.5)
+    assert (flow - 100.0 * codes.repeat_interleave(50)[:, None]).abs().max() < 20
+
+
+def test_two_moons_are_no_longer_copied():
+    x, _ = moons(600)
+    train, test = x[::2], x[1::2]
+    with pytest.warns(UserWarning, match=r"copy rows of X .*VectorOptions\(smoothing='auto'\)"):
+        as_they_are = smoothed(0).fit(train)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flow = smoothed().fit(train)
+    assert metrics.nn_ratio(as_they_are.particles_, train, test) < 0.35
+    for samples in (flow.particles_, flow.sample(2000, random_state=1)):
+        assert 0.85 < metrics.nn_ratio(samples, train, test) < 1.15
+        assert metrics.copies(samples, train, test) < 0.03
+        assert metrics.strays(samples, train, test) < 0.02
+    before, after = (metrics.sliced_wasserstein(f.particles_, test) for f in (as_they_are, flow))
+    assert after < 1.1 * before
+    h = flow.plan_.smoothing
+    assert f"{h:.3g}, along 20 neighbours: leave-one-out distances of the rows" in str(flow.plan_)
+
+
+def test_atoms_stay_exact():
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(400, 4))
+    amount = np.where(z[:, 2] > 0, np.exp(z[:, 2]), 0.0)  # many zeros
+    x = np.stack((z[:, 0], z[:, 0] + z[:, 1] > 0, np.rint(2 * z[:, 1]), amount, np.ones(400)), 1)
+    flow = smoothed(m=4000, n_steps=20).fit(x)
+    assert flow.plan_.smoothing > 0
+    for samples, error in ((flow.particles_, 1e-3), (flow.sample(4000, random_state=1), 0.03)):
+        for j in (1, 2, 4):
+            values, counts = np.unique(x[:, j], return_counts=True)
+            found = np.abs(samples[:, j][:, None] - values).argmin(1)
+            assert (np.abs(samples[:, j] - values[found]) < 1e-6).mean() > 1 - 2 * error
+            shares = np.bincount(found, minlength=len(values)) / 4000
+            assert np.abs(shares - counts / 400).max() <= error
+        assert np.mean(np.abs(samples[:, 3]) < 1e-6) == pytest.approx(np.mean(amount == 0), abs=error)
+    assert len(np.unique(flow.particles_[:, 0])) > 3000  # no atoms: other values than the rows'
+
+
+def test_the_sex_of_diabetes():
+    x = load_diabetes().data  # its column 1 has two values
+    flow = smoothed(0.8, 884, 30).fit(x)
+    values, counts = np.unique(x[:, 1], return_counts=True)
+    found = np.abs(flow.particles_[:, 1][:, None] - values).argmin(1)
+    assert np.abs(flow.particles_[:, 1] - values[found]).max() < 1e-9
+    assert np.bincount(found).tolist() == (2 * counts).tolist()
+
+
+def test_classes_keep_their_place():
+    x, y = moons(300, 0.05)
+    x += 50.0 * y[:, None]
+    for amplifier in (10.0, math.inf):
+        flow = smoothed(m=900, n_steps=30, amplifier=amplifier).fit(x, y)
+        for c in (0, 1):
+            samples = flow.sample(200, y=c, random_state=0)
+            assert np.abs(np.median(samples, 0) - np.median(x[y == c], 0)).max() < 3
+            mine = flow.particles_[flow.particle_conditions_ == c]
+            assert 0.7 < metrics.nn_ratio(mine, x[y == c]) < 1.3
+
+
+def test_a_flow_that_ignores_y_smooths_without_y():
+    x, y = moons(100)
+    plain = smoothed(m=200, n_steps=4).plan(x)
+    for given_y in (y, x[:, :1]):
+        other = smoothed(m=200, n_steps=4, amplifier=0).plan(x, given_y)
+        assert other.smoothing == plain.smoothing > 0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        (RNG.normal(size=(9, 2)), None, "fewer than 10 rows"),
+        (RNG.normal(size=(50, 2)), RNG.normal(size=(50, 1)), "y is continuous"),
+        (np.ones((50, 2)), None, "no rows of a class differ"),
+        (RNG.normal(size=(5_001, 5)), None, "more than 5000 rows"),
+        (RNG.normal(size=(50_001, 2)), None, "more than 50000 rows"),
+    ],
+    ids=["few", "columns", "same", "many", "more"],
+)
+def test_auto_is_0_for_a_reason_that_the_plan_says(x, y, why):
+    plan = smoothed(m=20, n_steps=1).set_params(condition="joint").plan(x, y)
+    assert plan.smoothing == 0
+    assert f"smoothing  0: {why}" in str(plan)
+
+
+def test_columns_of_a_condition_can_be_smoothed():
+    x, _ = moons(200, 0.05)
+    flow = smoothed(0.5, 400, 20, k=8).set_params(condition="joint").fit(x, x[:, :1])
+    assert np.isfinite(flow.particles_).all()
+
+
+def test_the_same_seed_gives_the_same_bits_also_from_a_file(tmp_path):
+    x, y = moons(120)
+    a, b = (smoothed(m=300, n_steps=5).fit(x, y) for _ in range(2))
+    assert np.array_equal(a.particles_, b.particles_)
+    a.save(tmp_path / "a.sliceflow")
+    loaded = sliceflow.load(tmp_path / "a.sliceflow", "cpu")
+    assert np.array_equal(loaded.sample(50, random_state=2), a.sample(50, random_state=2))
+
+
+def test_ranks_share_the_draws_of_all_rows():
+    """Each rank has the draws of its own rows, of the neighbours and with the scale of all rows."""
+    x, y = moons(100)
+    x, codes = torch.from_numpy(x), torch.from_numpy(y)
+    whole, _ = smooth_rows(x, codes, times=3)
+    places = Place(0, 30, 100), Place(30, 70, 100)
+    parts = [smooth_rows(x, codes, times=3, here=place)[0] for place in places]
+    assert [len(part) for part in parts] == [90, 210]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_too_many_rows_in_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(smoothing, "_MOST", 50)
+    x, none = torch.zeros(30, 2), np.zeros(2, bool)
+    with pytest.raises(ParameterError, match=r"smoothing=0.8 needs all rows in one process, and 60"):
+        Smoothing.choose(x, None, 60, VectorOptions(smoothing=0.8), none, Ranks(0, 2))
+    found = Smoothing.choose(x, None, 60, VectorOptions(), none, Ranks(0, 2))
+    assert (found.h, found.why, found.groups) == (0.0, "more than 50 rows", ())
+
+
+def test_draws_of_float32_rows_are_float32():
+    x = torch.from_numpy(RNG.normal(size=(30, 2)).astype(np.float32))
+    assert smooth_rows(x)[0].dtype == torch.float32
