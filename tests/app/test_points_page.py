@@ -7,13 +7,13 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
+import browser
 from sliceflow import metrics
 from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
 from sliceflow.engine.frames import Orthogonal

@@ -28,7 +28,6 @@ from sliceflow.app import points
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
-from sliceflow.cli import seams
 from sliceflow.cli.play import (
     PICTURE_LIMIT,
     TABLE_LIMIT,
@@ -51,7 +50,7 @@ class Asked:
     def __init__(self, runs=()):
         models = [run_of(run, "cpu") for run in runs]
         self.table = TableTab(TableWork, _example())
-        self.server = server(Gallery(models, _read_picture, seams.complete), self.table)
+        self.server = server(Gallery(models, _read_picture), self.table)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
@@ -460,7 +459,7 @@ class TestPictures:
         copy = images[:1, :, ::-1]
         flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
         data = SimpleNamespace(x=images)
-        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], None, None)
+        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], None)
         body = json.dumps({"run": 0, "seed": 0, "n": 1, "index": 0}).encode()
         found = gallery.chosen(serving.Request({}, body))
         assert len(found["nearest"]) == 3

@@ -5,9 +5,10 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
+
+import browser
 from chromium import Chromium
 
 pytest.importorskip("typer")
@@ -16,7 +17,6 @@ from PIL import Image
 
 from sliceflow.app.pictures import Gallery
 from sliceflow.app.tables import TableTab
-from sliceflow.cli import seams
 from sliceflow.cli.play import TableWork, _example, _read_picture, run_of, server
 
 pytestmark = [
@@ -42,7 +42,7 @@ def chromium():
 @pytest.fixture(scope="module")
 def address(digits_run):
     table = TableTab(TableWork, _example())
-    gallery = Gallery([run_of(digits_run[0], "cpu")], _read_picture, seams.complete)
+    gallery = Gallery([run_of(digits_run[0], "cpu")], _read_picture)
     serving = server(gallery, table)
     thread = threading.Thread(target=serving.serve_forever, daemon=True)
     thread.start()
