@@ -8,7 +8,6 @@ from pathlib import Path
 
 import browser
 import numpy as np
-import play
 import pytest
 from chromium import Chromium
 
@@ -315,17 +314,3 @@ def test_the_tab_is_kept_by_a_reload(page):
     page.reload()
     assert not page.run("return document.getElementById('panel-table').hidden")
     assert page.run("return document.getElementById('panel-points').hidden")
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_a_server_and_hears_whom_it_asks():
-    words = [sys.executable, "-m", "sliceflow", "play", "--no-browser"]
-    row = play.row_of("play", words, 1, paints=True, listen=0)
-    assert 0 < row["seconds"] < row["watched"]
-    assert row["hosts"] == []
-    asks = "import socket\ntry: socket.getaddrinfo('nobody.invalid', 1)\nexcept OSError: pass\n"
-    serves = "import http.server as h\ns = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler)\n"
-    serves += "print(f'http://127.0.0.1:{s.server_port}/', flush=True)\ns.serve_forever()"
-    row = play.row_of("other", [sys.executable, "-c", asks + serves], 1, paints=False, listen=0)
-    assert row["hosts"] == ["nobody.invalid"]
-    assert play.more({"a": 3, "b": 4}, {"a": 1}) == 4

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import browser
 import numpy as np
-import page
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -392,11 +391,6 @@ class TestUse:
         assert plain < 0.4
         assert smooth > 2 * plain
         assert few < many / 2
-
-    def test_the_benchmark_counts_frames(self):
-        (row,) = page.rows_of([300], rate=30, seconds=0.5)
-        assert row["particles"] == 300
-        assert min(row["fps"], row["rate"], row["step"]) > 0
 
     @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
     def test_it_is_accessible_and_fits(self, width, scheme):
