@@ -32,7 +32,9 @@ def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), here=None):
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
     options = VectorOptions(smoothing=h, n_neighbors=k)
-    return SlicedWassersteinFlow(n_particles=m, n_steps=n_steps, options=options, random_state=0, device="cpu", **more)
+    return SlicedWassersteinFlow(
+        n_particles=m, n_steps=n_steps, options=options, random_state=0, device="cpu", **more
+    )
 
 
 def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
