@@ -31,7 +31,9 @@ TUPLES = np.empty(N, dtype=object)
 TUPLES[:] = [("a", c) if c else True for c in NUMBERS.tolist()]
 ANY = np.array([(1, "1", True)[c] for c in NUMBERS], dtype=object)  # three labels
 COLUMNS = RNG.normal(size=(N, 2)).round(1)
-MIXED = np.array([[name, value] for name, value in zip(NAMES, COLUMNS[:, 0], strict=True)], dtype=object)
+MIXED = np.array(
+    [[name, value] for name, value in zip(NAMES, COLUMNS[:, 0], strict=True)], dtype=object
+)
 FLAT = functools.partial(vectors, 0)  # without axis steps, which take most of the time
 
 
@@ -46,8 +48,10 @@ class Rows:
     least: int = 1  # rows that a model needs
 
     def at(self, numbers):
-        x = self.form(self.X[numbers])
-        return (x,) if self.y is None else (x, self.y[numbers])
+        x, y = self.form(self.X[numbers]), self.y
+        if y is not None:
+            y = np.array(y[numbers].tolist()) if y.dtype.kind == "U" else y[numbers]  # short texts
+        return (x,) if y is None else (x, y)
 
 
 small = dict(schedule="1[1] 4[3]", n_particles=20)
@@ -61,8 +65,8 @@ KINDS = {
     "labels of any type": Rows(FLAT, POINTS, ANY),
     "classes apart": Rows(lambda: FLAT(amplifier=math.inf), POINTS, NAMES),
     "joint columns": Rows(lambda: FLAT(condition="joint"), POINTS, COLUMNS),
-    "local columns": Rows(vectors, POINTS, COLUMNS[:, :1], least=4),
-    "local labels and columns": Rows(vectors, POINTS, MIXED, least=4),
+    "local columns": Rows(lambda: vectors(n_particles=10), POINTS, COLUMNS[:, :1], least=4),
+    "local labels and columns": Rows(lambda: vectors(n_particles=10), POINTS, MIXED, least=4),
     "grey": Rows(lambda: pictures(**small), GREY),
     "grey labels": Rows(lambda: pictures(**small), GREY, NAMES),
     "grey floats": Rows(lambda: pictures(**small, mirror=True), (GREY / 16).astype(np.float32)),
@@ -70,7 +74,9 @@ KINDS = {
         lambda: pictures(**small, amplifier=math.inf, transport="histogram"), GREY, NUMBERS
     ),
     "a mask": Rows(lambda: pictures(**small, observed="left"), GREY),
-    "colour": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, None, torch.from_numpy),
+    "colour": Rows(
+        lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, None, torch.from_numpy
+    ),
     "colour labels": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, TUPLES),
 }
 
@@ -83,7 +89,10 @@ def histories(draw, least):
         if len(left) > least and draw(st.booleans()):
             gone = draw(
                 st.lists(
-                    st.sampled_from(range(len(left))), min_size=1, max_size=len(left) - least, unique=True
+                    st.sampled_from(range(len(left))),
+                    min_size=1,
+                    max_size=len(left) - least,
+                    unique=True,
                 )
             )
             gone = [left[i] for i in gone]
@@ -187,7 +196,7 @@ def test_a_row_goes_only_with_its_own_label():
 
 
 def test_a_model_without_rows_says_what_helps(tmp_path):
-    for make, X in ((FLAT, POINTS), (pictures, GREY)):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
         flow = make()
         for call in (lambda flow=flow, X=X: flow.forget(X), flow.refresh):
             with pytest.raises(ValueError, match="no rows yet; call fit or partial_fit first"):
@@ -195,7 +204,9 @@ def test_a_model_without_rows_says_what_helps(tmp_path):
         flow.fit(X).save(tmp_path / "model")
         for model in (flow, sliceflow.load(tmp_path / "model")):
             for change in (model.partial_fit, model.forget):
-                with pytest.raises(ValueError, match="does not keep its rows.*fit it with keep_rows=True"):
+                with pytest.raises(
+                    ValueError, match="does not keep its rows.*fit it with keep_rows=True"
+                ):
                     change(X[:3])
 
 
@@ -224,11 +235,10 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
 def test_columns_by_name_wait_in_one_order():
     first, second = (pd.DataFrame(POINTS[:4], columns=list(names)) for names in ("ab", "ba"))
     flow = FLAT().partial_fit(first, refresh=False)
-    with pytest.raises(ValueError, match="columns"):
-        flow.partial_fit(second)
-    flow.partial_fit(first)
-    with pytest.raises(ValueError, match="feature names"):
-        flow.partial_fit(second)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="feature names"):
+            flow.partial_fit(second)
+        flow.partial_fit(first)
 
 
 def test_a_refresh_takes_todays_parameters_and_the_same_seed():
@@ -248,7 +258,7 @@ def test_the_first_rows_decide_the_type(dtypes):
     assert flow.particles_.dtype == first.dtype
     assert saved(flow.forget(second)) == saved(FLAT().partial_fit(first))
     images = [(GREY[part] / 16).astype("f4") for part in (slice(6), slice(6, 9))]
-    model = pictures(**small, n_particles=20) if False else pictures(**small)
+    model = pictures(**small)
     model.partial_fit(images[0]).partial_fit(images[1].astype("f8")).forget(images[1].astype("f8"))
     assert saved(model) == saved(pictures(**small).partial_fit(images[0]))
 
@@ -256,9 +266,32 @@ def test_the_first_rows_decide_the_type(dtypes):
 def test_whole_numbers_of_other_types_are_the_same_pictures():
     flow = pictures(**small).partial_fit(GREY[:6]).partial_fit(GREY[6:9].astype(np.int64))
     assert flow.particles_.dtype == np.uint8
-    assert saved(flow.forget(GREY[6:9].astype(np.int16))) == saved(pictures(**small).partial_fit(GREY[:6]))
+    assert saved(flow.forget(GREY[6:9].astype(np.int16))) == saved(
+        pictures(**small).partial_fit(GREY[:6])
+    )
     with pytest.raises(ValueError, match="but the model was fitted on integers"):
         flow.partial_fit(GREY[:2] / 16)
+
+
+def test_labels_of_another_type_leave_no_trace():
+    for first, second in (
+        ([1, 2], ["1", "2"]),
+        (["a", "b"], ["a long one", "b"]),
+        ([1, 2], np.array([1, 2], np.int8)),
+        (np.array([1, 2], np.int8), [1, 3]),
+        ([1, 2], [True, False]),
+    ):
+        flow = FLAT().partial_fit(POINTS[:2], first).partial_fit(POINTS[4:6], second)
+        assert saved(flow.forget(POINTS[4:6], second)) == saved(FLAT().partial_fit(POINTS[:2], first))
+
+
+def test_the_rows_of_a_model_are_its_own():
+    for make, rows in ((FLAT, POINTS.copy()), (lambda **k: pictures(**small, **k), GREY.copy())):
+        models = [make().partial_fit(rows), make(keep_rows=True).fit(rows)]
+        waiting = make().partial_fit(rows, refresh=False)
+        before = [saved(model) for model in models]
+        rows[:] = rows[::-1].copy()
+        assert [saved(model.refresh()) for model in (*models, waiting)] == [*before, before[0]]
 
 
 # The pieces
