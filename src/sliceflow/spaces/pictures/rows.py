@@ -144,7 +144,7 @@ def read_pictures(
     if layout.n_pixel_values is not None and layout.n_pixel_values <= 256:
         pixels = np.ascontiguousarray(pixels.astype(np.uint8, copy=False))
         return PictureRows(layout, bytes=pixels, given=given, place=own)
-    kept: Any = np.int32 if layout.n_pixel_values is not None else pixels.dtype
+    kept: Any = np.int32 if layout.n_pixel_values is not None else np.dtype(layout.dtype)
     kept = np.float32 if kept == np.float16 else kept
     pixels = np.ascontiguousarray(pixels.astype(kept, copy=False))
     return PictureRows(layout, numbers=pixels, given=given, place=own)
