@@ -115,8 +115,9 @@ def test_photographs_have_the_detail_that_components_leave_out(monkeypatch):
     assert completions.speckle(done, hidden) / real < 0.8
 
 
-def test_detail_is_that_of_the_own_class():
-    """Class b has stripes finer than any component: only its own pictures can lend them."""
+def test_detail_is_that_of_the_own_class(monkeypatch):
+    """One class is rough in detail that two components leave out: only its own pictures can lend it."""
+    monkeypatch.setattr(inpainting, "_HIDDEN", 2)
     rng = np.random.default_rng(0)
     shade = 0.2 * rng.random((400, 1, 1)) + 0.4 + 0.05 * rng.random((400, 16, 16))
     label = np.arange(400) % 4 == 3
@@ -217,13 +218,3 @@ def test_the_benchmark_measures_speckle_and_seams():
     stepped = flat + 50 * hidden[..., None]
     assert [completions.speckle(x, hidden) for x in (flat, checks, stepped)] == [0, 4, 0]
     assert [completions.seam(x, hidden) for x in (flat, checks, stepped)] == [0, 0.5, 50]
-
-
-@pytest.mark.slow
-def test_the_benchmark_runs(tmp_path):
-    rows = completions.main(f"--sets digits --quick --device cpu --out {tmp_path}".split())
-    real, copy, *others = rows
-    assert [row["method"] for row in rows] == ["real", "copy", "complete", "labels", "flow"]
-    assert (real["NN ratio"], real["speckle"], real["seam"]) == (1, 1, 1)
-    assert (copy["NN ratio"], copy["copies"]) == (0, 1)
-    assert all(row["NN ratio"] > 0.8 for row in others)

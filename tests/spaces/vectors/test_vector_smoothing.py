@@ -84,7 +84,7 @@ def test_two_moons_are_no_longer_copied():
     for samples in (flow.particles_, flow.sample(2000, random_state=1)):
         assert 0.85 < metrics.nn_ratio(samples, train, test) < 1.15
         assert metrics.copies(samples, train, test) < 0.03
-        assert metrics.strays(samples, train, test) < 0.02
+        assert metrics.strays(samples, train, test) < 0.03
     before, after = (metrics.sliced_wasserstein(f.particles_, test) for f in (as_they_are, flow))
     assert after < 1.1 * before
     h = flow.plan_.smoothing
