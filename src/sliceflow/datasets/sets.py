@@ -18,12 +18,12 @@ class MissingSetError(AdvisedError, FileNotFoundError):
 
 
 class NamedSet(NamedTuple):
-    """A published set of files."""
+    """A published set: its name in torchvision, its files by split, and their alternative ending."""
 
     torchvision: str
     folders: tuple[str, ...]
-    files: Mapping[str, tuple[str, ...]]  # of each split
-    ending: str  # alternative ending of each file
+    files: Mapping[str, tuple[str, ...]]
+    ending: str
 
 
 _IDX = {
@@ -49,19 +49,18 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
 
 def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     """The wanted files, all from one folder, each with or without the alternative ending."""
-    places = [root / folder for folder in SETS[name].folders]
-    ending, missing = SETS[name].ending, list(wanted)
+    places, ending = [root / folder for folder in SETS[name].folders], SETS[name].ending
+    missing = list(wanted)
     for place in places:
         found = {f: sorted(place.glob(f)) or sorted(place.glob(f + ending)) for f in wanted}
         if all(found.values()):
             return [path for paths in found.values() for path in paths]
         missing = min(missing, [f for f in wanted if not found[f]], key=len)
+    wanted_name = f"{missing[0]} or {missing[0]}{ending}" if ending else missing[0]
     raise MissingSetError(
-        f"{name}: no {missing[0]}{f' or {missing[0]}{ending}' if ending else ''} in "
-        f"{', '.join(map(str, places))}",
-        "put the published files there, name the folder above with root= or the environment "
-        "variable SLICEFLOW_DATA, or pass download=True, which needs torchvision "
-        "(pip install torchvision)",
+        f"{name}: no {wanted_name} in {', '.join(map(str, places))}",
+        "put the published files there, name the folder above with root= or SLICEFLOW_DATA, or pass "
+        "download=True, which needs torchvision (pip install torchvision)",
     )
 
 
@@ -74,7 +73,7 @@ def is_complete(name: str, root: Path) -> bool:
 
 
 def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
-    """The files of a split; if any is missing, torchvision may download them."""
+    """The files of a split; torchvision may download missing ones."""
     wanted = SETS[name].files[split]
     try:
         return _find(name, root, wanted)
