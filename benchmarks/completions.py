@@ -38,7 +38,13 @@ from sliceflow.datasets import Pictures
 from sliceflow.spaces.pictures.layout import MASKS
 
 HEADER = ("set", "method", "FD", "recognised", "NN ratio", "copies", "speckle", "seam", "seconds")
-KNOWN = {"digits": "top", "mnist": "top", "fashion-mnist": "left", "cifar10": "left", "celeba": "border"}
+KNOWN = {
+    "digits": "top",
+    "mnist": "top",
+    "fashion-mnist": "left",
+    "cifar10": "left",
+    "celeba": "border",
+}
 
 
 def copied(X: np.ndarray, known: np.ndarray, like: np.ndarray) -> np.ndarray:

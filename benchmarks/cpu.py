@@ -157,7 +157,9 @@ def growth(sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
         x = noise(len(rows), m)
         work = lambda x=x: our_steps(x, rows, frames.Orthogonal(), histogram, 3)  # noqa: E731
         seconds = medians({"ours": work}, repeats)["ours"] / 3
-        out.append({"particles": m, "seconds per step": seconds, "ns per value": 1e9 * seconds / x.numel()})
+        out.append(
+            {"particles": m, "seconds per step": seconds, "ns per value": 1e9 * seconds / x.numel()}
+        )
     return out
 
 

@@ -51,7 +51,9 @@ def rows_of(name: str, root: Path | None, n: int | None) -> tuple[np.ndarray, np
         x = make_moons(6_000, noise=0.1, random_state=0)[0]
         return x[:4_000][:n], x[4_000:], Orthogonal()
     train, test = load_split(name, root, n)
-    rows = [p.images.reshape(len(p.images), p.images.shape[1], p.images.shape[2], -1) for p in (train, test)]
+    rows = [
+        p.images.reshape(len(p.images), p.images.shape[1], p.images.shape[2], -1) for p in (train, test)
+    ]
     channels, h, w = rows[0].shape[3], *rows[0].shape[1:3]
     scale = (train.n_pixel_values - 1) / 2
     fitted, held = (x.transpose(0, 3, 1, 2).reshape(len(x), -1) / scale - 1 for x in rows)
@@ -86,7 +88,9 @@ def measured(name: str, kappa: float, args: argparse.Namespace) -> dict[str, Any
     after, steps = moved(before, data, frame, kappa, args.steps, args.device)
     seconds, spread = time.perf_counter() - began, float(np.sqrt(data.var(0).mean()))
     usual = distances_to(held[:SCORED], data, device=args.device)
-    near = [nn_ratio(distances_to(x[:SCORED], data, device=args.device), usual) for x in (before, after)]
+    near = [
+        nn_ratio(distances_to(x[:SCORED], data, device=args.device), usual) for x in (before, after)
+    ]
     sliced = [sliced_distance(x[:SCORED], held[:SCORED]) for x in (before, after)]
     return {
         "set": name,

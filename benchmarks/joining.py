@@ -27,7 +27,17 @@ from report import keep, number, table
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
 
-HEADER = ("after", "classes", "pictures", "seconds", "FD", "FD floor", "recognised", "NN ratio", "copies")
+HEADER = (
+    "after",
+    "classes",
+    "pictures",
+    "seconds",
+    "FD",
+    "FD floor",
+    "recognised",
+    "NN ratio",
+    "copies",
+)
 
 
 def both(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
@@ -73,7 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     flow, rows = ImageFlow(**settings), []
 
     def add(cs: Sequence[Any], how: Callable[..., object], **options: Any) -> None:
-        how(np.concatenate([of[c] for c in cs]), np.concatenate([[c] * len(of[c]) for c in cs]), **options)
+        how(
+            np.concatenate([of[c] for c in cs]),
+            np.concatenate([[c] * len(of[c]) for c in cs]),
+            **options,
+        )
 
     def note(name: str, there: Sequence[Any], work: Callable[[], object]) -> None:
         began = time.perf_counter()

@@ -166,7 +166,9 @@ def _as_numbers(frames: list[Any], categories: dict[str, bool]) -> list[Any]:
     for name, category in categories.items():
         own = [frame[name] for frame in frames]
         if category:
-            texts = [column.astype(object).where(column.notna(), None).map(str, "ignore") for column in own]
+            texts = [
+                column.astype(object).where(column.notna(), None).map(str, "ignore") for column in own
+            ]
             levels = sorted(set().union(*(set(t.dropna()) for t in texts)))
             code = {level: float(i) for i, level in enumerate(levels)}
             own = [t.map(code) for t in texts]

@@ -46,8 +46,6 @@ from report import facts, signature, table
 from scores import table_scores
 from table_sets import SETS, halves, load_table, write_csv
 
-from sliceflow import TableFlow
-
 COLUMNS = ("detection", "shape", "trend", "utility", "copies", "nn_ratio")
 HEADER = ("method", "seeds", "detection", "shape", "trend", "utility", "copies", "NN ratio", "CPU s")
 
@@ -124,6 +122,8 @@ METHODS = ("TableFlow", *PEERS, "independent columns")
 
 def ours(train: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, float]:
     """Samples of a `TableFlow`, and CPU seconds."""
+    from sliceflow import TableFlow
+
     began = time.process_time()
     made = TableFlow(random_state=seed, device="cpu").fit(train).sample(len(train), random_state=seed)
     return made, time.process_time() - began

@@ -56,7 +56,7 @@ from scores import (
 from table_sets import SETS, halves, load_table
 
 import sliceflow
-from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow, datasets
+from sliceflow import ImageFlow, SlicedWassersteinFlow, datasets
 
 Row = dict[str, Any]
 Job = Callable[[int, argparse.Namespace], Row]
@@ -107,15 +107,14 @@ def offline(numbers: Row) -> Row:
     return {f"offline_{name}": value for name, value in numbers.items()}
 
 
-def vectors(
-    load: Callable[[int], tuple[np.ndarray, ...]], seed: int, args: argparse.Namespace
-) -> Row:
+def vectors(load: Callable[[int], tuple[np.ndarray, ...]], seed: int, args: argparse.Namespace) -> Row:
     """Half of the rows fitted by default, the other half held out."""
     x, *labels = load(seed)
     order = np.random.default_rng(seed).permutation(len(x))
     fitted, held = np.array_split(order[:200] if args.quick else order, 2)
     y = labels[0] if labels else None
-    flow = SlicedWassersteinFlow(random_state=seed, device="cpu")
+    few = {"n_steps": 5} if args.quick else {}
+    flow = SlicedWassersteinFlow(random_state=seed, device="cpu", **few)
     _, row = timed(lambda: flow.fit(x[fitted], None if y is None else y[fitted]))
     n = max(len(held), min(4_000, len(flow.particles_)))
     chosen = np.random.default_rng(seed).permutation(len(flow.particles_))[:n]
@@ -180,6 +179,8 @@ def posteriors(task: str, simulations: int, seed: int, args: argparse.Namespace)
 
 def tables(name: str, seed: int, args: argparse.Namespace) -> Row:
     """Half of the rows fitted by default, the other half held out."""
+    from sliceflow import TableFlow
+
     try:
         frame, target = load_table(name, args.csv)
     except (ImportError, OSError) as error:
@@ -242,7 +243,9 @@ def digits(seed: int, args: argparse.Namespace) -> Row:
         (dict, (flow.particles_[:n], flow.particle_conditions_[:n])),
         (offline, flow.sample(n, random_state=seed, return_y=True)),
     ):
-        ours, train_rows, test_rows = (np.asarray(a, float).reshape(len(a), -1) for a in (x, train.x, test.x))
+        ours, train_rows, test_rows = (
+            np.asarray(a, float).reshape(len(a), -1) for a in (x, train.x, test.x)
+        )
         near, real = distances_to(ours, train_rows), distances_to(test_rows, train_rows)
         row |= rename(
             {
@@ -291,7 +294,14 @@ def _classifier(name: str, root: str | None, quick: bool, folder: str | None, de
     if device == "cpu" and not quick:
         few = {"epochs": 2, "width": 8}
     return train_classifier(
-        train.x, train.y, test.x, test.y, n_pixel_values=train.values, device=device, cache=folder, **few
+        train.x,
+        train.y,
+        test.x,
+        test.y,
+        n_pixel_values=train.values,
+        device=device,
+        cache=folder,
+        **few,
     )
 
 
@@ -301,7 +311,9 @@ def classifier(name: str, args: argparse.Namespace, device: str) -> Any:
 
 
 @cache
-def _real_features(name: str, root: str | None, quick: bool, folder: str | None, device: str) -> np.ndarray:
+def _real_features(
+    name: str, root: str | None, quick: bool, folder: str | None, device: str
+) -> np.ndarray:
     train, _ = pictures(name, root, quick)
     return _classifier(name, root, quick, folder, device).features(train.x)
 
@@ -374,7 +386,9 @@ def gpu_pictures(name: str, by_class: bool, seed: int, args: argparse.Namespace)
     row["same_bits"] = bool(np.array_equal(first, flow.particles_))
     row |= {"particles": len(flow.particles_), "model_mb": megabytes(flow)}
     n = min(args.samples, len(flow.particles_))
-    real = {part: kept_features(name, part, a.x, args) for part, a in (("train", train), ("test", test))}
+    real = {
+        part: kept_features(name, part, a.x, args) for part, a in (("train", train), ("test", test))
+    }
     row |= picture_scores(name, flow.particles_[:n], flow.particle_conditions_, real, args)
     fresh, times = timed(lambda: flow.sample(n, random_state=seed, return_y=by_class))
     row |= offline(times)
@@ -383,7 +397,11 @@ def gpu_pictures(name: str, by_class: bool, seed: int, args: argparse.Namespace)
 
 
 def picture_scores(
-    name: str, x: np.ndarray, y: np.ndarray | None, real: dict[str, np.ndarray], args: argparse.Namespace
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray | None,
+    real: dict[str, np.ndarray],
+    args: argparse.Namespace,
 ) -> Row:
     """Distances of pictures to the training set, what is recognised, and how many are copied."""
     train, test = pictures(name, args.data_root, args.quick)
@@ -439,7 +457,11 @@ def cpu_jobs() -> dict[str, Job]:
 def gpu_jobs(device: str) -> dict[str, Job]:
     """By name."""
     jobs: dict[str, Job] = {}
-    for title, name in (("MNIST", "mnist"), ("Fashion-MNIST", "fashion-mnist"), ("CIFAR-10", "cifar10")):
+    for title, name in (
+        ("MNIST", "mnist"),
+        ("Fashion-MNIST", "fashion-mnist"),
+        ("CIFAR-10", "cifar10"),
+    ):
         for by_class in (True, False):
             full = f"pictures/{title}{' by class' if by_class else ''}"
             jobs[full] = partial(gpu_pictures, name, by_class)
@@ -531,7 +553,9 @@ def side_by_side(files: Sequence[Path]) -> str:
         out.append(f"### {kind}\n\n{table(('set', 'seeds', *columns), lines)}\n")
     for file, rows in zip(files, found, strict=True):
         kinds = {json.dumps(row["about"]): None for row in rows}
-        out += [f"{file.stem}: {', '.join(f'{k} {v}' for k, v in json.loads(a).items())}." for a in kinds]
+        out += [
+            f"{file.stem}: {', '.join(f'{k} {v}' for k, v in json.loads(a).items())}." for a in kinds
+        ]
     return "\n".join(out)
 
 

@@ -34,7 +34,17 @@ from sliceflow import ImageFlow, PictureOptions
 from sliceflow.datasets import Pictures
 
 SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
-HEADER = ("model", "training s", "compiling s", "sampling s", "FD", "FD floor", "FID-768", "NN ratio", "copies")
+HEADER = (
+    "model",
+    "training s",
+    "compiling s",
+    "sampling s",
+    "FD",
+    "FD floor",
+    "FID-768",
+    "NN ratio",
+    "copies",
+)
 
 
 def _norm(channels: int) -> nn.GroupNorm:

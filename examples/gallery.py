@@ -21,12 +21,12 @@ from pathlib import Path
 
 import amplifier
 import local_and_pyramid
-import neighbours
 import numpy as np
 import torch
 from grids import Panel, by_class, completions, sheet
 from runs import class_names, fit, name, samples
 
+import neighbours
 from sliceflow import ImageFlow, __version__
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device

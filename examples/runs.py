@@ -99,11 +99,11 @@ def fit(
     **settings: object,
 ) -> tuple[ImageFlow, Cost]:
     """A fitted flow and what it cost, compiling aside."""
+    settings = {"options": PictureOptions(n_knots=n_knots)} | settings
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
         mirror=mirrored(train),
         random_state=0,
-        options=PictureOptions(n_knots=n_knots),
         **settings,
     )
     if resolve_device(flow.device).type == "cuda":

@@ -7,7 +7,7 @@ again. `models.py` says how they are made.
 import os
 import signal
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep: read when torch is imported
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep; torch reads it
 
 import pytest
 import torch

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,13 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
     settings = dict(schedule="1[1] 3[2] 5[3]", n_particles=60, quality=2, n_pixel_values=17)
     settings |= dict(random_state=3, device="cpu", options=PictureOptions(n_knots=n_knots))
     return ImageFlow(**settings | changes)
+
+
+def saved(flow: Any, **options: Any) -> bytes:
+    """The bytes of a model's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        flow.save(Path(folder, "model"), **options)
+        return Path(folder, "model").read_bytes()
 
 
 def table() -> Any:

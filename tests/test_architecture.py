@@ -129,6 +129,10 @@ def between_rooms() -> dict[tuple[str, str], list[str]]:
     return pairs
 
 
+def listed(lines) -> str:
+    return "\n" + "\n".join(sorted(set(lines)))
+
+
 def circle(edges) -> list[str]:
     """The names along one circle of imports, or nothing."""
     graph = defaultdict(set)
@@ -143,7 +147,7 @@ def circle(edges) -> list[str]:
 
 def test_every_room_is_on_a_floor():
     rooms = {room(source.name) for source in sources()} - {"__init__", "__main__"}
-    assert rooms == {name for floor in FLOORS for name in floor}
+    assert rooms == {name for floor in FLOORS for name in floor}, "see FLOORS"
     assert len(FLOORS) <= 8
 
 
@@ -154,7 +158,7 @@ def test_imports_go_down():
         for pair, modules in between_rooms().items()
         if floor.get(pair[0], 99) >= floor.get(pair[1], -1) and pair not in BESIDE
     }
-    assert not upward
+    assert not upward, listed(f"{a} → {b}: {m}" for (a, b), modules in upward.items() for m in modules)
 
 
 def test_a_space_knows_no_other_space():
@@ -265,17 +269,17 @@ def functions():
 
 
 def test_no_function_is_long_without_a_reason():
-    long = {}
+    long = []
     for source, node in functions():
         body = node.body[1:] if ast.get_docstring(node) else node.body
         lines = node.end_lineno - body[0].lineno + 1 if body else 0
         if lines > MOST_LINES and not reasons(source, node, "long"):
-            long[f"{source.name}.{node.name}"] = lines
-    assert not long
+            long.append(f"{source.name}.{node.name}: {lines} lines")
+    assert not long, listed(long)
 
 
 def test_no_function_has_many_parameters_without_a_reason():
-    many = {}
+    many = []
     for source, node in functions():
         compiled = any(
             ast.unparse(d).split("(")[0].split(".")[-1] in COMPILED for d in node.decorator_list
@@ -283,8 +287,8 @@ def test_no_function_has_many_parameters_without_a_reason():
         names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
         count = len([name for name in names if name not in ("self", "cls")])
         if count > MOST_PARAMETERS and not compiled and not reasons(source, node, "many"):
-            many[f"{source.name}.{node.name}"] = count
-    assert not many
+            many.append(f"{source.name}.{node.name}: {count} parameters")
+    assert not many, listed(many)
 
 
 # The page
@@ -310,10 +314,9 @@ def test_the_page_shows_these_floors_and_files_that_exist():
     page = PAGE.read_text()
     assert BLOCK.search(page)
     assert with_drawing(page) == page, "run: python tests/test_architecture.py"
-    missing = [
-        name for name in re.findall(r"[a-z]+/[a-z_]+\.py", page) if not (PACKAGE / name).exists()
-    ]
-    assert not missing
+    named = re.findall(r"`((?:[a-z]+/)+[a-z_]+\.py)`", page)
+    missing = [name for name in named if not any((top / name).exists() for top in (PACKAGE, ROOT))]
+    assert not missing, listed(missing)
 
 
 # That the rules can fail

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scaling
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -487,17 +486,3 @@ def test_every_rank_needs_a_particle(flow, data, monkeypatch):
     monkeypatch.setattr(Ranks, "_reduce", lambda self, t, how: t)
     with pytest.raises(ValueError, match="n_particles=2 must be at least 3, one per rank"):
         flow.fit(data, ranks=ranks)
-
-
-def test_the_cost_model_counts_the_bytes_that_are_summed():
-    stage, ranks = scaling.Stage("", 10, 1.0, 1.0), Ranks()
-    z, sent = torch.rand(10, 50), []
-    for name in ("sum", "minimum"):
-        listen = lambda t: sent.append(t) or t  # noqa: E731
-        object.__setattr__(ranks, name, listen)
-    SharedTransport(Histogram(256), ranks, 100).fit(z, z)
-    assert [t.numel() for t in sent] == [4 * 10, 2 * 10 * 256]
-    assert stage.summed(256) == 4 * sum(t.numel() for t in sent)  # of 4 bytes, on a GPU
-    assert scaling.sent_per_link(100, 2) == 100
-    assert scaling.sent_per_link(100, 1) == 0
-    assert stage.messages(256, 64) > stage.messages(256, 1)

@@ -11,7 +11,6 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import package
 import pytest
 import yaml
 
@@ -101,12 +100,6 @@ def test_the_workflows_test_what_the_package_promises():
     for form in ("bug", "idea"):
         text = (ROOT / f".github/ISSUE_TEMPLATE/{form}.yml").read_text(encoding="utf-8")
         assert {"name", "description", "body"} <= yaml.safe_load(text).keys()
-
-
-def test_the_benchmark_times_imports():
-    assert (
-        0 < package.import_seconds("pass", 1) < package.import_seconds("import time; time.sleep(1)", 1)
-    )
 
 
 def test_output_that_cannot_be_encoded_does_not_end_a_command():

@@ -18,7 +18,7 @@ from runs import fit, mirrored
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
 
-__all__ = ["Run", "SCALES", "Scale"]
+__all__ = ["SCALES", "Run", "Scale"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ class Run:
 
     def judge(self, train: Pictures, test: Pictures) -> Judge:
         """The judge of this set's samples; its network is trained once."""
-        return _judge(self.args.out, self.args.device, self.args.fid_weights, self.args.scale, train, test)
+        return _judge(
+            self.args.out, self.args.device, self.args.fid_weights, self.args.scale, train, test
+        )
 
     def fitted(
         self, train: Pictures, labels: np.ndarray | None = None, **settings: Any

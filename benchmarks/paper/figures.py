@@ -9,12 +9,12 @@ import appendix_a
 import gallery
 import local_and_pyramid
 import matplotlib
-import neighbours
 import numpy as np
 import torch
 from grids import BLUE, ORANGE, Panel, by_class, sheet
 from runs import class_names, name
 
+import neighbours
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.layout import MASKS
 from sliceflow.spaces.pictures.pyramid import Subspace
@@ -28,7 +28,13 @@ import matplotlib.pyplot as plt
 Rows = list[dict[str, Any]]
 SIDE, COLUMNS = 28, 6
 LEVELS = ((28, 7), (28, 3), (14, 7), (14, 3), (7, 3), (4, 4))  # resolution, patch
-GIVEN = {"digits": "top", "mnist": "top", "fashion-mnist": "left", "cifar10": "left", "celeba": "border"}
+GIVEN = {
+    "digits": "top",
+    "mnist": "top",
+    "fashion-mnist": "left",
+    "cifar10": "left",
+    "celeba": "border",
+}
 
 
 def directions(level: int, patch: int) -> np.ndarray:
@@ -120,7 +126,9 @@ def figure5(run: Run) -> Rows:
         known, images = MASKS[given](*test.images.shape[1:3]), test.images[:500]
         labels = None if test.labels is None else test.labels[:500]
 
-        def measure(flow: Any, images: np.ndarray = images, known: np.ndarray = known) -> dict[str, Any]:
+        def measure(
+            flow: Any, images: np.ndarray = images, known: np.ndarray = known
+        ) -> dict[str, Any]:
             done = flow.inpaint(images, random_state=1)[:, 0]
             same = float(np.mean(done[:, known] == images[:, known]))
             return {"done": done, "known pixels kept": same}
@@ -137,7 +145,10 @@ def figure6(run: Run) -> Rows:
     """Joint, ideal and conditional flows of two Gaussians (Appendix A)."""
     shares = appendix_a.draw(run.path("appendix-a"))
     return run.finish(
-        [{"flow": flow, "reach the target at their own height": share} for flow, share in shares.items()]
+        [
+            {"flow": flow, "reach the target at their own height": share}
+            for flow, share in shares.items()
+        ]
     )
 
 

@@ -47,7 +47,7 @@ def table2(run: Run) -> Rows:
     )
 
 
-def as_printed(run: Run, labels: Any, n_directions: int) -> dict[str, Any]:
+def as_printed(run: Run, n_directions: int) -> dict[str, Any]:
     """Settings of the paper's method as printed, with H directions and the run's steps."""
     options = PictureOptions(n_knots=0, n_directions=n_directions)
     return {"preset": "paper", "options": options, "quality": run.choose(1, 3, 30)}
@@ -59,12 +59,14 @@ def table3(run: Run) -> Rows:
     train, test = run.read(dataset)
     judge, rows = run.judge(train, test), []
     for h in run.choose([16, 64], [100, 300, 1_000], [1_000, 5_000, 10_000]):
-        flow, row = run.fitted(train, **as_printed(run, None, h))
+        flow, row = run.fitted(train, **as_printed(run, h))
         rows.append(row | {"method": f"as printed, H = {h:,}", **judge.score(flow.particles_)})
     for steps in run.choose([1, 2], [3, 8, 30], [3, 8, 30, 100]):
         flow, row = run.fitted(train, quality=steps, n_knots=0)
         rows.append(row | {"method": f"ours, {steps} a stage", **judge.score(flow.particles_)})
-    return run.finish(rows, "The paper's FID on CIFAR-10: H = 1000 90.8, 5000 68.1, 10,000 59.7.", judge)
+    return run.finish(
+        rows, "The paper's FID on CIFAR-10: H = 1000 90.8, 5000 68.1, 10,000 59.7.", judge
+    )
 
 
 def table4(run: Run) -> Rows:
@@ -87,12 +89,14 @@ def printed(run: Run) -> Rows:
         train, test = run.read(dataset)
         judge, h = run.judge(train, test), run.choose(16, 300, 2_000)
         for labels in (None, train.labels):
-            for way, settings in (("as printed", as_printed(run, labels, h)), ("ours", {"n_knots": 0})):
+            for way, settings in (("as printed", as_printed(run, h)), ("ours", {"n_knots": 0})):
                 flow, row = run.fitted(train, labels, **settings)
                 method = f"{flow.plan_.method}, {way}"
                 scores = judge.score(flow.particles_, flow.particle_conditions_)
                 rows.append(row | {"method": method, **scores})
-    return run.finish(rows, "As printed has fewer directions and steps than the paper's 10,000 and 300.")
+    return run.finish(
+        rows, "As printed has fewer directions and steps than the paper's 10,000 and 300."
+    )
 
 
 TABLES = {

@@ -394,4 +394,7 @@
   readColours();
   pick("moons");
   new ResizeObserver(redraw).observe(canvas);
+  if (!calm.matches) play();
+  if (location.protocol === "file:") // there the other pages are not built
+    for (const link of document.querySelectorAll("a[href^='../']")) link.href = link.getAttribute("href").replace(/html$/, "md");
 })();

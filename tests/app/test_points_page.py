@@ -7,14 +7,13 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-import browser
 import numpy as np
-import page
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
+import browser
 from sliceflow import metrics
 from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
 from sliceflow.engine.frames import Orthogonal
@@ -23,7 +22,7 @@ from sliceflow.engine.schedule import flat
 from sliceflow.engine.shrinkage import Shrinkage
 from sliceflow.engine.transports import Sorted
 
-PLAY = Path(__file__).parent.parent / "docs" / "play"
+PLAY = Path(__file__).parents[2] / "docs" / "play"
 NODE = shutil.which("node")
 in_browser = [
     pytest.mark.browser,
@@ -242,6 +241,9 @@ const set = (id, value) => {
   find(id).dispatchEvent(new Event("input", { bubbles: true }));
   find(id).dispatchEvent(new Event("change", { bubbles: true }));
 };
+const began = find("play").textContent === "Pause"; // it moves by itself
+if (began) find("play").click();
+find("reset").click();
 """
 
 
@@ -393,10 +395,20 @@ class TestUse:
         assert smooth > 2 * plain
         assert few < many / 2
 
-    def test_the_benchmark_counts_frames(self):
-        (row,) = page.rows_of([300], rate=30, seconds=0.5)
-        assert row["particles"] == 300
-        assert min(row["fps"], row["rate"], row["step"]) > 0
+    def test_it_moves_by_itself_with_the_smoothing_of_python_and_says_what_to_do_first(self):
+        found = used("""
+        const hint = find("hint").getBoundingClientRect();
+        const above = hint.bottom < 800 && hint.width > 0;
+        return [began, number("number"), find("smoothing").value, above];""")
+        assert found == [True, 0, "0.9", True]
+
+    def test_links_lead_somewhere_when_the_page_is_a_file(self):
+        words = [browser.CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+        page = (PLAY / "index.html").as_uri()
+        shown = subprocess.run([*words, page], capture_output=True, text=True, timeout=60).stdout
+        found = re.findall(r'<a href="([^"]+)"', shown)
+        assert len(found) > 2
+        assert all((PLAY / link).exists() for link in found), found
 
     @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
     def test_it_is_accessible_and_fits(self, width, scheme):

@@ -28,7 +28,6 @@ from sliceflow.app import points
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
-from sliceflow.cli import seams
 from sliceflow.cli.play import (
     PICTURE_LIMIT,
     TABLE_LIMIT,
@@ -51,7 +50,7 @@ class Asked:
     def __init__(self, runs=()):
         models = [run_of(run, "cpu") for run in runs]
         self.table = TableTab(TableWork, _example())
-        self.server = server(Gallery(models, _read_picture, seams.complete), self.table)
+        self.server = server(Gallery(models, _read_picture), self.table)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
@@ -330,22 +329,21 @@ class TestManyConnections:
                 time.sleep(0.05)
             assert time.monotonic() < began + 20
 
-    def test_connections_with_the_token_are_not_closed_for_strangers(self, monkeypatch):
-        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+    def test_a_request_with_the_token_is_not_closed_for_strangers(self, monkeypatch):
+        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 1)
         asked = Asked()
-        known = []
-        for _ in range(2):
-            line = http.client.HTTPConnection("127.0.0.1", asked.server.server_port, timeout=30)
-            line.request("GET", f"/{asked.server.token}/")
-            line.getresponse().read()
-            known.append(line)
-        stranger = socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=10)
-        assert stranger.recv(1) == b""
-        for line in known:  # the same connections, kept open
-            line.request("GET", f"/{asked.server.token}/app.css")
-            assert line.getresponse().read()
-            line.close()
-        stranger.close()
+        place = ("127.0.0.1", asked.server.server_port)
+        head = f"POST /{asked.server.token}/api/runs HTTP/1.1\r\nHost: 127.0.0.1:{place[1]}\r\n"
+        with socket.create_connection(place, timeout=10) as line:
+            line.sendall(f"{head}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert b" 100 " in line.recv(1 << 16)
+            with socket.create_connection(place, timeout=10) as stranger:
+                assert stranger.recv(1) == b""
+            line.sendall(b"{}")
+            assert b" 200 " in line.recv(1 << 16).splitlines()[0]
+            while "busy" in dict(asked.server._open.values()):
+                time.sleep(0.01)
+            assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
 
 
@@ -461,7 +459,7 @@ class TestPictures:
         copy = images[:1, :, ::-1]
         flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
         data = SimpleNamespace(x=images)
-        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], None, None)
+        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], None)
         body = json.dumps({"run": 0, "seed": 0, "n": 1, "index": 0}).encode()
         found = gallery.chosen(serving.Request({}, body))
         assert len(found["nearest"]) == 3

@@ -1,22 +1,23 @@
 """`sliceflow play` in Chromium: every tab with the mouse and with the keyboard, wide and narrow."""
 
 import os
-import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-import browser
 import numpy as np
-import play
 import pytest
+
+import browser
 from chromium import Chromium
 
 pytest.importorskip("typer")
 
 from PIL import Image
 
-from sliceflow.cli.play import run_of, server
+from sliceflow.app.pictures import Gallery
+from sliceflow.app.tables import TableTab
+from sliceflow.cli.play import TableWork, _example, _read_picture, run_of, server
 
 pytestmark = [
     pytest.mark.browser,
@@ -40,18 +41,26 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def address(digits_run):
-    serving = server([run_of(digits_run[0], "cpu")])
+    table = TableTab(TableWork, _example())
+    gallery = Gallery([run_of(digits_run[0], "cpu")], _read_picture)
+    serving = server(gallery, table)
     thread = threading.Thread(target=serving.serve_forever, daemon=True)
     thread.start()
     yield serving.address
     serving.shutdown()
     serving.server_close()
+    table.close()
     thread.join()
 
 
 @pytest.fixture
 def page(chromium, address):
     opened = chromium.page(address)
+    opened.run("""
+    const play = document.getElementById("play");
+    if (play.textContent === "Pause") play.click();  // it moves by itself
+    document.getElementById("reset").click();
+    return null;""")
     yield opened
     opened.close()
 
@@ -82,7 +91,7 @@ def ready(page, tab):
     elif tab == "complete":
         says(page, "complete-status", "Hide any part")
     elif tab == "table":
-        says(page, "table-status", "stays on this computer")
+        says(page, "table-status", ": ")
 
 
 class TestPoints:
@@ -156,7 +165,8 @@ class TestComplete:
         page.drag("mask", [(0.55, 0.1), (0.9, 0.9)])
         page.click("complete")
         says(page, "complete-status", "8 completions")
-        assert page.run("return document.querySelectorAll('#completions img').length") == 8
+        assert page.run("return document.querySelectorAll('#completions img').length") == 9
+        assert page.run("return document.querySelector('#completions img').alt") == "The original"
         page.click("show-all")
         page.click("complete")
         says(page, "complete-status", "every pixel is known")
@@ -190,42 +200,48 @@ class TestTable:
         page.choose("csv", huge)
         says(page, "table-status", "the limit is 64 MiB")
 
+    def test_there_is_a_table_at_once_and_another_file_waits_its_turn(self, page, tmp_path):
+        ready(page, "table")
+        (tmp_path / "people.csv").write_text(CSV)
+        page.click("example")
+        page.choose("csv", tmp_path / "people.csv")
+        says(page, "table-status", "people.csv: 140 rows. Correct")
+
     @pytest.mark.slow
-    def test_reload_in_the_middle_of_a_fit_and_another_browser(self, page, chromium, address, tmp_path):
+    def test_reload_in_the_middle_of_a_fit_and_rows_with_a_condition(self, page, tmp_path):
         (tmp_path / "people.csv").write_text(CSV)
         ready(page, "table")
         page.choose("csv", tmp_path / "people.csv")
         says(page, "table-status", "people.csv: 140 rows. Correct")
         page.run("document.querySelector('[data-column=visits]').value = 'category'; return null")
+        set_to(page, "constraints", "age >= 20")
         page.click("fit")
         page.wait("!document.getElementById('working').hidden")
         page.reload()
         page.wait("!document.getElementById('working').hidden")
-        other = chromium.page(f"{address}#table")
-        says(other, "table-status", "stays on this computer")  # nothing of the first
-        other.choose("csv", tmp_path / "people.csv")
-        says(other, "table-status", "Correct what")
-        other.click("fit")
-        other.wait("!document.getElementById('working').hidden")
-        other.click("cancel")
-        says(other, "table-status", "Cancelled.")
-        assert other.run("return document.getElementById('fitted').hidden")
-        other.close()
         says(page, "table-status", "Fitted and measured in")
         assert page.run("return document.querySelector('[data-column=visits]').value") == "category"
-        page.wait("document.getElementById('report').contentDocument.body.innerText.includes('Copies')")
+        page.wait(
+            "document.getElementById('report').contentDocument.body.innerText.includes('Measures')"
+        )
         accessible(page, "fitted")
         page.resize(360, 900)
         assert page.run("return document.documentElement.scrollWidth") <= 360
         page.downloads(tmp_path)
         set_to(page, "rows", "50")
+        set_to(page, "given", "city")
+        set_to(page, "value", "Oslo")
         page.click("download")
         says(page, "table-status", "Saved 50 new rows")
         for _ in range(100):
             if (file := tmp_path / "people-samples.csv").exists():
                 break
             page.run("return new Promise((done) => setTimeout(done, 50))")
-        assert len(file.read_text().splitlines()) == 51
+        lines = file.read_text().splitlines()
+        assert len(lines) == 51
+        assert {line.split(",")[1] for line in lines[1:]} == {"Oslo"}
+        page.click("impute")
+        says(page, "table-status", "missing cells filled")
         assert page.errors() == []
 
 
@@ -315,17 +331,3 @@ def test_the_tab_is_kept_by_a_reload(page):
     page.reload()
     assert not page.run("return document.getElementById('panel-table').hidden")
     assert page.run("return document.getElementById('panel-points').hidden")
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_a_server_and_hears_whom_it_asks():
-    words = [sys.executable, "-m", "sliceflow", "play", "--no-browser"]
-    row = play.row_of("play", words, 1, paints=True, listen=0)
-    assert 0 < row["seconds"] < row["watched"]
-    assert row["hosts"] == []
-    asks = "import socket\ntry: socket.getaddrinfo('nobody.invalid', 1)\nexcept OSError: pass\n"
-    serves = "import http.server as h\ns = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler)\n"
-    serves += "print(f'http://127.0.0.1:{s.server_port}/', flush=True)\ns.serve_forever()"
-    row = play.row_of("other", [sys.executable, "-c", asks + serves], 1, paints=False, listen=0)
-    assert row["hosts"] == ["nobody.invalid"]
-    assert play.more({"a": 3, "b": 4}, {"a": 1}) == 4

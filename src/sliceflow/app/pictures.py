@@ -15,10 +15,19 @@ import numpy as np
 
 from sliceflow.app.server import MOST_SEED, Request, whole
 
-__all__ = ["Gallery", "Run"]
+__all__ = ["Gallery", "Run", "known_part"]
 
 MOST = 100  # pictures at a time
 _FRAMES, _NEAREST, _EXAMPLES, _COMPLETIONS = 32, 5, 8, 8
+
+
+def known_part(flow: Any) -> np.ndarray | None:
+    """(h, w) booleans, True where a model that completes one part knows the pixels; None for others."""
+    from sliceflow.spaces.pictures.layout import part_of
+
+    if getattr(flow, "observed", None) is None:
+        return None
+    return np.asarray(part_of(flow.observed, flow.plan_.layout))
 
 
 @dataclass(frozen=True)
@@ -61,16 +70,10 @@ class Gallery:
     ----------
     runs : the models
     read : turns a file into pictures of a layout, (1, h, w[, c]), and refuses a broken one
-    inpaint : (flow, training pictures or None, picture, mask or None, n, seed) → completions
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        read: Callable[[Path, Any], np.ndarray],
-        inpaint: Callable[..., np.ndarray],
-    ) -> None:
-        self.runs, self._read, self._inpaint = runs, read, inpaint
+    def __init__(self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]) -> None:
+        self.runs, self._read = runs, read
         self._lock, self._opened, self._which = threading.RLock(), _Opened("", None), -1
 
     def names(self, request: Request) -> dict[str, Any]:
@@ -84,8 +87,8 @@ class Gallery:
                 run = self.runs[which]
                 self._opened, self._which = _Opened("", None), -1  # first free the other one
                 flow = run.load()
-                if not hasattr(flow, "layout_"):
-                    kind = "a table" if type(flow).__name__ == "TableFlow" else "rows of numbers"
+                if (name := type(flow).__name__) != "ImageFlow":
+                    kind = "a table" if name == "TableFlow" else "rows of numbers"
                     other = f"{run.name} is a model of {kind}, not of pictures"
                     raise ValueError(f"{other}; draw from it with sliceflow sample")
                 opened = _Opened(run.name, flow)
@@ -100,7 +103,7 @@ class Gallery:
         """Size, classes and known part of a model, and some pictures that it can complete."""
         with self._lock:
             run = self._run(request.json)
-            flow, observed, layout = run.flow, run.flow.observed_, run.flow.layout_
+            flow, observed, layout = run.flow, known_part(run.flow), run.flow.plan_.layout
             examples = np.empty(0)
             if run.data is not None:
                 train, test = run.data
@@ -158,10 +161,9 @@ class Gallery:
         with self._lock:
             run = self._run(asked)
             picture = self._picture(run.flow, _bytes_of(asked.get("picture")))
-            fixed = run.flow.observed_ is not None
+            fixed = run.flow.observed is not None
             mask = None if fixed else np.asarray(asked.get("mask"), dtype=bool)
-            train = None if run.data is None else run.data[0].x
-            done = self._inpaint(run.flow, train, picture, mask, _COMPLETIONS, seed)
+            done = run.flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=seed)
             return {"pictures": _shown(run.flow, done[0])}
 
     def _run(self, asked: dict[str, Any]) -> _Opened:
@@ -175,14 +177,14 @@ class Gallery:
             file = Path(folder, "picture")
             file.write_bytes(body)
             try:
-                return self._read(file, flow.layout_)
+                return self._read(file, flow.plan_.layout)
             except Exception as error:
                 raise ValueError(str(error).replace(str(file), "the picture")) from error
 
 
 def _how(run: _Opened, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """How many samples of a model are asked for, and its other arguments."""
-    if run.flow.observed_ is not None:
+    if run.flow.observed is not None:
         raise ValueError(f"{run.name} completes pictures, and makes none; see the tab Complete")
     y, label = None, str(asked.get("label") or "")
     if label:
@@ -199,7 +201,7 @@ def _shown(flow: Any, pictures: Any) -> list[str]:
     from PIL import Image
 
     out = []
-    values, many = np.asarray(pictures), flow.layout_.n_pixel_values
+    values, many = np.asarray(pictures), flow.plan_.layout.n_pixel_values
     top = 1.0 if values.dtype.kind == "f" or many is None else many - 1.0
     for picture in (values * (255 / top)).round().clip(0, 255).astype(np.uint8):
         grey = picture.ndim == 3 and picture.shape[2] == 1

@@ -9,8 +9,9 @@ A request is answered if
 - it says beforehand how long its body is, and that is within the limit of what it asks for,
 - its head and its body arrive in time.
 
-Of too many connections, the oldest that has not shown the token is closed. Files are served by name
-from a fixed list, so a path cannot lead elsewhere.
+Of too many connections one is closed: the oldest that had a second to show the token and has not, else
+one that waits for its next request, else the oldest without the token. Files are served by name from a
+fixed list, so a path cannot lead elsewhere.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["MOST_SEED", "Answer", "PlayServer", "Request", "Route", "whole"]
 
 JSON_LIMIT = 16 << 20  # bytes
 MOST_SEED = 2**32 - 1
-MOST_CONNECTIONS = 24  # a browser opens six
+MOST_CONNECTIONS = 32  # a browser opens six
 HEAD_SECONDS, BODY_SECONDS, IDLE_SECONDS = 5.0, 60.0, 60.0
 _HERE = Path(__file__).parent
 _POINTS = re.compile("<!-- points: (?:begin|end) -->")
@@ -120,7 +121,7 @@ class PlayServer(ThreadingHTTPServer):
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self.routes, self.files = routes, _files()
         self.token = secrets.token_urlsafe(24)
-        self._lock, self._open = threading.Lock(), dict[socket.socket, bool]()  # oldest first
+        self._lock, self._open = threading.Lock(), dict[socket.socket, tuple[str, float]]()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def server_bind(self) -> None:
@@ -133,16 +134,21 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Make room before a thread is started: for a stranger, never at the page's own expense."""
+        """Make room before a thread is started, never at the expense of a request with the token."""
         with self._lock:
             if len(self._open) >= MOST_CONNECTIONS:
-                strangers = [line for line, known in self._open.items() if not known]
-                gone = next(iter(strangers), request)
+                now = time.monotonic()
+                ranks = {
+                    line: (1 if state == "idle" else 0 if now > since + 1 else 2, since)
+                    for line, (state, since) in self._open.items()
+                    if state != "busy"
+                }
+                gone = min(ranks, key=lambda line: ranks[line], default=request)
                 self._open.pop(gone, None)
                 with suppress(OSError):
                     gone.shutdown(socket.SHUT_RDWR)
             if len(self._open) < MOST_CONNECTIONS:
-                self._open[request] = False
+                self._open[request] = ("stranger", time.monotonic())
                 super().process_request(request, client_address)
             else:
                 super().shutdown_request(request)
@@ -152,11 +158,11 @@ class PlayServer(ThreadingHTTPServer):
             self._open.pop(request, None)
         super().shutdown_request(request)
 
-    def know(self, request: Any) -> None:
-        """The connection has shown the token."""
+    def mark(self, request: Any, state: str) -> None:
+        """The connection has shown the token and is "busy", or "idle" until its next request."""
         with self._lock:
-            if request in self._open:
-                self._open[request] = True
+            if request in self._open and (state == "busy" or self._open[request][0] == "busy"):
+                self._open[request] = (state, time.monotonic())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # a browser that went away is no error
@@ -198,6 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self._timed.deadline = time.monotonic() + IDLE_SECONDS
+        self.server.mark(self.connection, "idle")
         try:
             if not self.rfile.peek(1):  # type: ignore[attr-defined]
                 self.close_connection = True
@@ -238,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         if post and (foreign or origin not in (None, f"http://{host}")):
             raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
-        self.server.know(self.connection)
+        self.server.mark(self.connection, "busy")
         return unquote(name), {key: values[-1] for key, values in parse_qs(parts.query).items()}
 
     def _route(self, name: str, post: bool) -> Route:

@@ -37,12 +37,12 @@ def sample(
         return made
     if given:
         raise WrongUsage("--given is for tables", "pass --label for a class")
-    if getattr(flow, "observed_", None) is not None:
+    if getattr(flow, "observed", None) is not None:
         raise WrongUsage(f"{run} completes pictures, and makes none", "use sliceflow inpaint")
     x, labels = flow.sample(n, y=_class(flow, label, run), random_state=seed, return_y=True)
     x = np.asarray(from_tensor(x))
     if kind == "pictures":
-        _write_pictures(out, x, flow.layout_, labels)
+        _write_pictures(out, x, flow.plan_.layout, labels)
     else:
         _write_rows(out, x, *_columns(run, x.shape[1]), labels)
     return made
@@ -64,15 +64,18 @@ def inpaint(  # a parameter for each flag
 
     `part` is what is known: its name, or the path of a mask; None for models fitted to one part.
     """
+    from sliceflow.app.pictures import known_part
+    from sliceflow.spaces.pictures.layout import part_of
+
     _check_ending(out, "pictures")
     flow = load_model(run, device)
     if _kind(flow) != "pictures":
         raise WrongUsage(f"{run} is not a model of pictures", "sliceflow impute fills tables")
-    layout = flow.layout_
+    layout = flow.plan_.layout
     known: Any = part
     if isinstance(part, Path):
         known = read_mask(str(part), (layout.height, layout.width))
-    if known is None and flow.observed_ is None:
+    if known is None and flow.observed is None:
         raise WrongUsage(
             f"{run} was not fitted for one known part",
             "pass the known part with --observed top (or left, border, …), or with --mask mask.png",
@@ -80,11 +83,12 @@ def inpaint(  # a parameter for each flag
     pictures = read_pictures(given, layout, resize)
     y = _class(flow, label, run)
     try:
-        done = np.asarray(seams.inpaint(flow, pictures, known, n=n, y=y, seed=seed))
+        done = np.asarray(flow.inpaint(pictures, known, n=n, y=y, random_state=seed))
     except ValueError as error:
         again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
         raise Failed(str(error).partition(";")[0], again) from error
-    _write_completions(out, pictures, done, _known(flow, known), layout)
+    where = known_part(flow) if known is None else part_of(known, layout)
+    _write_completions(out, pictures, done, np.asarray(where), layout)
     return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
 
 
@@ -150,13 +154,6 @@ def _check_ending(out: Path, kind: str) -> None:
     if out.suffix.lower() not in _ENDINGS[kind]:
         endings = ", ".join(ending or "a folder" for ending in _ENDINGS[kind])
         raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name one of {endings}")
-
-
-def _known(flow: Any, known: Any) -> np.ndarray:
-    """The known part as (h, w) booleans."""
-    from sliceflow.spaces.pictures.layout import part_of
-
-    return np.asarray(flow.observed_ if known is None else part_of(known, flow.layout_))
 
 
 def _write_completions(

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from sliceflow import datasets
-from sliceflow.cli import seams
 from sliceflow.cli.data import Data, labels_of, read
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -24,7 +23,6 @@ __all__ = ["as_text", "evaluate", "finish", "number"]
 _MOST_PICTURES = 2000  # samples of pictures that are drawn and measured
 _LEAST = 10  # held-out rows; with fewer, no measure is meaningful
 _SHOWN = 30  # columns in heat maps
-_METRICS = {PICTURES: "pictures", VECTORS: "vectors", TABLE: "tables"}
 
 
 def evaluate(
@@ -97,9 +95,9 @@ def draw(
     if train.kind == TABLE:
         return flow.sample(n, random_state=seed), None
     n = min(n, _MOST_PICTURES) if train.kind == PICTURES else n
-    if getattr(flow, "observed_", None) is not None:
+    if getattr(flow, "observed", None) is not None:
         given = _spread(train.x if test is None else test.x, n)
-        return np.asarray(seams.inpaint(flow, given, None, n=1, y=None, seed=seed))[:, 0], None
+        return np.asarray(flow.inpaint(given, random_state=seed))[:, 0], None
     labels = labels_of(settings, train)
     labels = None if labels is None else _spread(labels, n)
     return np.asarray(from_tensor(flow.sample(n, y=labels, random_state=seed))), labels
@@ -145,10 +143,13 @@ def measure(
     labels: np.ndarray | None,
 ) -> dict[str, Any]:
     """What `metrics.report` finds, as JSON, with a note; its verdict says where samples start."""
+    from sliceflow import metrics
+    from sliceflow.devices import resolve_device
+
     held_out = 0 if test is None else len(test.x)
     start = ""
     if train.kind == PICTURES:
-        start = f"Particles start as {seams.start_of(flow)}. "
+        start = f"Particles start as {flow.plan_.start}. "
     if test is None or held_out < _LEAST:
         note = f"not measured: {held_out} rows were held out, and {_LEAST} are needed"
         hint = "" if held_out else " (--holdout, for 100 rows or more)"
@@ -160,7 +161,9 @@ def measure(
         x, fitted, other, y = samples[known], fitted[known], other[known], settings.target
     elif labels is not None and test.labels is not None:
         y = labels, train.labels, test.labels
-    found = seams.measure(x, fitted, other, kind=_METRICS[train.kind], y=y)
+    kind = {PICTURES: "pictures", VECTORS: "vectors", TABLE: "tables"}[train.kind]
+    device = str(resolve_device(flow.device))
+    found = metrics.report(x, fitted, other, y=y, kind=kind, device=device).to_dict()
     for one in found["numbers"]:
         one |= {name: None if one[name] != one[name] else one[name] for name in ("value", "floor")}
     if pairs := found["details"].get("pairs"):  # the worst, and those of the heat maps

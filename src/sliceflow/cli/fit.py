@@ -274,10 +274,10 @@ def _outcome(flow: Any, seconds: float) -> dict[str, Any]:
 
     out: dict[str, Any] = {"finished": _now(), "device": str(resolve_device(flow.device))}
     out["seconds"] = seconds
-    if getattr(flow, "history_", None) and flow.history_["seconds"]:
-        out |= {"seconds": flow.history_["seconds"][-1], "steps": flow.n_iter_}
-    if hasattr(flow, "layout_"):
-        out["start"] = seams.start_of(flow)
+    if hasattr(flow, "n_iter_"):
+        out["steps"] = flow.n_iter_
+    if hasattr(flow, "plan_") and hasattr(flow.plan_, "start"):
+        out["start"] = flow.plan_.start
     return out | {"classes": [str(c) for c in getattr(flow, "classes_", ())]}
 
 

@@ -48,8 +48,8 @@ def run_info(run: Path) -> dict[str, Any]:
         "classes": [str(c) for c in getattr(flow, "classes_", ())],
         "kinds": getattr(flow, "kinds_", None),
     }
-    if hasattr(flow, "layout_"):
-        layout = flow.layout_
+    if type(flow).__name__ == "ImageFlow":
+        layout = flow.plan_.layout
         colour = "" if layout.shape[0] == 1 else " in colour"
         out["pictures"] = f"{layout.height}×{layout.width}{colour}"
         out["observed"] = flow.observed if isinstance(flow.observed, (str, type(None))) else "a mask"

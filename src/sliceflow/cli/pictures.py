@@ -63,12 +63,12 @@ def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> N
     """Write samples of a model, or completions of these pictures, as an animation from their start."""
     side = 8 if pictures.ndim == 3 else 6  # colours make a .gif large
     how: dict[str, Any] = {"random_state": seed, "n_frames": _FRAMES}
-    if flow.observed_ is None:
+    if flow.observed is None:
         way = flow.evolution(side**2, **how)
     else:
         some = pictures[np.linspace(0, len(pictures) - 1, side**2).astype(int)]
         way = flow.evolution(1, **how, X=some)[:, :, 0]
-    values = flow.layout_.n_pixel_values
+    values = flow.plan_.layout.n_pixel_values
     shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(way))
     first, *rest = (grid(x, 32, ground=128) for x in shown)  # a .gif cannot fit the page: grey
     times = [90] * len(rest) + [2000]  # it pauses at its last frame

@@ -11,6 +11,7 @@ import time
 import webbrowser
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -35,7 +36,7 @@ def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
     """Serve the page until Ctrl-C."""
     models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
     table = TableTab(TableWork, _example())
-    gallery = Gallery(models, _read_picture, seams.complete)
+    gallery = Gallery(models, _read_picture)
     with closing(table), server(gallery, table) as serving:
         print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
         threading.Thread(target=_warm, args=(gallery,), daemon=True).start()
@@ -147,10 +148,9 @@ def _digits(device: str) -> Run:
         from sliceflow.cli import data
 
         settings = Settings("digits", quality="draft", particles=2000, conditional=True, device=device)
+        settings = replace(settings, keep_rows=True)  # for the tab Complete
         train, _ = data.read(settings)
-        keeps = {"keep_rows": True} if "keep_rows" in _parameters() else {}
-        flow = data.estimator(settings, train).set_params(**keeps)
-        return flow.fit(train.x, train.labels)
+        return data.estimator(settings, train).fit(train.x, train.labels)
 
     def read() -> tuple[Any, Any]:
         from sliceflow.cli import data
@@ -158,13 +158,6 @@ def _digits(device: str) -> Run:
         return data.read(Settings("digits"))
 
     return Run("digits, fitted now", load, read)
-
-
-def _parameters() -> dict[str, Any]:
-    from sliceflow import ImageFlow
-
-    out: dict[str, Any] = ImageFlow().get_params(deep=False)
-    return out
 
 
 def runs_in(folder: Path) -> list[Path]:

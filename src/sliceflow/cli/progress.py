@@ -81,7 +81,8 @@ class Clock:
         if not began < middle < now:
             return None
         early, late = (half - first) / (middle - began), (done - half) / (now - middle)
-        return (1 - done) / late if late / 2 <= early <= 2 * late else None
+        left = (1 - done) / late
+        return left if left >= 1 and late / 2 <= early <= 2 * late else None
 
 
 class Progress:

@@ -47,12 +47,10 @@ def load(
     Parameters
     ----------
     name_or_path : "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path
-        A folder with one subfolder per class gives labels. Names have priority over paths: write
-        ``"./mnist"`` for a folder of that name. An .npz file has `images` or `x`, or a single array,
-        and optionally `labels` or `y`.
+        A folder with one subfolder per class gives labels; ``"./mnist"`` is a folder of that name. An
+        .npz file has `images` or `x`, or a single array, and optionally `labels` or `y`.
     split : "train" or "test", for CelebA also "valid"; a path has only "train"
-    root : the folder of the named sets; by default the environment variable SLICEFLOW_DATA, or the
-        folder sliceflow in the user's cache
+    root : the folder of the named sets; by default SLICEFLOW_DATA, or sliceflow in the user's cache
     size : for folders and CelebA (default 64): the middle square, resized to this side
     skip_broken : skip pictures that cannot be read, with a warning, instead of an error
     download : download a missing named set with torchvision, if that is installed
@@ -83,16 +81,14 @@ def load(
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
     """Which named sets are complete; nothing is read.
 
-    >>> available("/nowhere")["digits"], available("/nowhere")["mnist"]
-    (True, False)
+    >>> available("/nowhere")["mnist"]
+    False
     """
     folder = sets.root_folder(root)
     return {"digits": True} | {name: sets.is_complete(name, folder) for name in sets.SETS}
 
 
-def _named(
-    name: str, split: str, root: Path, size: int | None, skip_broken: bool, download: bool
-) -> Pictures:
+def _named(name: str, split: str, root: Path, size: int | None, skip: bool, download: bool) -> Pictures:
     splits = sets.SETS[name].files if name in sets.SETS else ("train", "test")
     if split not in splits:
         raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(splits)}")
@@ -100,7 +96,7 @@ def _named(
         return _digits(split)
     files = sets.fetch(name, root, split, download)
     if name == "celeba":
-        return Pictures(folders.read_faces(files, split, size or 64, skip_broken), None, 256, name)
+        return Pictures(folders.read_faces(files, split, size or 64, skip), None, 256, name)
     images, labels = cifar.read(files) if name == "cifar10" else arrays.read_idx(files)
     return Pictures(images, labels, 256, name)
 

@@ -59,8 +59,7 @@ def _array(stream: IO[bytes], size: int) -> np.ndarray:
     if (need := math.prod(shape) * dtype.itemsize) > size:
         raise ValueError(f"its header promises {shape} of {dtype}, {need} bytes, and it has {size}")
     stream.seek(0)
-    array: np.ndarray = npy.read_array(stream, allow_pickle=False)
-    return array
+    return np.asarray(npy.read_array(stream, allow_pickle=False))
 
 
 def read_idx(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:

@@ -35,9 +35,7 @@ def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, n
     folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
     in_classes = [file for folder in folders for file in inside(folder)]
     if bool(own) == bool(in_classes):
-        held = "no pictures"
-        if own:
-            held = f"both pictures and folders of pictures, {in_classes[0].parent.name}"
+        held = "both pictures and folders of pictures" if own else "no pictures"
         raise DatasetError(f"{path} holds {held} ({', '.join(SUFFIXES)} in it or one folder per class)")
     images, kept = _decode_all(own or in_classes, square, skip_broken)
     labels = np.array([in_classes[i].parent.name for i in kept]) if in_classes else None
@@ -122,8 +120,7 @@ def read_faces(files: Sequence[Path], split: str, size: int, skip_broken: bool) 
             )
         return _middle_square(image, w * 140 / 178, size)
 
-    images, _ = _decode_all(_in_split(files, split), face, skip_broken)
-    return images
+    return _decode_all(_in_split(files, split), face, skip_broken)[0]
 
 
 def _in_split(files: Sequence[Path], split: str) -> Sequence[Path]:
@@ -134,8 +131,7 @@ def _in_split(files: Sequence[Path], split: str) -> Sequence[Path]:
         return files
     with reading(partition):
         parts = dict(line.split() for line in partition.read_text().splitlines())
-    wanted = str(("train", "valid", "test").index(split))
-    chosen = [file for file in files if parts.get(file.name) == wanted]
-    if not chosen:
+    number = str(("train", "valid", "test").index(split))
+    if not (chosen := [file for file in files if parts.get(file.name) == number]):
         raise DatasetError(f"{partition} puts none of the {len(files)} pictures into {split!r}")
     return chosen

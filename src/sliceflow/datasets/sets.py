@@ -49,8 +49,8 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
 
 def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     """The wanted files, all from one folder, each with or without the alternative ending."""
-    places = [root / folder for folder in SETS[name].folders]
-    ending, missing = SETS[name].ending, list(wanted)
+    places, ending = [root / folder for folder in SETS[name].folders], SETS[name].ending
+    missing = list(wanted)
     for place in places:
         found = {f: sorted(place.glob(f)) or sorted(place.glob(f + ending)) for f in wanted}
         if all(found.values()):
@@ -73,7 +73,7 @@ def is_complete(name: str, root: Path) -> bool:
 
 
 def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
-    """The files of a split; if any is missing, torchvision may download them."""
+    """The files of a split; torchvision may download missing ones."""
     wanted = SETS[name].files[split]
     try:
         return _find(name, root, wanted)

@@ -27,7 +27,7 @@ from sliceflow.engine.random import Seed
 if TYPE_CHECKING:
     from sliceflow.engine.flow import Step
 
-__all__ = ["ALL", "Batch", "Batches", "Target", "divide", "divide_apart"]
+__all__ = ["ALL", "Batch", "Batches", "Target", "divide", "divide_apart", "even_parts"]
 
 _ROUNDS = 4  # batches of data for each batch of labelled particles
 
@@ -114,9 +114,13 @@ class Target:
             data = self.draw(*key)
             self._drawn = key, replace(data, x=step.stage.space.down(data.x))
         data = self._drawn[1]
-        batch = self.batches.at(step.turn, data.y)
+        batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
         if step.flow.apart and batch.runs is None:
-            raise ValueError("each class has its own maps, but the batches do not tell classes apart")
+            if runs[0] is None or runs[1] is None:
+                raise ValueError(
+                    "each class has its own maps, but the clouds do not tell classes apart"
+                )
+            batch = replace(batch, runs=(runs[0], runs[1]))
         return data, batch
 
 
@@ -183,13 +187,13 @@ def divide_apart(
         return Batches(order=torch.argsort(codes_q, stable=True), runs=[(all_runs[0], all_runs[1])])
     order = seed.child("order").permutation(n).to(codes_q.device)
     order = order[torch.argsort(codes_q[order], stable=True)]  # class by class, at random within
-    (p, of_p), (q, of_q) = (_even_parts(runs, most, codes_q.device) for runs in all_runs)
+    (p, of_p), (q, of_q) = (even_parts(runs, most, codes_q.device) for runs in all_runs)
     turns = range(math.lcm(len(p), len(q)))
     runs = [(of_p[turn % len(p)], of_q[turn % len(q)]) for turn in turns]
     return Batches(p, q, order, runs=runs)
 
 
-def _even_parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
+def even_parts(runs: Runs, most: int, device: torch.device) -> tuple[list[Tensor], list[Runs]]:
     """All columns in parts of about `most`, each with an equal share of every class."""
     count = -(-runs.starts[-1] // most)
     columns, of = [], []

@@ -23,8 +23,8 @@ from sliceflow.errors import from_tensor, unmasked
 
 __all__ = [
     "ENOUGH", "Columns", "Condition", "Labels", "Mixed", "Offset", "as_array", "default_particles",
-    "even_rows", "extra_codes", "format_label", "infer", "moved", "offset_of", "proportional",
-    "repeated", "row_groups", "row_weights",
+    "even_rows", "extra_codes", "format_label", "infer", "label_key", "moved", "offset_of",
+    "proportional", "repeated", "row_groups", "row_weights",
 ]  # fmt: skip
 
 _HASHABLE = "labels must be hashable: ints, strings, tuples, …"
@@ -96,9 +96,10 @@ class Labels:
         """The distinct labels of y, sorted where they can be, else in order of appearance."""
         if y.dtype != object:
             return cls(np.unique(y))
-        distinct = list({_identity(label): label for label in y.tolist()}.values())
+        first = {label_key(label): label for label in reversed(y.tolist())}
+        distinct = [first[key] for key in dict.fromkeys(map(label_key, y.tolist()))]
         with contextlib.suppress(TypeError):
-            distinct.sort()
+            distinct = sorted(distinct)
         return cls(_objects(distinct))
 
     @property
@@ -115,10 +116,10 @@ class Labels:
                 f"y has {array.shape[1]} columns but the model was fitted with {self.width} (one-hot "
                 f"labels of {self.width} classes); pass class labels or an (n, {self.width}) array"
             )
-        number = {_identity(label): i for i, label in enumerate(self.classes.tolist())}
+        number = {label_key(label): i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
         try:
-            numbers = [number.get(_identity(label)) for label in labels]
+            numbers = [number.get(label_key(label)) for label in labels]
         except TypeError as error:
             raise ValueError(_HASHABLE) from error
         if None in numbers:
@@ -411,10 +412,10 @@ def _is_number(kind: type) -> bool:
     return issubclass(kind, (int, float, np.number))
 
 
-def _identity(label: Any) -> Any:
+def label_key(label: Any) -> Any:
     """What tells labels apart: True is not 1, though Python calls them equal."""
     if isinstance(label, tuple):
-        return tuple(map(_identity, label))
+        return tuple(map(label_key, label))
     return (label, "bool") if isinstance(label, bool | np.bool) else label
 
 

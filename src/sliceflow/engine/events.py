@@ -79,8 +79,8 @@ class History:
 def _numbers(values: Sequence[Tensor | None]) -> list[float]:
     """The numbers of tensors, read together; 1 for None."""
     known = [value.double() for value in values if value is not None]
-    read = iter(torch.stack(known).tolist() if known else [])
-    return [1.0 if value is None else next(read) for value in values]
+    numbers = iter(torch.stack(known).tolist() if known else [])
+    return [1.0 if value is None else next(numbers) for value in values]
 
 
 def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> dict[str, list[Any]]:
@@ -98,9 +98,8 @@ def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> d
 class Progress:
     """A progress bar on stderr: tqdm's if it is installed, else a line per tenth of the steps."""
 
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._said = 0
+    _bar: Any = None
+    _said = 0
 
     def __call__(self, event: Event) -> None:
         done, total = event.steps_done, event.steps_total
@@ -163,11 +162,6 @@ class HeldOut:
         self.n_iter_no_change, self.tol, self._joint = n_iter_no_change, tol, joint
         self.heard: list[tuple[int, float]] = []
         self._stage = -1
-
-    @property
-    def distances(self) -> list[float]:
-        """After each step."""
-        return [distance for _, distance in self.heard]
 
     def distance(self, particles: Tensor) -> float:
         """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from sliceflow.engine import frames, transports
 from sliceflow.errors import need
 
-__all__ = ["PARTICLES", "PICTURES", "VECTORS", "Setting", "values", "with_preset"]
+__all__ = ["PICTURES", "VECTORS", "Setting", "values", "with_preset"]
 
 N_DIRECTIONS = 10_000
 
@@ -79,28 +79,14 @@ PICTURES = {
     "shrinkage": Setting(0.0, "Algorithm 1: maps as they were fitted"),
 }
 
-PARTICLES = {  # Sec. 6
-    "mnist": 250_000,
-    "fashion-mnist": 250_000,
-    "cifar10": 700_000,  # and twice the pictures, with their mirror images: App. C
-    "celeba": 450_000,
-}
-
 
 def with_preset(
-    preset: str | None,
-    parameters: dict[str, Any],
-    defaults: dict[str, Any],
+    preset: str | None, parameters: dict[str, Any], defaults: dict[str, Any],
     settings: dict[str, Setting],
-) -> dict[str, Any]:
-    """The parameters of an estimator; the preset replaces those left at their defaults.
+) -> dict[str, Any]:  # fmt: skip
+    """The parameters of an estimator; the preset's `settings` replace those left at their `defaults`.
 
-    Parameters
-    ----------
-    preset : None or "paper"
-    parameters : the user's parameters, including the dataclass `options`
-    defaults : the default parameters
-    settings : `VECTORS` or `PICTURES`
+    The user's `parameters` include the dataclass `options`.
     """
     need(preset in (None, "paper"), "preset", preset, "None or 'paper'")
     if preset is None:
@@ -119,8 +105,6 @@ def with_preset(
 def values(settings: dict[str, Setting]) -> dict[str, Any]:
     """The values, without their sources.
 
-    Examples
-    --------
     >>> values(VECTORS)["frame"]
     Random(n_directions=10000, fixed=False)
     """

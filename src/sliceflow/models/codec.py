@@ -262,6 +262,8 @@ class _Scalar:
 
     def _own(self, value: Any) -> Any:
         """A number of numpy as Python's, and an int where only a float can be as a float."""
+        if isinstance(value, tuple):
+            return tuple(map(self._own, value)) if Label in self.types else value
         value = value.item() if isinstance(value, np.generic) else value
         if type(value) is int and float in self.types and int not in self.types:
             return value if value in self.literals else float(value)
@@ -415,7 +417,7 @@ class _Struct:
         scope: dict[str, Any] = {dim: [None] * len(values) for dim in self.dims()}
         for name, kind in self.arrays().items():
             for i, array in enumerate(columns[name]):
-                if array is not None:
+                if kind.holds(array):
                     _match(array, kind.dims, i, scope, at.inside(name))
         scope = {dim: [size or 0 for size in column] for dim, column in scope.items()}
         node: dict[str, Any] = {"dims": {dim: _column(c) for dim, c in scope.items()}} if scope else {}

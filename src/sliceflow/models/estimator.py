@@ -13,6 +13,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -198,7 +199,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         known = self._known_rows()
         space = self._space(like_fitted=known is not None)
         new = space.read(X, y, Ranks())
-        return self._renew(space, new if known is None else known.append(new), refresh, listeners)
+        return self._renew(space, _copied(new) if known is None else known.append(new), refresh, listeners)
 
     def forget(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
@@ -289,9 +290,11 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         with events.closing(listeners):
             results, history = run_parts(job.parts, listeners, checkpoints)
         fitted, particles, y = job.finish(results)
-        keep = keep or getattr(self, "keep_rows", True) or fitted.needs_rows
+        own = rows if keep else None
+        if own is None and (getattr(self, "keep_rows", True) or fitted.needs_rows):
+            own = _copied(rows)
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
-        self._keep(Model(seed, fitted, history, rows if keep else None), particles, y)
+        self._keep(Model(seed, fitted, history, own), particles, y)
         if shown := job.copies(results):
             warnings.warn(f"the particles copy rows of X ({shown})", UserWarning, stacklevel=3)
         return self
@@ -346,7 +349,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         would win. `GridSearchCV` and `cross_val_score` use this score.
         """
         fitted = self._fitted_state()
-        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child("score")  # a generator must not advance
+        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child(
+            "score"
+        )  # a generator must not advance
         columns, codes = fitted.columns(self._like_fitted(X)), None
         n = columns.shape[1]
         if y is not None and fitted.condition is not None and not _hidden(fitted):
@@ -412,6 +417,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         from sliceflow.models.saving import save
 
         self._fitted_state()
+        if self._waiting is not None:
+            raise ValueError("rows were added or removed without a refresh; call refresh() before save")
         save(self, path, particles=particles)
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass
@@ -423,6 +430,11 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
                     "samples; draw new ones with sample(), or save with particles=True"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _copied(rows: Any) -> Any:
+    """The rows, apart from the user's arrays, which may change."""
+    return rows.take(np.arange(len(rows)))
 
 
 def _hidden(fitted: Any) -> bool:

@@ -7,7 +7,8 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from sliceflow.engine import events
-from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Run
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.plan import Plan
 
@@ -113,7 +114,8 @@ def _run(
     if begun.rule is not None:
         first_heard.append(begun.rule)
     state = (run, begun.particles, history, begun.rule, begun.first)
-    with nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state) as keep:
+    running: Any = nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state)
+    with running as keep:
         begun.move(run, first_heard)
         keep()
         return begun.finish(run, [history, *listeners])

@@ -75,11 +75,12 @@ class Conditions:
         """Those that the user's y describes; None without y."""
         if y is None:
             return None
+        y = _narrow(y)
         condition = conditions.infer(y, n, name)
         codes = condition.encode(y)
         if isinstance(condition, conditions.Labels):
             return cls(condition, codes)
-        if isinstance(condition, conditions.Columns):
+        if not isinstance(condition, conditions.Mixed):
             return cls(condition, None, y.astype(np.float64))
         numbers = y[:, ~np.array(condition.labelled)].astype(np.float64)
         return cls(condition, codes[:, 0].long(), numbers)
@@ -175,10 +176,25 @@ def join_labels(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarr
             f"y of the new rows has shape {second.shape}, and y of the earlier rows {first.shape}; "
             "pass y of the same kind for all rows"
         )
+    if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
+        alike = second.astype(first.dtype)
+        if np.array_equal(alike, second):
+            return np.concatenate((first, alike))
     kinds = [{"i": "i", "u": "i"}.get(y.dtype.kind, y.dtype.kind) for y in (first, second)]
     if kinds[0] != kinds[1]:
         first, second = first.astype(object), second.astype(object)
     return np.concatenate((first, second))
+
+
+def _narrow(y: np.ndarray) -> np.ndarray:
+    """Labels in the narrowest type: those that are left do not show which others there were."""
+    if y.ndim != 1 or y.dtype.kind not in "OUS":
+        return y
+    labels = y.tolist()
+    if len({type(label) for label in labels}) != 1 or type(labels[0]) not in (str, bytes, int, bool):
+        return y
+    narrow = np.array(labels)
+    return narrow if narrow.ndim == 1 and narrow.tolist() == labels else y
 
 
 def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
@@ -190,10 +206,10 @@ def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
     True
     """
     flat = np.ascontiguousarray(X).reshape(len(X), -1)
-    conditions: list[Any] = [None] * len(X) if y is None else y.tolist()
+    given: list[Any] = [None] * len(X) if y is None else y.tolist()
     return [
-        (_digest(row), tuple(c) if isinstance(c, list) else c)
-        for row, c in zip(flat, conditions, strict=True)
+        (_digest(row), conditions.label_key(tuple(c) if isinstance(c, list) else c))
+        for row, c in zip(flat, given, strict=True)
     ]
 
 

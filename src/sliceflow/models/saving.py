@@ -55,7 +55,7 @@ class SavedHistory:
 
 
 @cache
-def _saved_type(kind: type[FlowEstimator]) -> type:
+def _saved_type(kind: Any) -> Any:
     """The dataclass that a file of this estimator holds."""
     _, fitted, rows = kind._kinds
     hints = get_type_hints(kind.__init__, include_extras=True)

@@ -232,7 +232,7 @@ class _Labels:
         classes = np.empty(len(labels), dtype=np.int64 if dtype.kind in "mM" else dtype)
         classes[:] = labels
         classes = classes.view(dtype) if dtype.kind in "mM" else classes
-        if _plain(classes) != labels or len(set(labels)) != len(labels):
+        if _plain(classes) != labels or len(set(map(conditions.label_key, labels))) != len(labels):
             raise ValueError(f"labels are not distinct, or not of dtype {dtype}")
         return conditions.Labels(classes, self.hidden)
 

@@ -1,12 +1,10 @@
 /* Tabs, requests, and the GIF of the points. The server is asked below the page's own address, which
-   has the token. A browser tab is known by a random name, which a reload keeps. */
+   has the token. */
 "use strict";
 
 const App = (() => {
   const find = (id) => document.getElementById(id);
-  const session = sessionStorage.session ||
-    (sessionStorage.session = [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join(""));
-  const address = (name, words = {}) => `api/${name}?${new URLSearchParams({ session, ...words })}`;
+  const address = (name, words = {}) => `api/${name}?${new URLSearchParams(words)}`;
 
   /** The server's answer; an Error has its message, or the library's. */
   async function ask(name, body = {}, words = {}) {

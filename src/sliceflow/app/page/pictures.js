@@ -32,7 +32,6 @@
       for (const list of document.querySelectorAll(".runs"))
         list.replaceChildren(...loaded.map((name, i) => new Option(name, i)));
     }
-    if (!loaded.length) throw new Error("There is no run of pictures yet. Make one with: sliceflow fit digits --conditional, and start sliceflow play again.");
   }
 
   // Pictures
@@ -179,7 +178,7 @@
     if (!picture) throw new Error("Choose or upload a picture first.");
     const asked = { run: find("complete-run").value, picture, mask: known, seed: find("complete-seed").value };
     const { pictures } = await ask("complete", asked);
-    show("completions", pictures, (i) => `Completion ${i + 1}`);
-    return `${pictures.length} completions.`;
+    show("completions", [picture, ...pictures], (i) => (i ? `Completion ${i}` : "The original"));
+    return `${pictures.length} completions. The first picture is the original.`;
   }));
 })();

@@ -1,4 +1,4 @@
-/* The tab Table: what the server says about this browser's table, until the next change. */
+/* The tab Table: what the server says about the table, until the next change. */
 "use strict";
 
 (() => {
@@ -12,17 +12,17 @@
   function show(state) {
     const before = shown;
     shown = state;
-    const { name, rows, columns, text, error, note, seconds } = state, working = WORKING.includes(state.state);
+    const { name, rows, columns, text, error, note, seconds, next } = state, working = WORKING.includes(state.state);
     find("working").hidden = !working;
     find("understood").hidden = !columns;
     find("fitted").hidden = state.state !== "fitted";
-    find("fit").disabled = find("csv").disabled = working;
+    find("fit").disabled = working;
     find("progress").value = state.state === "reading" ? 0 : state.stage || 0;
     if (columns && JSON.stringify(columns) !== JSON.stringify(before.columns)) list(columns, state.kinds || {});
     if (state.state === "fitted" && before.state !== "fitted") find("report").src = address("table/report", { at: Date.now() });
     const about = name && rows !== undefined ? `${name}: ${rows} rows. ` : "";
     if (error) say("table-status", error, true);
-    else if (working) say("table-status", `${about}${state.state === "reading" ? `Reading ${name}` : `Now ${text || "starting"}`}: ${Math.round(seconds)} s.`);
+    else if (working) say("table-status", `${about}${state.state === "reading" ? `Reading ${name}` : `Now ${text || "starting"}`}: ${Math.round(seconds)} s.${next ? ` Then ${next}.` : ""}`);
     else if (state.state === "fitted") say("table-status", `${about}Fitted and measured in ${seconds} s.`);
     else if (columns) say("table-status", `${about}${note || "Correct what was misunderstood, and fit."}`);
     else say("table-status", note || "The file stays on this computer.");
@@ -30,9 +30,10 @@
     if (working) timer = setTimeout(look, 400);
   }
   const look = () => ask("table").then(show, (error) => say("table-status", error.message, true));
-  opened.table = look;
+  opened.table = () => look().then(() => shown.state === "empty" && !shown.error && act("table/example")); // something at once
 
   function list(columns, kinds) {
+    find("given").replaceChildren(...columns.map(({ column }) => new Option(column, column)));
     find("columns").replaceChildren(...columns.map(({ column, kind, missing, distinct, note }) => {
       const row = document.createElement("tr"), choice = document.createElement("select");
       choice.setAttribute("aria-label", `Kind of ${column}`);
@@ -72,6 +73,7 @@
     });
   }
 
+  const stem = () => shown.name.replace(/\.[a-z]+$/i, "");
   const act = async (name, body) => {
     try {
       show(await ask(name, body));
@@ -82,12 +84,19 @@
   find("fit").addEventListener("click", () => {
     const changed = [...find("columns").querySelectorAll("select")]
       .filter((choice, i) => choice.value !== shown.columns[i].kind || shown.columns[i].refused);
-    act("table/fit", { columns: Object.fromEntries(changed.map((choice) => [choice.dataset.column, choice.value])) });
+    const constraints = find("constraints").value.split("\n").map((line) => line.trim()).filter(Boolean);
+    act("table/fit", { columns: Object.fromEntries(changed.map((choice) => [choice.dataset.column, choice.value])), constraints });
   });
   find("cancel").addEventListener("click", () => act("table/cancel"));
+  find("example").addEventListener("click", () => act("table/example"));
   find("download").addEventListener("click", () => attempt("table-status", "Drawing.", async () => {
-    const n = find("rows").value, rows = await ask("table/samples", { n, seed: find("rows-seed").value });
-    save(rows, `${shown.name.replace(/\.[a-z]+$/i, "")}-samples.csv`);
+    const n = find("rows").value, given = find("value").value ? { [find("given").value]: find("value").value } : {};
+    const rows = await ask("table/samples", { n, seed: find("rows-seed").value, given });
+    save(rows, `${stem()}-samples.csv`);
     return `Saved ${n} new rows, ${Math.ceil(rows.size / 1000)} kB.`;
+  }));
+  find("impute").addEventListener("click", () => attempt("table-status", "Filling.", async () => {
+    save(await ask("table/imputed", { seed: find("rows-seed").value }), `${stem()}-filled.csv`);
+    return "Saved the table with its missing cells filled.";
   }));
 })();

@@ -270,5 +270,8 @@ class ImageFlow(FlowEstimator):
         defaults = type(self)().get_params(deep=False)
         parameters["options"] = self.options or PictureOptions()
         parameters = with_preset(self.preset, parameters, defaults, PICTURES)
-        layout = self._model.fitted.layout if like_fitted and "_model" in vars(self) else None
+        layout = None
+        if like_fitted:
+            waiting: PictureRows | None = self._waiting
+            layout = self._model.fitted.layout if waiting is None else waiting.layout
         return PictureSpace(parameters, resolve_device(self.device), layout)

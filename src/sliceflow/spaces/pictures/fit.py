@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sliceflow.devices import columns_looked_at
 from sliceflow.engine import conditions, events
-from sliceflow.engine.batches import Batches, Target, divide, divide_apart
+from sliceflow.engine.batches import Batches, Target, divide, divide_apart, even_parts
 from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
@@ -98,12 +98,12 @@ class PictureSpace:
         data = PictureData.from_rows(rows, self.device)
         if parameters["mirror"]:
             data = data.with_mirror_images()
+        m = plans.choose_particles(parameters, data.n, data.condition, self.device)
         if data.condition is None and observed is None:
-            k = plans.choose_clusters(parameters, data.n, data.layout.shape)
+            k = plans.choose_clusters(parameters, m, data.n, data.layout.shape)
             if k > 1:
                 data = data.clustered(k, seed.child("data"), options.upsampling, ranks)
         mask = None if observed is None else mask_of(observed, data.layout)
-        m = plans.choose_particles(parameters, data.n, data.condition)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
         plan = self._plan(data, m, ranks)
         model = plan.n_knots > 0
@@ -127,7 +127,7 @@ class PictureSpace:
         )
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint)
-        kind = "none" if condition is None else "clusters" if condition.hidden else "labels"
+        kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
         return PicturePlan(
             device=str(self.device),
             n_ranks=ranks.size,
@@ -159,6 +159,12 @@ class PictureSpace:
         n_random = plan.options.n_directions if plan.patch_basis == "random" else None
         widest = max(plans.most_directions(plan.layout, stage, n_random) for stage in plan.stages)
         looked_at = columns_looked_at(transport.most, widest, self.device) if ranks.size == 1 else None
+        if (
+            self.device.type == "cpu"
+            and looked_at is not None
+            and plan.options.dequantize_every == "stage"
+        ):
+            looked_at = min(looked_at, max(moved, plans.FEWEST_LOOKED_AT))
         if looked_at is not None and looked_at >= max(moved, n):
             looked_at = None  # all of them
         plan = replace(plan, n_moved=moved, transport=transport, n_looked_at=looked_at)
@@ -218,7 +224,8 @@ class PictureJob:
             codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
             column = sorted_column if column is None else sorted_column[column]
             runs = all_runs.part(share.slice)
-        batches = self._batches(codes, codes_p, runs)
+        parts = self._parts()
+        batches = Batches() if parts else self._batches(codes, codes_p, runs)
         mosaics = Mosaics.from_data(plan, data, codes, ranks) if plan.n_summed else None
         noise = Noise(seed.child("particles"), share.first)
         own = None if codes_p is None else codes_p[share.slice]
@@ -233,13 +240,30 @@ class PictureJob:
             most=plan.n_looked_at,
             distinct=0.5 if plan.mirror else 1.0,
         )
-        return MovingPictures(self, Cloud(x, own, runs), column, batches, noise, share, mosaics, rates)
+        cloud = Cloud(x, own, runs)
+        return MovingPictures(self, cloud, column, batches, parts, noise, share, mosaics, rates)
 
     @property
     def known(self) -> Tensor | None:
         """The mask on the device. A mask without pixels is the unconditional flow."""
         empty = self.mask is None or not bool(self.mask.any())
         return None if empty or self.mask is None else self.mask.to(self.data.device)
+
+    def _parts(self) -> list[Tensor]:
+        """The columns of the pictures that each stage looks at, in turn; none if all stages see all.
+
+        On a CPU even the encoding of all pictures takes long. Each class has an equal share of a part.
+        """
+        plan, data, most = self.plan, self.data, self.plan.n_looked_at
+        shared = 0 < plan.amplifier < math.inf
+        if data.device.type != "cpu" or most is None or plan.n_moved > most or data.n <= most or shared:
+            return []
+        order = self.seed.child("batches", "order").permutation(data.n)
+        runs = Runs((0, data.n))
+        if plan.apart and data.own_codes is not None:
+            order = order[torch.argsort(data.own_codes[order], stable=True)]
+            runs = Runs.from_codes(data.own_codes, plan.apart)
+        return [order[columns] for columns in even_parts(runs, most, data.device)[0]]
 
     def _batches(self, codes: Tensor | None, codes_p: Tensor | None, runs: Runs | None) -> Batches:
         """The columns that each step uses. With several ranks, a step uses all columns.
@@ -313,6 +337,7 @@ class MovingPictures:
     particles : this rank's particles
     column : of each particle, the kept ones first; None if they are in that order
     batches : the particles and data that each step uses
+    parts : columns of the pictures that stages look at, in turn; none if all stages see all
     noise : the particles' random numbers
     share : this rank's part of all moved particles
     mosaics : where the particles started; None is noise
@@ -323,6 +348,7 @@ class MovingPictures:
     particles: Cloud
     column: Tensor | None
     batches: Batches
+    parts: list[Tensor]
     noise: Noise
     share: Place
     mosaics: Mosaics | None
@@ -351,7 +377,11 @@ class MovingPictures:
 
         def draw(*place: int) -> Cloud:
             numbers = place if every_step else place[:1]
-            return data.cloud(job.seed.child("data", *numbers), options.dequantize)
+            of_stage = data.part(self.parts[place[0] % len(self.parts)]) if self.parts else data
+            cloud = of_stage.cloud(job.seed.child("data", *numbers), options.dequantize)
+            if self.parts and plan.apart and cloud.y is not None:
+                cloud.runs = Runs.from_codes(cloud.y, plan.apart)
+            return cloud
 
         target = Target(draw, self.batches, every_step)
         simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)

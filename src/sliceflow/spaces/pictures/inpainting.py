@@ -94,10 +94,10 @@ def without_hidden(X: Any, known: np.ndarray) -> np.ndarray:
     fits = np.shape(X)[1:3] == known.shape  # else `Layout.check` says what is wrong
     if fits and isinstance(X, np.ma.MaskedArray) and not np.ma.getmaskarray(X)[:, known].any():
         X = X.filled(0)
-    X = np.array(as_array(X))
+    pictures: np.ndarray = np.array(as_array(X))
     if fits:
-        X[:, ~known] = 0
-    return X
+        pictures[:, ~known] = 0
+    return pictures
 
 
 def _classes(y: Any, like_y: Any, m: int, n: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -39,6 +39,7 @@ _MAX_CLUSTERS = {"grey": 30, "colour": 25}
 _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU, and worse
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
+FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
 _SHRINKAGE, _MAX_SHRINKAGE = 2.5, 2.0  # κ over √(steps per stage/pictures per map), and at most
@@ -46,6 +47,8 @@ _SUMMED = 4  # pictures that a particle starts as the mosaic of
 _SHRINKAGE_OF_MOSAICS = 8.0  # κ if particles start as mosaics
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
+_CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user says how many; else
+_MOST_CPU_PARTICLES = 40_000  # of "best" and of numbers of steps
 
 Count = Annotated[int, Between(0, 1 << 40)]
 Real = Annotated[float, Between(0)]
@@ -295,13 +298,18 @@ def steps_per_stage(quality: str | int, joint: bool) -> int:
     return QUALITY[quality] * (_JOINT if joint else 1)
 
 
-def choose_particles(parameters: Mapping[str, Any], n: int, condition: Labels | None) -> int:
+def choose_particles(
+    parameters: Mapping[str, Any], n: int, condition: Labels | None, device: torch.device
+) -> int:
     """M for n pictures; each class needs a particle.
 
     The default is twice the number of different pictures, and at least 10,000. With half as many,
-    offline samples of MNIST have FD .14, and .09 so.
+    offline samples of MNIST have FD .14, and .09 so. On a CPU, where each particle takes a hundred
+    times as long, there are fewer, and a stage looks at as many pictures.
     """
     m: int = parameters["n_particles"] or default_particles(n if parameters["mirror"] else 2 * n)
+    if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
+        m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
     if condition is not None and m < condition.width:
         raise ValueError(
             f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
@@ -331,9 +339,9 @@ def choose_amplifier(
     return float(amplifier)
 
 
-def choose_clusters(parameters: Mapping[str, Any], n: int, shape: tuple[int, int, int]) -> int:
+def choose_clusters(parameters: Mapping[str, Any], m: int, n: int, shape: tuple[int, int, int]) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
-    m, requested = choose_particles(parameters, n, None), parameters["n_clusters"]
+    requested = parameters["n_clusters"]
     histograms = uses_histograms(parameters["transport"], m, n)
     if requested == "auto":
         kind = "grey" if shape[0] == 1 else "colour"
@@ -392,8 +400,8 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
 
 
 def choose_patch_basis(
-    patch_basis: str, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
-) -> str:
+    patch_basis: Any, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
+) -> Any:
     """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n.
 
     "auto" takes pixels for drawings, where less than a fifth of the pixels are between dark and bright.

@@ -92,9 +92,10 @@ class PictureRows:
         return None if self.given is None else self.given.y
 
     def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
-        kind = "numbers" if self.bytes is None else "bytes"
-        given = Conditions.infer(y, len(pixels), "labels")
-        return replace(self, given=given, **{kind: np.ascontiguousarray(pixels)})
+        given, pixels = Conditions.infer(y, len(pixels), "labels"), np.ascontiguousarray(pixels)
+        if self.bytes is None:
+            return replace(self, given=given, numbers=pixels)
+        return replace(self, given=given, bytes=pixels)
 
     def append(self, others: PictureRows) -> Self:
         if others.layout != self.layout:
@@ -143,9 +144,8 @@ def read_pictures(
     if layout.n_pixel_values is not None and layout.n_pixel_values <= 256:
         pixels = np.ascontiguousarray(pixels.astype(np.uint8, copy=False))
         return PictureRows(layout, bytes=pixels, given=given, place=own)
-    kept = np.int32 if layout.n_pixel_values is not None else pixels.dtype
-    if kept == np.float16:
-        kept = np.float32
+    kept: Any = np.int32 if layout.n_pixel_values is not None else np.dtype(layout.dtype)
+    kept = np.float32 if kept == np.float16 else kept
     pixels = np.ascontiguousarray(pixels.astype(kept, copy=False))
     return PictureRows(layout, numbers=pixels, given=given, place=own)
 
@@ -187,10 +187,11 @@ class PictureData:
         data = cls(rows.layout, raw, device, rows.here)
         if rows.given is None:
             return data
-        codes: Any = rows.given.codes
+        codes, condition = rows.given.codes, rows.given.condition
+        assert isinstance(condition, conditions.Labels)
         return replace(
             data,
-            condition=rows.given.condition,
+            condition=condition,
             codes=codes,
             names=rows.given.y,
             own_codes=codes[rows.here.slice].to(device),
@@ -213,6 +214,17 @@ class PictureData:
         """The numbers of this rank's pictures among all N."""
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
+
+    def part(self, columns: Tensor) -> Self:
+        """Some of the pictures of a single process, as if there were no others."""
+        own, n = self.own_codes, len(columns)
+        return replace(
+            self,
+            raw=self.raw[:, columns],
+            own_codes=None if own is None else own[columns],
+            place=Place(0, n, n),
+            mirrored=False,
+        )
 
     def with_mirror_images(self) -> Self:
         """The pictures followed by their mirror images, with the same labels."""

@@ -12,6 +12,7 @@ import torch
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from sliceflow.dataframes import Form
 from sliceflow.devices import resolve_device
 from sliceflow.engine import events, frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
@@ -199,9 +200,14 @@ class SlicedWassersteinFlow(FlowEstimator):
         parameters["options"] = self.options or VectorOptions()
         parameters = with_preset(self.preset, parameters, defaults, VECTORS)
         probe = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        types: list[Any] = [np.float64, np.float32]
+        if like_fitted:  # the first rows decide the type, and the names of columns
+            known: VectorRows | None = self._waiting
+            types = [self._model.fitted.plan.dtype if known is None else known.X.dtype]
+            if known is not None:
+                probe._set_columns(known.X.shape[1], known.form)
 
         def validate(X: Any) -> np.ndarray:
-            types = [np.float64, np.float32]
             return np.asarray(
                 validate_data(probe, X, dtype=types, ensure_all_finite=False, reset=not like_fitted)
             )
@@ -222,8 +228,12 @@ class SlicedWassersteinFlow(FlowEstimator):
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
         fitted: FittedVectors = model.fitted.with_rows(model.rows)
         super()._keep(replace(model, fitted=fitted), particles, y)
-        names = () if fitted.form is None else fitted.form.names
-        self.n_features_in_ = fitted.plan.n_columns
+        self._set_columns(fitted.plan.n_columns, fitted.form)
+
+    def _set_columns(self, n: int, form: Form | None) -> None:
+        """Set the attributes in which scikit-learn looks for the number and names of columns."""
+        names = () if form is None else form.names
+        self.n_features_in_ = n
         self.__dict__.pop("feature_names_in_", None)
         if names and all(isinstance(name, str) for name in names):
             self.feature_names_in_ = np.array(names, dtype=object)

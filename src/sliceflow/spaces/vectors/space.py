@@ -36,7 +36,7 @@ from sliceflow.spaces.vectors.units import Units
 
 __all__ = ["VectorSpace", "as_conditions"]
 
-_KINDS = {
+_KINDS: dict[Any, Any] = {
     type(None): "none",
     conditions.Labels: "labels",
     conditions.Columns: "columns",
@@ -155,7 +155,7 @@ class VectorSpace:
             n_ranks=ranks.size,
             n_rows=n,
             n_columns=rows.X.shape[1],
-            dtype=str(rows.dtype).removeprefix("torch."),
+            dtype="float32" if rows.dtype == torch.float32 else "float64",
             n_particles=m,
             n_moved=n_moved,
             condition=kind,

@@ -1,0 +1,323 @@
+"""Rows that come and go: a model that forgot rows is the model that never saw them, byte for byte."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sliceflow
+from models import pictures, saved, vectors
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow
+from sliceflow.models.rows import join_labels, row_keys
+
+RNG = np.random.default_rng(0)
+N = 14  # rows to choose from
+POINTS = RNG.normal(size=(N, 2)).round(1)
+POINTS[3] = POINTS[2]  # equal rows
+GREY = RNG.integers(0, 17, (N, 4, 4)).astype(np.uint8)
+GREY[3] = GREY[2]
+COLOURS = RNG.integers(0, 256, (N, 4, 4, 3)).astype(np.uint8)
+COLOURS[3] = COLOURS[2]
+NUMBERS = np.arange(N) % 3
+NAMES = np.array(["a", "bb", "ccc"])[NUMBERS]
+TUPLES = np.empty(N, dtype=object)
+TUPLES[:] = [("a", c) if c else True for c in NUMBERS.tolist()]
+ANY = np.array([(1, "1", True)[c] for c in NUMBERS], dtype=object)  # three labels
+COLUMNS = RNG.normal(size=(N, 2)).round(1)
+MIXED = np.array(
+    [[name, value] for name, value in zip(NAMES, COLUMNS[:, 0], strict=True)], dtype=object
+)
+FLAT = functools.partial(vectors, 0)  # without axis steps, which take most of the time
+
+
+@dataclass
+class Rows:
+    """Rows of one kind: the estimator, all of X and y, and what makes the user's X of an array."""
+
+    make: Any
+    X: np.ndarray
+    y: np.ndarray | None = None
+    form: Any = staticmethod(lambda rows: rows)
+    least: int = 1  # rows that a model needs
+
+    def at(self, numbers):
+        x, y = self.form(self.X[numbers]), self.y
+        if y is not None:
+            y = np.array(y[numbers].tolist()) if y.dtype.kind == "U" else y[numbers]  # short texts
+        return (x,) if y is None else (x, y)
+
+
+small = dict(schedule="1[1] 4[3]", n_particles=20)
+KINDS = {
+    "vectors": Rows(FLAT, POINTS),
+    "float32": Rows(FLAT, POINTS.astype(np.float32)),
+    "tensors": Rows(FLAT, POINTS, NUMBERS, torch.from_numpy),
+    "axis steps": Rows(vectors, POINTS, NUMBERS),
+    "DataFrames": Rows(FLAT, POINTS, NAMES, lambda rows: pd.DataFrame(rows, columns=["a", "b"])),
+    "tuples": Rows(FLAT, POINTS, TUPLES),
+    "labels of any type": Rows(FLAT, POINTS, ANY),
+    "classes apart": Rows(lambda: FLAT(amplifier=math.inf), POINTS, NAMES),
+    "joint columns": Rows(lambda: FLAT(condition="joint"), POINTS, COLUMNS),
+    "local columns": Rows(lambda: vectors(n_particles=10), POINTS, COLUMNS[:, :1], least=4),
+    "local labels and columns": Rows(lambda: vectors(n_particles=10), POINTS, MIXED, least=4),
+    "grey": Rows(lambda: pictures(**small), GREY),
+    "grey labels": Rows(lambda: pictures(**small), GREY, NAMES),
+    "grey floats": Rows(lambda: pictures(**small, mirror=True), (GREY / 16).astype(np.float32)),
+    "grey classes apart": Rows(
+        lambda: pictures(**small, amplifier=math.inf, transport="histogram"), GREY, NUMBERS
+    ),
+    "a mask": Rows(lambda: pictures(**small, observed="left"), GREY),
+    "colour": Rows(
+        lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, None, torch.from_numpy
+    ),
+    "colour labels": Rows(lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, TUPLES),
+}
+
+
+@st.composite
+def histories(draw, least):
+    """Numbers of rows that come (True) and go (False), and those that are left."""
+    steps, left = [], []
+    for _ in range(draw(st.integers(1, 5))):
+        if len(left) > least and draw(st.booleans()):
+            gone = draw(
+                st.lists(
+                    st.sampled_from(range(len(left))),
+                    min_size=1,
+                    max_size=len(left) - least,
+                    unique=True,
+                )
+            )
+            gone = [left[i] for i in gone]
+            steps.append((False, gone))
+            for number in gone:  # of equal rows the last goes
+                left.reverse()
+                left.remove(number)
+                left.reverse()
+        else:
+            new = draw(st.lists(st.integers(0, N - 1), min_size=least, max_size=8))
+            steps.append((True, new))
+            left = left + new
+    return steps, left
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+@settings(max_examples=4)
+def test_what_went_was_never_there(kind, data):
+    rows = KINDS[kind]
+    steps, left = data.draw(histories(rows.least))
+    flow = rows.make()
+    for i, (comes, numbers) in enumerate(steps):
+        last = i == len(steps) - 1
+        change = flow.partial_fit if comes else flow.forget
+        change(*rows.at(numbers), refresh=last or data.draw(st.booleans()))
+    never = rows.make().partial_fit(*rows.at(left))
+    assert saved(flow) == saved(never)
+    kept = rows.make().set_params(keep_rows=True).fit(*rows.at(left))
+    assert saved(flow.set_params(keep_rows=True)) == saved(kept)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_forgets_as_the_model_does(kind, tmp_path):
+    rows = KINDS[kind]
+    flow = rows.make().partial_fit(*rows.at(np.arange(N)))
+    flow.save(tmp_path / "model")
+    loaded = sliceflow.load(tmp_path / "model", device="cpu")
+    gone, new = [5, 2, 0], [1, 12]
+    left = np.setdiff1d(np.arange(N), [5, 3 if rows.y is None else 2, 0])  # 2 and 3 are equal
+    for model in (flow, loaded):
+        model.forget(*rows.at(gone)).partial_fit(*rows.at(new))
+    never = rows.make().partial_fit(*rows.at([*left, *new]))
+    assert saved(loaded) == saved(flow) == saved(never)
+
+
+# Interrupted, and refused
+
+
+def state(flow):
+    """What a failed change must leave as it was."""
+    attributes = {name: value for name, value in vars(flow).items() if name != "_waiting"}
+    return saved(flow), attributes, flow._waiting
+
+
+def interrupt(event):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", ["DataFrames", "classes apart", "grey labels", "colour"])
+@pytest.mark.parametrize("call", ["partial_fit", "forget", "refresh"])
+def test_an_interrupted_change_leaves_the_model_unchanged(kind, call):
+    rows = KINDS[kind]
+    flow = rows.make().partial_fit(*rows.at(np.arange(9)))
+    before, more = state(flow), () if call == "refresh" else rows.at([0, 1])
+    with pytest.raises(KeyboardInterrupt):
+        getattr(flow, call)(*more, listeners=interrupt)
+    assert state(flow) == before
+    assert saved(flow.refresh()) == before[0]
+
+
+@pytest.mark.parametrize("kind", ["DataFrames", "local columns", "grey labels", "colour"])
+def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
+    rows = KINDS[kind]
+    flow = rows.make().partial_fit(*rows.at(np.arange(9)))
+    before = state(flow)
+    unknown, twice = rows.at([0, 12]), rows.at([1, 1])
+    for wrong in (unknown, twice):
+        with pytest.raises(ValueError, match=r"row 1 of X is not in the model, or X has it more often"):
+            flow.forget(*wrong)
+    with pytest.raises(ValueError, match="would forget all 9 rows"):
+        flow.forget(*rows.at(np.arange(9)))
+    other = (rows.X[:4], NUMBERS[:4]) if rows.y is None else (rows.form(rows.X[:4]),)
+    with pytest.raises(ValueError, match="rows have y and the .* rows have none; pass y for all rows"):
+        flow.partial_fit(*other)
+    if rows.X.ndim == 2:
+        with pytest.raises(ValueError, match="feature"):
+            flow.partial_fit(RNG.normal(size=(4, 3)), rows.y[:4])
+    else:
+        with pytest.raises(ValueError, match=r"pictures are .* but the model was fitted on"):
+            flow.partial_fit(rows.X[:, :3], *rows.at(np.arange(N))[1:])
+    assert state(flow) == before
+
+
+def test_a_row_goes_only_with_its_own_label():
+    flow = FLAT().partial_fit(POINTS[[0, 0, 1]], np.array([1, True, "1"], dtype=object))
+    with pytest.raises(ValueError, match="row 0 of X is not in the model"):
+        flow.forget(POINTS[:1], ["1"])
+    flow.forget(POINTS[:1], np.array([1], dtype=object))
+    assert flow._model.rows.y.tolist() == [True, "1"]
+
+
+def test_a_model_without_rows_says_what_helps(tmp_path):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
+        flow = make()
+        for call in (lambda flow=flow, X=X: flow.forget(X), flow.refresh):
+            with pytest.raises(ValueError, match="no rows yet; call fit or partial_fit first"):
+                call()
+        flow.fit(X).save(tmp_path / "model")
+        for model in (flow, sliceflow.load(tmp_path / "model")):
+            for change in (model.partial_fit, model.forget):
+                with pytest.raises(
+                    ValueError, match="does not keep its rows.*fit it with keep_rows=True"
+                ):
+                    change(X[:3])
+
+
+# Rows that wait
+
+
+@pytest.mark.parametrize("kind", ["vectors", "grey"])
+def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
+    rows = KINDS[kind]
+    flow = rows.make().partial_fit(*rows.at([0, 1]), refresh=False)
+    with pytest.raises(ValueError, match="not fitted"):
+        flow.sample() if kind == "vectors" else flow.save(tmp_path / "model")
+    flow.partial_fit(*rows.at([4, 5, 6]), refresh=False).forget(*rows.at([1]), refresh=False).refresh()
+    assert saved(flow) == saved(rows.make().partial_fit(*rows.at([0, 4, 5, 6])))
+    flow.forget(*rows.at([5]), refresh=False)
+    with pytest.raises(ValueError, match="call refresh"):  # else the file would still hold row 5
+        flow.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    flow.partial_fit(*rows.at([5]))
+    assert saved(flow) == saved(rows.make().partial_fit(*rows.at([0, 4, 6, 5])))
+    flow.partial_fit(*rows.at([7]), refresh=False).fit(*rows.at([0, 1]))  # a fit begins again
+    assert flow._waiting is None
+    assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._model.rows) == 2
+
+
+def test_columns_by_name_wait_in_one_order():
+    first, second = (pd.DataFrame(POINTS[:4], columns=list(names)) for names in ("ab", "ba"))
+    flow = FLAT().partial_fit(first, refresh=False)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="feature names"):
+            flow.partial_fit(second)
+        flow.partial_fit(first)
+
+
+def test_a_refresh_takes_todays_parameters_and_the_same_seed():
+    flow = FLAT(random_state=None).partial_fit(POINTS)
+    before, seed = flow.sample(5, random_state=0), flow._model.seed
+    assert np.array_equal(flow.refresh().sample(5, random_state=0), before)
+    assert flow.set_params(n_steps=1).refresh().n_iter_ == 1
+    assert flow._model.seed == seed
+
+
+@pytest.mark.parametrize("dtypes", [("f4", "f8"), ("f8", "f4"), ("f4", "i8")])
+def test_the_first_rows_decide_the_type(dtypes):
+    """So that rows of another type leave no trace when they go."""
+    whole = POINTS.round()
+    first, second = whole[:6].astype(dtypes[0]), (whole[6:]).astype(dtypes[1])
+    flow = FLAT().partial_fit(first).partial_fit(second)
+    assert flow.particles_.dtype == first.dtype
+    assert saved(flow.forget(second)) == saved(FLAT().partial_fit(first))
+    images = [(GREY[part] / 16).astype("f4") for part in (slice(6), slice(6, 9))]
+    model = pictures(**small)
+    model.partial_fit(images[0]).partial_fit(images[1].astype("f8")).forget(images[1].astype("f8"))
+    assert saved(model) == saved(pictures(**small).partial_fit(images[0]))
+
+
+def test_whole_numbers_of_other_types_are_the_same_pictures():
+    flow = pictures(**small).partial_fit(GREY[:6]).partial_fit(GREY[6:9].astype(np.int64))
+    assert flow.particles_.dtype == np.uint8
+    assert saved(flow.forget(GREY[6:9].astype(np.int16))) == saved(
+        pictures(**small).partial_fit(GREY[:6])
+    )
+    with pytest.raises(ValueError, match="but the model was fitted on integers"):
+        flow.partial_fit(GREY[:2] / 16)
+
+
+def test_labels_of_another_type_leave_no_trace():
+    for first, second in (
+        ([1, 2], ["1", "2"]),
+        (["a", "b"], ["a long one", "b"]),
+        ([1, 2], np.array([1, 2], np.int8)),
+        (np.array([1, 2], np.int8), [1, 3]),
+        ([1, 2], [True, False]),
+    ):
+        flow = FLAT().partial_fit(POINTS[:2], first).partial_fit(POINTS[4:6], second)
+        assert saved(flow.forget(POINTS[4:6], second)) == saved(FLAT().partial_fit(POINTS[:2], first))
+
+
+def test_the_rows_of_a_model_are_its_own():
+    for make, rows in ((FLAT, POINTS.copy()), (lambda **k: pictures(**small, **k), GREY.copy())):
+        models = [make().partial_fit(rows), make(keep_rows=True).fit(rows)]
+        waiting = make().partial_fit(rows, refresh=False)
+        before = [saved(model) for model in models]
+        rows[:] = rows[::-1].copy()
+        assert [saved(model.refresh()) for model in (*models, waiting)] == [*before, before[0]]
+
+
+# The pieces
+
+
+def test_labels_of_different_types_are_joined_without_conversion():
+    assert join_labels(np.array([1]), np.array(["1"])).tolist() == [1, "1"]
+    assert join_labels(np.array(["a"]), np.array(["bbb"])).tolist() == ["a", "bbb"]
+    assert join_labels(None, None) is None
+    with pytest.raises(ValueError, match="pass y of the same kind for all rows"):
+        join_labels(np.array([1]), np.array([[1.0]]))
+
+
+def test_keys_tell_rows_apart_and_not_types():
+    zero = np.array([[0.0, -0.0]])
+    assert row_keys(zero, None) == row_keys(-zero, None) == row_keys(zero.astype("f4"), None)
+    assert row_keys(zero, np.array([1])) != row_keys(zero, np.array(["1"]))
+    assert row_keys(zero, np.array([1])) == row_keys(zero, np.array([1.0]))
+    assert row_keys(zero, np.array([True])) != row_keys(zero, np.array([1]))
+
+
+def test_keep_rows_and_partial_fit_give_one_file():
+    for make, X in ((SlicedWassersteinFlow, POINTS), (ImageFlow, GREY)):
+        options = dict(random_state=0, n_particles=20, device="cpu", keep_rows=True)
+        if make is ImageFlow:
+            options |= dict(quality=1, n_pixel_values=17, options=PictureOptions(n_knots=16))
+        else:
+            options |= dict(n_steps=1)
+        assert saved(make(**options).fit(X)) == saved(make(**options).partial_fit(X))
