@@ -16,7 +16,8 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
 __all__ = [
-    "Packed", "add_class_offsets", "bins_per_unit", "block_of", "blocks_of", "by_word", "displace_grid", "displace_in_place",
+    "Packed", "add_class_offsets",
+    "bins_per_unit", "block_of", "blocks_of", "by_word", "displace_grid", "displace_in_place",
     "displace_runs", "larger", "pack", "value_range",
 ]  # fmt: skip
 
