@@ -133,7 +133,7 @@ def _print_plan(job: _Job, as_json: bool) -> None:
 
     plan, free = job.plan, free_memory(resolve_device(job.flow.device))
     if as_json:
-        out = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan)}
+        out: dict[str, Any] = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan)}
         out |= {"bytes": plan.nbytes, "free_bytes": free, "seconds": plan.seconds}
         print(json.dumps(out, indent=2))
         return
