@@ -11,7 +11,7 @@ import copy
 import os
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -24,73 +24,15 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.fitting import Job, run_parts
+from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
-from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import Rows, without
 
-__all__ = ["Fitted", "FlowEstimator", "Model", "Space"]
+__all__ = ["Call", "FlowEstimator", "Model"]
 
 _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
-
-
-class Space(Protocol):
-    """What an estimator knows of its rows, with its parameters checked."""
-
-    def read(self, X: Any, y: Any, ranks: Ranks) -> Any:
-        """The user's rows, checked: `rows.Rows`. Raises a ValueError if they are not valid."""
-        ...
-
-    def digests(self) -> dict[str, str]:
-        """Short texts that identify what else the fit was given, by name."""
-        ...
-
-    def prepare(self, rows: Any, seed: Seed, ranks: Ranks) -> Job:
-        """The fit of these rows, planned. No particle has moved yet."""
-        ...
-
-
-class Fitted(Protocol):
-    """A fitted state that draws samples."""
-
-    @property
-    def plan(self) -> Plan:
-        """What the fit did."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device that draws the samples."""
-        ...
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether samples need the rows, so that the model keeps them in any case."""
-        ...
-
-    @property
-    def condition(self) -> Any:
-        """The kind of y; None without."""
-        ...
-
-    @property
-    def codes(self) -> Tensor | None:
-        """The conditions of the training rows, encoded."""
-        ...
-
-    def sample_bytes(self, n: int) -> int:
-        """Memory to draw n samples."""
-        ...
-
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        """n samples with these conditions, in the form of the user's X."""
-        ...
-
-    def columns(self, X: Any) -> Tensor:
-        """Rows in the form of the user's X as columns (d, n), in units that make columns comparable."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -199,7 +141,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         known = self._known_rows()
         space = self._space(like_fitted=known is not None)
         new = space.read(X, y, Ranks())
-        return self._renew(space, _copied(new) if known is None else known.append(new), refresh, listeners)
+        return self._renew(
+            space, _copied(new) if known is None else known.append(new), refresh, listeners
+        )
 
     def forget(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
