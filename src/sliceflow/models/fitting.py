@@ -1,6 +1,21 @@
-"""What a space, its fits and its fitted states look like to the estimator, and the run of a fit.
+"""The run of a fit: its parts one after the other, with checkpoints, listeners and one history.
 
-A fit runs its parts one after the other, with checkpoints, listeners and one history.
+What a space provides, step by step. Rows, plans and fitted states are frozen dataclasses, which a file
+can hold.
+
+- `read(X, y, ranks)` checks the user's rows. Rows have `append(others)`, `take(numbers)`, `keys()` that
+  are equal for equal rows, `in_users_form(device)`, which gives X and y back, and `digests(ranks)`.
+- `digests()` identifies what else the fit is given, by name.
+- `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`. Most have one part; a fit per
+  class has one for each class, whose name it has.
+- `part.begin()` allocates particles and data: see `Begun`.
+- `job.finish(results)` takes the results of the parts. It gives the fitted state, the batched samples in
+  the form of X, and their y. `job.copies(results)` says what shows that particles copy rows, and what
+  helps; it is empty if nothing does.
+- The fitted state has its `plan` and the `device` that draws samples; the `condition`, which is the kind
+  of y, and the `codes` of the training rows, both None without y. `needs_rows` tells whether the model
+  keeps its rows in any case. `draw(n, codes, seed)` gives samples in the form of X and takes
+  `sample_bytes(n)`. `columns(X)` are rows as columns (d, n), in units that make columns comparable.
 """
 
 from __future__ import annotations
@@ -9,52 +24,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
 from sliceflow.engine import events
 from sliceflow.engine.flow import Cloud, Run
-from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.plan import Plan
-from sliceflow.models.ranks import Ranks
 
-__all__ = ["Fitted", "Job", "Part", "Space", "run_parts"]
-
-
-class Space(Protocol):
-    """What an estimator knows of its rows, with its parameters checked.
-
-    `read` checks the user's rows and gives `rows.Rows`. `digests` identifies what else the fit was
-    given, by name. `prepare` plans the fit of rows: no particle has moved yet.
-    """
-
-    def read(self, X: Any, y: Any, ranks: Ranks) -> Any: ...
-    def digests(self) -> dict[str, str]: ...
-    def prepare(self, rows: Any, seed: Seed, ranks: Ranks) -> Job: ...
-
-
-class Job(Protocol):
-    """A planned fit.
-
-    `finish` takes the results of the parts. It gives the fitted state, the batched samples in the form
-    of the user's X, and their y. `copies` says what shows that particles copy rows, and what helps; it
-    is empty if nothing does.
-    """
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def parts(self) -> Sequence[Part]: ...
-    def finish(self, results: Sequence[Any]) -> tuple[Any, Any, Any]: ...
-    def copies(self, results: Sequence[Any]) -> str: ...
+__all__ = ["Begun", "Part", "run_parts"]
 
 
 class Part(Protocol):
-    """One flow of a fit, with its planned stages and steps. A fit per class has one for each class.
-
-    `name` is that of the class, or "" if there is one part.
-    """
+    """One flow of a fit, with its planned stages and steps; the name is "" if there is only one."""
 
     @property
     def name(self) -> str: ...
@@ -66,11 +44,10 @@ class Part(Protocol):
 
 
 class Begun(Protocol):
-    """A part whose particles stand at their start, with the data allocated.
+    """A part whose particles stand at their start; `first` is the number of this rank's first one.
 
-    A checkpoint writes this rank's `particles`, of which `first` is the number of the first, and puts
-    them back. `rule` is the stopping rule, if there is one. `move` does the steps that can be resumed,
-    from the position of `run` on. `finish` does what follows, which is quick, and gives the result.
+    `move` does the steps that can be resumed, from the position of `run` on, and obeys the stopping
+    `rule`. `finish` does what follows, which is quick, and gives the result.
     """
 
     @property
@@ -81,30 +58,6 @@ class Begun(Protocol):
     def rule(self) -> events.HeldOut | None: ...
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None: ...
     def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Any: ...
-
-
-class Fitted(Protocol):
-    """A fitted state that draws samples, on its `device`; `plan` says what the fit did.
-
-    `needs_rows` tells whether samples need the rows, so that the model keeps them in any case.
-    `condition` is the kind of y, and `codes` are the encoded conditions of the training rows; both are
-    None without y. `draw` gives n samples in the form of the user's X, and `sample_bytes` its memory.
-    `columns` gives rows in that form as columns (d, n), in units that make columns comparable.
-    """
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def needs_rows(self) -> bool: ...
-    @property
-    def condition(self) -> Any: ...
-    @property
-    def codes(self) -> Tensor | None: ...
-    def sample_bytes(self, n: int) -> int: ...
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any: ...
-    def columns(self, X: Any) -> Tensor: ...
 
 
 def run_parts(
@@ -138,13 +91,13 @@ def run_parts(
 def _run(
     part: Part,
     history: events.History,
-    listeners: Sequence[events.Listener],
+    heard: Sequence[events.Listener],
     checkpoint: Checkpoints | None,
 ) -> Any:
     begun, run = part.begin(), Run()
     rules = [] if begun.rule is None else [begun.rule]
     state = (run, begun.particles, history, begun.rule, begun.first)
     with nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state) as keep:
-        begun.move(run, [history, *listeners, *rules])
+        begun.move(run, [history, *heard, *rules])
         keep()
-        return begun.finish(run, [history, *listeners])
+        return begun.finish(run, [history, *heard])
