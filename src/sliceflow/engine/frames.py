@@ -48,20 +48,14 @@ _POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes cached, of pools and of rotations
 
 @dataclass(frozen=True)
 class Frame:
-    """The directions of one step, on a device.
+    """The directions of one step, on a device."""
 
-    Parameters
-    ----------
-    theta : (h, d) directions in the space of x, or None for the coordinate axes
-    theta_y : (h, l) directions in the space of the condition, or None if the frame ignores it
-    parseval : c, with ΘᵀΘ = c·I, exactly or on average
-    fitted : whether the directions were fitted to particles and data
-    """
-
-    theta: Tensor | None
-    theta_y: Tensor | None
-    parseval: float = 1.0
-    fitted: bool = False
+    theta: Tensor | None  # (h, d) directions in the space of x, or None for the coordinate axes
+    theta_y: (
+        Tensor | None
+    )  # (h, l) directions in the space of the condition, or None if the frame ignores it
+    parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
+    fitted: bool = False  # whether the directions were fitted to particles and data
 
     @property
     def n_directions(self) -> int:
