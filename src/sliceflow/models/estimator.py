@@ -28,7 +28,7 @@ from sliceflow.models.fitting import Job, run_parts
 from sliceflow.models.identity import identity, same_on_all
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
-from sliceflow.models.rows import Rows, without
+from sliceflow.models.rows import without
 
 __all__ = ["Fitted", "FlowEstimator", "Model", "Space"]
 
@@ -137,7 +137,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
     _kinds: tuple[type, type, type]  # of the plan, the fitted state and the rows: what a file holds
     _model: Model
-    _waiting: Rows | None = None  # rows that wait for the next refresh
+    _waiting: Any = None  # rows that wait for the next refresh
     _file: str  # which the model was loaded from
 
     def _space(self, like_fitted: bool = False) -> Any:
@@ -199,7 +199,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         known = self._known_rows()
         space = self._space(like_fitted=known is not None)
         new = space.read(X, y, Ranks())
-        return self._renew(space, _copied(new) if known is None else known.append(new), refresh, listeners)
+        return self._renew(
+            space, _copied(new) if known is None else known.append(new), refresh, listeners
+        )
 
     def forget(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()

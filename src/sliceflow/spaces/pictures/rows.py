@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
@@ -124,9 +125,17 @@ def read_pictures(
 
     `layout` is that of the model, if the pictures must be like its own.
     """
+    array = as_array(X)
     if layout is None:
         layout = Layout.infer(X, n_pixel_values)
-    array = as_array(X)
+        values, brightest = layout.n_pixel_values, int(array.max())
+        if values is not None and brightest < values // 4:
+            warnings.warn(
+                f"the brightest pixel is {brightest}, but pixels may have {values} values; if they are "
+                f"0..{brightest}, pass n_pixel_values={brightest + 1}",
+                UserWarning,
+                stacklevel=5,
+            )
     layout.check_pictures(array)
     pixels = array.reshape(len(array), layout.height, layout.width, -1).transpose(0, 3, 1, 2)
     place = ranks.place(len(array), f"{layout}{'' if y is None else ' and labels'}")

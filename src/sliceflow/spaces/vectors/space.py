@@ -161,7 +161,7 @@ class VectorSpace:
             condition=kind,
             n_conditions=0 if rows.condition is None else rows.condition.width,
             amplifier=amplifier,
-            frame=plans.choose_frame(parameters["frame"], amplifier, ranks.size),
+            frame=plans.choose_frame(parameters["frame"], rows.X.shape[1], amplifier, ranks.size),
             transport=transport,
             n_steps=int(parameters["n_steps"]),
             entropy=float(parameters["entropy"]),
