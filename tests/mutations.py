@@ -33,7 +33,7 @@ def change_text(text: Any, rng: random.Random) -> Any:
         if how < 2 or node is text:
             node[key] = copy.deepcopy(rng.choice(WRONG))
         elif how == 2 and type(node[key]) in (int, float):
-            node[key] = rng.choice([node[key] + 1, node[key] - 1, 2 * node[key], -node[key]])
+            node[key] = rng.choice([node[key] + 1, node[key] - 1, -node[key]])
         elif how == 3:
             del node[key]
         elif how == 4:

@@ -28,8 +28,8 @@ FLOORS = (
     ("kernels",),
     ("errors", "devices", "caches", "dataframes", "datasets"),
 )
-# Exceptions on one floor: the page's server is a command, and small modules use the errors.
-BESIDE = {("cli", "app"), *((a, "errors") for a in FLOORS[-1][1:])}
+# Exceptions on one floor: the page is a command, posteriors are measured, small modules use the errors.
+BESIDE = {("cli", "app"), ("inference", "metrics"), *((a, "errors") for a in FLOORS[-1][1:])}
 SPACES_BESIDE: set[tuple[str, str]] = set()  # spaces that use another space
 
 # The most lines of .py, blank ones and docstrings included. Where several folders share a number, it is

@@ -26,7 +26,7 @@ import sliceflow
 from sliceflow import ImageFlow, ModelFileError, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto, Histogram, Sorted
-from sliceflow.models.checkpoints import digest, same_on_all
+from sliceflow.models.identity import digest, same_on_all
 from sliceflow.models.ranks import (
     LostRank,
     Place,

@@ -59,36 +59,6 @@ def test_parameters_near_a_million_keep_their_resolution():
     assert float(made.std()) == pytest.approx(1e-4, rel=0.5)
 
 
-def test_samples_at_a_bound_are_those_of_the_truncated_posterior():
-    """θ uniform in (0, 1), x = θ + N(0, 0.1²): at x = 0 a half Gaussian. Mirrored samples would keep the
-    Gaussian's mass; samples drawn again are those inside."""
-    rng = np.random.default_rng(0)
-    theta = rng.uniform(0, 1, (3_000, 1))
-    found = posterior(theta, theta + 0.1 * rng.normal(size=(3_000, 1)), bounds=(0, 1))
-    free = replace(found, low=found.low - np.inf, high=found.high + np.inf)
-    loose = free.sample((4_000,), x=[0.0], random_state=0)
-    inside = loose[(loose >= 0) & (loose <= 1)]
-    held = found.sample((4_000,), x=[0.0], random_state=0)
-    assert 0 < len(inside) < 4_000
-    levels = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=held.dtype)
-    mirrored = torch.where(loose < 0, -loose, loose)[:, 0].quantile(levels)
-    kept, drawn = inside.quantile(levels), held[:, 0].quantile(levels)
-    assert float((drawn - kept).abs().max()) < 0.006
-    assert float((mirrored - kept).abs().max()) > 0.006, "mirroring would be seen"
-
-
-def test_an_observation_just_beyond_the_reach_warns_and_one_within_does_not():
-    """Simulations at 0, 1, …, 99: the tenth neighbour is at most nine of them away."""
-    x = np.arange(100.0)[:, None]
-    found = posterior(x + np.random.default_rng(0).normal(size=(100, 1)), x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found.sample((2,), x=[107.9], random_state=0)
-    with pytest.warns(UserWarning, match=r"x\[0\] is") as warned:
-        found.sample((2,), x=[108.5], random_state=0)
-    assert warned[0].filename == __file__
-
-
 def test_types_and_shapes_are_sbis(moons):
     assert moons.sample((2, 3), x=np.zeros(2), random_state=0).shape == (2, 3, 2)
     assert moons.sample(x=[0, 0]).shape == (2,)

@@ -9,14 +9,14 @@ import torch
 import sliceflow
 from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine import paper
+from sliceflow.engine.batches import Batch
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Interpolated
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import PATCH_BASES, LevelFlow
+from sliceflow.spaces.pictures.levels import PATCH_BASES
 from sliceflow.spaces.pictures.pyramid import UPSAMPLINGS
-from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
+from sliceflow.spaces.pictures.tiles import RandomPatches
 
 
 def test_vectors_and_pictures_share_what_the_paper_says_once():
@@ -47,38 +47,9 @@ def test_the_papers_schedule_ends_at_the_picture_and_falls_in_patches(size):
         assert a.h < b.h or a.patch > b.patch
 
 
-def walk(patch_basis, size=(6, 6)):
-    layout = Layout(*size, None, "uint8", 256)
-    stages = schedules.from_string("2[2] 6[3]", *size, 2)
-    return LevelFlow(
-        layout, stages, Seed(0), 0, 10.0, None, "lanczos", patch_basis, False, True, 1.0, 0.0, 1 << 20,
-        torch.float16, n_directions=30,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("patch_basis", PATCH_BASES)
-def test_a_walk_tells_the_directions_of_its_stages(patch_basis):
-    for i in range(2):
-        made = walk(patch_basis)
-        kind, (flow, subspace) = made.directions(i), made.engine(i)
-        assert flow.schedule[0].frame == kind
-        seed, x = flow.seed.child("frame", 0), torch.zeros(subspace.dimension, 1)
-        drawn = [flow.frame(0, k, x) for k in range(5)]
-        assert [f.n_directions for f in drawn] == [kind.count(seed, k) for k in range(5)]
-        assert max(f.n_directions for f in drawn) <= kind.most_directions
-        assert isinstance(kind, RandomPatches if patch_basis == "random" else Tiles)
-
-
-def test_random_patches_keep_the_precision_of_the_particles():
-    """Their products are dense: no kernel would add up half precision in float32."""
-    flow, _ = walk("random").engine(1)
-    assert flow.frame(0, 0, torch.zeros(36, 1)).theta.dtype == torch.float32
-    assert walk("pixels").engine(1)[0].precision == torch.float16
-
-
 def test_no_random_patch_is_empty():
     """A centre is a pixel of the picture, so some of the patch is in it."""
-    theta = RandomPatches(1, 5, 4, 4, 5000).draw(Seed(0), 0, 20, 0).theta
+    theta = RandomPatches(1, 5, 4, 4, 5000).draw(Seed(0), 0, torch.zeros(20, 1)).theta
     assert np.allclose(theta.norm(dim=1), 1)
 
 
@@ -98,14 +69,17 @@ def test_a_flow_of_interpolated_maps_is_saved_and_drawn_from(tmp_path):
 @pytest.mark.gpu
 def test_a_gpu_draws_and_moves_as_the_cpu_does():
     kind = RandomPatches(3, 12, 10, 5, 400, (24, 20))
-    cpu, gpu = (kind.draw(Seed(5), 3, 360, 4, device) for device in ("cpu", "cuda"))
+    cpu, gpu = (
+        kind.draw(Seed(5), 3, torch.zeros(360, 1, dtype=torch.float64, device=device), 4)
+        for device in ("cpu", "cuda")
+    )
     assert torch.allclose(cpu.theta, gpu.theta.cpu(), rtol=0, atol=1e-9)
     assert torch.allclose(cpu.theta_y, gpu.theta_y.cpu(), rtol=0, atol=1e-9)
     z_p, z_q = Seed(0).normal(50, 900), Seed(1).normal(50, 700) + 1
     weights = Seed(2).uniform(1, 700)[0]
     for w in (None, weights):
-        a = Interpolated().fit(z_p, z_q, w)
-        b = Interpolated().fit(z_p.cuda(), z_q.cuda(), None if w is None else w.cuda())
+        a = Interpolated().fit(z_p, z_q, Batch(weights=w))
+        b = Interpolated().fit(z_p.cuda(), z_q.cuda(), Batch(weights=None if w is None else w.cuda()))
         assert torch.allclose(a.dz, b.dz.cpu(), rtol=0, atol=1e-9)
         z = Seed(3).normal(50, 300)
         assert torch.allclose(a.table.displace(z), b.table.displace(z.cuda()).cpu(), rtol=0, atol=1e-9)

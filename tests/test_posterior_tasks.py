@@ -4,7 +4,6 @@ import bz2
 import json
 import zipfile
 
-import neighbour_search
 import numpy as np
 import posteriors
 import pytest
@@ -45,13 +44,6 @@ def test_the_benchmark_writes_a_table_and_resumes(tmp_path, capsys):
     assert len(row["z"]) == len(row["adjusted"]) == 1
     assert row["NN"] > 0.5
     assert "two moons" in capsys.readouterr().out
-
-
-def test_the_benchmark_of_the_search_writes_a_table(tmp_path):
-    neighbour_search.main(["--rows", "400", "--tasks", "two moons", "--out", str(tmp_path / "made")])
-    (row,) = json.loads((tmp_path / "made.json").read_text())["rows"]
-    assert row["way"] == "kd_tree"
-    assert 0 < row["search ms"] < row["condition ms"]
 
 
 def test_many_classifiers_at_once_are_scikit_learns():

@@ -9,6 +9,8 @@ pytest.importorskip("typer")
 
 import sliceflow
 from running import FEW, done, inside, refused
+from sliceflow.cli.data import read
+from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
 
 
@@ -120,14 +122,15 @@ def test_a_mask_that_is_none_is_refused(tmp_path, size, value, said):
 
 
 def test_missing_cells_are_filled_and_all_others_stay(table_run, people, tmp_path):
-    out = tmp_path / "full.csv"
-    said = done("impute", people, "--run", table_run[0], "--out", out)
-    before, after = pd.read_csv(people), pd.read_csv(out)
+    out, given = tmp_path / "full.csv", tmp_path / "given.csv"
+    read(Settings(str(people)))[0].x.to_csv(given, index=False)
+    said = done("impute", given, "--run", table_run[0], "--out", out)
+    before, after = pd.read_csv(given), pd.read_csv(out)
     assert f"filled {before.isna().sum().sum()} cells" in said
     assert not after.isna().any().any()
     there = before.notna()
     assert (after.where(there) == before.where(there)).to_numpy()[there].all()
-    done("impute", people, "--n", 2, "--run", table_run[0], "--out", tmp_path / "many.csv")
+    done("impute", given, "--n", 2, "--run", table_run[0], "--out", tmp_path / "many.csv")
     assert {path.name for path in tmp_path.glob("many*")} == {"many-1.csv", "many-2.csv"}
     refused(inside("impute", people, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
 

@@ -214,8 +214,6 @@ def test_a_picture_stage_follows_algorithm_1_with_local_patches(
         upsampling="lanczos",
         patch_basis="random",
         clip=False,
-        dequantize=True,
-        start_noise=1.0,
         taper=0.0,
         budget=1 << 28,
         precision=None,

@@ -264,3 +264,9 @@ def test_batches_take_turns_over_all_stages():
     flow = Flow([Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0))
     simulate(flow, cloud(60), Target.from_cloud(cloud(50), Batches(parts)), Noise(Seed(0)))
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]
+
+
+def test_batches_that_do_not_tell_classes_apart_are_refused():
+    flow = engine(2)
+    with pytest.raises(ValueError, match="the batches do not tell classes apart"):
+        simulate(flow, cloud(20, 20), Target.from_cloud(cloud(20, 20)), Noise(Seed(0)))

@@ -255,5 +255,5 @@ def test_a_label_of_another_type_is_unknown():
     labels = infer(np.array([0, 1]), 2)
     assert labels.encode([1.0, 0]).tolist() == [1, 0]
     for y in ([True], ["1"], [(1,)]):
-        with pytest.raises(ValueError, match="unknown label .*; the model knows 0, 1"):
+        with pytest.raises(ValueError, match=r"unknown label .*; the model knows 0, 1"):
             labels.encode(y)

@@ -1,12 +1,24 @@
 """Listeners: what they hear, and how they stop a stage."""
 
+import contextlib
+
 import numpy as np
 import ot
 import pytest
 import torch
 
-from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
-from sliceflow.engine.events import Event, HeldOut, History, Progress
+from sliceflow import SlicedWassersteinFlow, VectorOptions
+from sliceflow.engine.events import (
+    Event,
+    HeldOut,
+    History,
+    Progress,
+    closing,
+    joined,
+    listening,
+    relayed,
+    tell,
+)
 from sliceflow.engine.random import Seed
 
 X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 5, 0.1] + 2
@@ -30,66 +42,55 @@ def test_every_step_is_heard_in_order():
     assert np.all(np.diff(flow.history_["seconds"]) > 0)
 
 
-PICTURES = np.random.default_rng(0).integers(0, 17, (20, 4, 4)).astype(np.uint8)
+@pytest.mark.parametrize(
+    ("listeners", "count"),
+    [(print, 1), ((print,), 1), ([print, len], 2), (iter([print]), 1), (None, 0)],
+)
+def test_one_listener_several_or_none_may_be_given(listeners, count):
+    assert len(listening(listeners)) == count
 
 
-@pytest.mark.parametrize("data", [X, PICTURES], ids=["vectors", "pictures"])
-def test_one_listener_several_or_none_may_be_given(data):
-    def flow():
-        if data is X:
-            return SlicedWassersteinFlow(40, 1, random_state=0)
-        return ImageFlow(quality=1, n_particles=40, n_pixel_values=17, random_state=0)
-
-    grown, heard = flow().partial_fit(data), []
-    add = heard.append
-    for method in (flow().fit, flow().partial_fit, lambda _, **k: grown.refresh(**k)):
-        for listeners, count in ((add, 1), ((add,), 1), ([add, add], 2), (iter([add]), 1), (None, 0)):
-            heard.clear()
-            steps = len(method(data, listeners=listeners).history_["step"])
-            assert len(heard) == count * steps
-    heard.clear()
-    grown.forget(data[:2], listeners=add)
-    assert len(heard) == grown.n_iter_
+@pytest.mark.parametrize("listeners", [3, (print, 3)])
+def test_listeners_that_cannot_be_called_are_refused(listeners):
+    with pytest.raises(ValueError, match=r"listeners=.*3.* must be a callable, a tuple of several, or"):
+        listening(listeners)
 
 
-def test_listeners_that_are_none_are_refused_before_anything_is_done():
-    grown = SlicedWassersteinFlow(40, 1, random_state=0).partial_fit(X)
-    before = grown.sample(5, random_state=0)
-    for call in (grown.fit, grown.partial_fit, grown.forget, lambda _, **k: grown.refresh(**k)):
-        for listeners in (3, (print, 3)):
-            with pytest.raises(ValueError, match=r"listeners=.*3.* must be a callable, a tuple of sev"):
-                call(X[:9], listeners=listeners)
-    assert np.array_equal(grown.refresh().sample(5, random_state=0), before)
+def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
+    class Closing:
+        closed = False
+
+        def __call__(self, event):
+            return False
+
+        def close(self):
+            self.closed = True
+
+    first, heard = Closing(), []
+    assert not tell((first, heard.append), 1)
+    assert tell((lambda _: True, heard.append), 2)
+    assert heard == [1, 2]
+    with contextlib.suppress(KeyError), closing((first, heard.append)):
+        raise KeyError
+    assert first.closed
 
 
-def test_the_distance_of_the_first_step_is_the_sliced_distance_between_noise_and_data():
-    """Checked against POT on the step's own directions, in standardised units."""
-    X = np.random.default_rng(0).gamma(2, size=(2000, 2))  # as many rows as particles
-    frames = []
-    flow = SlicedWassersteinFlow(
-        n_particles=2000,
-        n_steps=1,
-        transport="sorted",
-        random_state=0,
-        options=VectorOptions(smoothing=0),
+def test_several_fits_are_heard_as_one():
+    heard, before = [], dict(stages_before=2, steps_before=7, steps_after=4, seconds=5.0)
+    relayed((heard.append,), "second", **before)(event(0, torch.zeros(1, 1), stage_index=1))
+    (told,) = heard
+    assert (told.stage, told.stage_index, told.steps_done, told.steps_total) == (
+        "second: flow",
+        3,
+        8,
+        21,
     )
-    flow.fit(X, listeners=(lambda e: frames.append(e.particles.clone()),))
-    theta = flow._fitted.parts[0].flow.frame(0, 0, frames[0]).theta.numpy()
-    start = (
-        flow._fitted.parts[0].model
-        and SlicedWassersteinFlow(
-            n_particles=2000,
-            n_steps=0,
-            options=VectorOptions(n_axis_steps=0, smoothing=0),
-            standardize=False,
-            random_state=0,
-        )
-        .fit(X)
-        .particles_
-    )
-    data = (X - X.mean(0)) / X.std(0)
-    exact = ot.sliced_wasserstein_distance(start, data, projections=theta.T)
-    assert flow.history_["distance"][0] == pytest.approx(exact, rel=1e-9)
+    assert told.seconds == pytest.approx(5.1)
+    history = History()
+    history(event(0, torch.zeros(1, 1)))
+    both = joined([history.as_columns()] * 2, ["a", "b"])
+    assert both["stage"] == ["a: flow", "b: flow"]
+    assert both["seconds"] == pytest.approx([0.1, 0.2])
 
 
 def test_a_listener_that_returns_true_ends_the_stage_not_the_flow():
@@ -102,15 +103,10 @@ def test_a_listener_that_returns_true_ends_the_stage_not_the_flow():
 
 def test_history_is_a_table():
     history = History()
-    assert history.as_columns() == {
-        "stage": [],
-        "step": [],
-        "distance": [],
-        "moving": [],
-        "seconds": [],
-    }
     history(event(0, torch.zeros(1, 1)))
-    assert history.as_columns()["distance"] == [1.0]
+    columns = {"stage": ["flow"], "step": [0], "distance": [1.0], "moving": [1.0], "seconds": [0.1]}
+    assert history.as_columns() == columns
+    assert History(before=columns).as_columns() == columns
 
 
 def test_held_out_distance_is_pots():
@@ -130,23 +126,16 @@ def test_held_out_rule_stops_after_steps_without_improvement_and_starts_afresh_i
     assert not rule(event(0, torch.full((2, 10), 9.0), stage_index=1))
 
 
-def test_early_stopping_stops_early_and_fits_the_other_rows_only():
+@pytest.mark.parametrize("kind", ["no condition", "labels", "columns"])
+def test_early_stopping_stops_early(kind):
+    """x alone is right from the start, being normal as the particles are; what depends on y is not."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(150, 8))
-    flow = SlicedWassersteinFlow(
-        n_particles=300,
-        n_steps=150,
-        random_state=0,
-        early_stopping=True,
-        options=VectorOptions(validation_fraction=0.2),
-    ).fit(X)
-    assert flow.n_iter_ < 100
-    full = SlicedWassersteinFlow(n_particles=300, n_steps=150, random_state=0).fit(X)
-    distance = [
-        np.median(np.linalg.norm(f.particles_[:, None] - X[None], axis=2).min(axis=1))
-        for f in (flow, full)
-    ]
-    assert distance[0] > distance[1]  # stopped before it could copy
+    X = rng.normal(size=(150, 4))
+    y = {"no condition": None, "labels": X[:, 0] > 0, "columns": X[:, :1]}[kind]
+    options = VectorOptions(validation_fraction=0.3)
+    settings = dict(n_particles=300, n_steps=80, random_state=0, early_stopping=True, options=options)
+    flow = SlicedWassersteinFlow(**settings).fit(X, y)
+    assert 3 < flow.n_iter_ < 75
 
 
 def test_progress_is_silent_by_default_and_can_be_shown(capsys):
@@ -224,45 +213,3 @@ def test_continuous_conditions_are_judged_together_with_x(weights):
     distances = [rule.distance(torch.from_numpy(p.T.copy())) for p in (right, wrong)]
     assert distances[0] < 0.2
     assert distances[1] > 3 * distances[0]
-
-
-@pytest.mark.parametrize("kind", ["labels", "columns"])
-def test_early_stopping_sees_that_conditions_are_not_met_yet(kind, monkeypatch):
-    """x alone is right from the start, being normal as the particles are; what depends on y is not."""
-    rules, begin = [], HeldOut.__init__
-
-    def recorded(rule, *args, **kwargs):
-        begin(rule, *args, **kwargs)
-        rules.append(rule)
-
-    monkeypatch.setattr(HeldOut, "__init__", recorded)
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(600, 2))
-    y = (X[:, 0] > 0).astype(int) if kind == "labels" else X[:, :1] + 0.05 * rng.normal(size=(600, 1))
-    options = dict(n_particles=600, n_steps=40, early_stopping=True)
-    options["options"] = VectorOptions(validation_fraction=0.3)
-    SlicedWassersteinFlow(**options, random_state=0).fit(X, y)
-    SlicedWassersteinFlow(**options, random_state=0).fit(X)
-    joint, alone = (rule.distances for rule in rules)
-    assert joint[0] > 2 * min(joint)
-    assert alone[0] < 1.5 * min(alone)
-
-
-def test_early_stopping_that_ignores_conditions_judges_x_alone():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
-    flows = [
-        SlicedWassersteinFlow(
-            n_particles=300, n_steps=60, random_state=0, early_stopping=True, amplifier=0
-        ).fit(X, labels)
-        for labels in (None, y)
-    ]
-    assert flows[0].history_["distance"] == flows[1].history_["distance"]
-
-
-def test_an_event_says_how_many_steps_its_stage_may_have():
-    heard = []
-    X = np.random.default_rng(0).integers(0, 256, (40, 4, 4), dtype=np.uint8)
-    flow = ImageFlow("2[2]=3 4[3]=2", 40, random_state=0, device="cpu")
-    flow.fit(X, listeners=lambda event: heard.append((event.stage, event.stage_steps)))
-    assert heard == [("2×2[2]", 3)] * 3 + [("4×4[3]", 2)] * 2

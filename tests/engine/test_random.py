@@ -56,8 +56,12 @@ def test_permutation_is_one():
 def test_random_state_follows_scikit_learn():
     assert Seed.from_random_state(5) == Seed.from_random_state(np.int64(5))
     assert Seed.from_random_state(None) != Seed.from_random_state(None)
-    assert Seed.from_random_state(np.random.RandomState(1)) == Seed.from_random_state(np.random.RandomState(1))
-    assert Seed.from_random_state(np.random.default_rng(1)) == Seed.from_random_state(np.random.default_rng(1))
+    assert Seed.from_random_state(np.random.RandomState(1)) == Seed.from_random_state(
+        np.random.RandomState(1)
+    )
+    assert Seed.from_random_state(np.random.default_rng(1)) == Seed.from_random_state(
+        np.random.default_rng(1)
+    )
     with pytest.raises(ValueError, match="random_state=-1 is negative"):
         Seed.from_random_state(-1)
     with pytest.raises(ValueError, match="random_state='x' cannot seed anything"):

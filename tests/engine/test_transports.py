@@ -282,9 +282,9 @@ def test_the_cost_is_the_mean_squared_displacement(transport):
 
 def test_the_transport_that_is_chosen_looks_at_as_many_columns():
     auto = Auto(threshold=100, n_bins=64, most=50)
-    assert auto.chosen(100) == Sorted(most=50)
-    assert auto.chosen(101) == Histogram(64, most=50)
-    assert Auto(most=None).chosen(10**6).most is None
+    assert auto.choose(100) == Sorted(most=50)
+    assert auto.choose(100, n_ranks=2) == auto.choose(101) == Histogram(64, most=50)
+    assert Auto(most=None).choose(10**6).most is None
 
 
 def test_a_class_that_stays_where_it_is_costs_nothing():

@@ -131,10 +131,10 @@ def test_heavy_tails_do_not_hide_the_rest():
 
 
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
-    x, y = norms(1_000)
+    x, y = norms(600)
     local = LocalRows.fit_to(x, y)
-    assert local.settings.n_features == 250
-    _, y0 = norms(100, seed=7)
+    assert local.settings.n_features == 150
+    _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
     columns = LocalRows.fit_to(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
@@ -143,8 +143,8 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
         for one in (local, columns)
     )
     assert ours < 0.8 * theirs
-    y = Seed(0).normal(1_000, 5)
-    plain = LocalRows.fit_to(y[:, :2] + 0.3 * Seed(1).normal(1_000, 2), y)
+    y = Seed(0).normal(500, 5)
+    plain = LocalRows.fit_to(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
@@ -243,7 +243,11 @@ def test_damaged_rows_are_refused(name, damage):
 
 def test_settings_that_pass_the_check_can_be_sampled():
     """A file may hold any projection and spread that the check lets through."""
-    for projection in (torch.zeros(3, 2), 1e-200 * torch.ones(3, 1).double(), 1e40 * torch.eye(3).double()):
+    for projection in (
+        torch.zeros(3, 2),
+        1e-200 * torch.ones(3, 1).double(),
+        1e40 * torch.eye(3).double(),
+    ):
         settings = replace(SOUND.settings, projection=projection.double(), spread=100.0, k=60)
         damaged = replace(SOUND, settings=settings)
         damaged.check()

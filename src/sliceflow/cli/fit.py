@@ -208,6 +208,8 @@ def _raise_with_hint(error: BaseException, settings: Settings, folder: RunFolder
     if isinstance(error, LostRank):
         raise Failed(str(error), f"torchrun … -m {settings.command} --resume") from error
     if isinstance(error, KeyboardInterrupt):
+        if folder.fitted:
+            raise _interrupted(settings) from error
         if not folder.has_checkpoint:
             raise Failed("the fit was stopped before its first step", "run it again") from error
         done = str(error).split(";")[0] or "the fit was stopped"
@@ -231,16 +233,18 @@ def _finish(
     try:
         measures = evaluate.finish(settings, folder, flow, train, test, say)
     except KeyboardInterrupt as error:
-        raise Failed(
-            "interrupted; the fit itself is done and saved",
-            f"to measure it: {settings.command} --resume",
-        ) from error
+        raise _interrupted(settings) from error
     say(evaluate.as_text(measures))
     say(f"wrote {folder.path}: {', '.join(folder.written)}")
     if as_json:
         config = folder.read_json("config.json")
         out = {"run": str(folder.path), "files": folder.written, **config, **measures}
         print(json.dumps(out, indent=2))
+
+
+def _interrupted(settings: Settings) -> Failed:
+    hint = f"to measure it: {settings.command} --resume"
+    return Failed("interrupted; the fit itself is done and saved", hint)
 
 
 def _config(job: _Job) -> dict[str, Any]:

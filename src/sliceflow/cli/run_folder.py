@@ -117,7 +117,8 @@ class RunFolder:
         if files and not force:
             hint = "pass another --out, or --force to replace the run"
             if unmeasured or self.has_checkpoint:
-                hint = f"--resume continues the interrupted run; or {hint}"
+                command = self.read_json("config.json").get("command")
+                hint = f"to continue the interrupted run: {command} --resume; or {hint}"
             raise WrongUsage(f"{self.path} is not empty; it holds {files[0].name}", hint)
 
     def create(self) -> None:

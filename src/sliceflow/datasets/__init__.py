@@ -25,14 +25,10 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures as they are stored.
+    """Pictures as they are stored: (n, h, w) or (n, h, w, c), of uint8 or the type of an array file.
 
-    Attributes
-    ----------
-    images : (n, h, w) or (n, h, w, c) array of uint8, or of the type in a .npy or .npz file
-    labels : (n,) array of class numbers or names of folders; None if there are none
-    n_pixel_values : integer pixels are 0..n_pixel_values-1: 17 for digits, else at most 256
-    name : of the set, the folder or the file
+    `labels` (n,) are class numbers or names of folders; None if there are none. Integer pixels are
+    0..n_pixel_values-1: 17 for digits, else at most 256.
     """
 
     images: np.ndarray
@@ -57,7 +53,7 @@ def load(
     split : "train" or "test", for CelebA also "valid"; a path has only "train"
     root : the folder of the named sets; by default the environment variable SLICEFLOW_DATA, or the
         folder sliceflow in the user's cache
-    size : for folders and CelebA (default 64): crop the middle square and resize it to this side
+    size : for folders and CelebA (default 64): the middle square, resized to this side
     skip_broken : skip pictures that cannot be read, with a warning, instead of an error
     download : download a missing named set with torchvision, if that is installed
 

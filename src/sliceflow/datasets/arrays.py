@@ -38,10 +38,8 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def n_pixel_values(images: np.ndarray) -> int:
-    """256, or fewer if the type has fewer values: 2 for booleans."""
-    if images.dtype.kind not in "iu":
-        return 2 if images.dtype == bool else 256
-    return min(256, int(np.iinfo(images.dtype).max) + 1)
+    """256, or fewer if the type has fewer values: 2 for booleans, 128 for int8."""
+    return {"bool": 2, "int8": 128}.get(images.dtype.name, 256)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -49,12 +47,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as stream:
             return {"images": _array(stream, path.stat().st_size)}
     with zipfile.ZipFile(path) as archive:
-        return {
-            info.filename.removesuffix(".npy"): _array(
-                archive.open(info), min(info.file_size, info.compress_size * MOST_INFLATION)
-            )
-            for info in archive.infolist()
-        }
+        most = {i: min(i.file_size, i.compress_size * MOST_INFLATION) for i in archive.infolist()}
+        return {i.filename.removesuffix(".npy"): _array(archive.open(i), n) for i, n in most.items()}
 
 
 def _array(stream: IO[bytes], size: int) -> np.ndarray:

@@ -54,10 +54,7 @@ class _Record:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads containers, numbers and text; records replace numpy's arrays and encoded bytes.
-
-    numpy's own functions are unsafe: a forged dtype or shape makes them write or allocate anything.
-    """
+    """Records replace numpy's functions: a forged dtype or shape makes them allocate anything."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         if not re.fullmatch(_ALLOWED, f"{module}.{name}"):

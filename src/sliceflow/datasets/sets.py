@@ -18,12 +18,12 @@ class MissingSetError(AdvisedError, FileNotFoundError):
 
 
 class NamedSet(NamedTuple):
-    """A published set of files."""
+    """A published set: its name in torchvision, its files by split, and their alternative ending."""
 
     torchvision: str
     folders: tuple[str, ...]
-    files: Mapping[str, tuple[str, ...]]  # of each split
-    ending: str  # alternative ending of each file
+    files: Mapping[str, tuple[str, ...]]
+    ending: str
 
 
 _IDX = {
@@ -56,12 +56,11 @@ def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
         if all(found.values()):
             return [path for paths in found.values() for path in paths]
         missing = min(missing, [f for f in wanted if not found[f]], key=len)
+    wanted_name = f"{missing[0]} or {missing[0]}{ending}" if ending else missing[0]
     raise MissingSetError(
-        f"{name}: no {missing[0]}{f' or {missing[0]}{ending}' if ending else ''} in "
-        f"{', '.join(map(str, places))}",
-        "put the published files there, name the folder above with root= or the environment "
-        "variable SLICEFLOW_DATA, or pass download=True, which needs torchvision "
-        "(pip install torchvision)",
+        f"{name}: no {wanted_name} in {', '.join(map(str, places))}",
+        "put the published files there, name the folder above with root= or SLICEFLOW_DATA, or pass "
+        "download=True, which needs torchvision (pip install torchvision)",
     )
 
 

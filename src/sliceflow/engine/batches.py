@@ -114,7 +114,10 @@ class Target:
             data = self.draw(*key)
             self._drawn = key, replace(data, x=step.stage.space.down(data.x))
         data = self._drawn[1]
-        return data, self.batches.at(step.turn, data.y)
+        batch = self.batches.at(step.turn, data.y)
+        if step.flow.apart and batch.runs is None:
+            raise ValueError("each class has its own maps, but the batches do not tell classes apart")
+        return data, batch
 
 
 def divide(

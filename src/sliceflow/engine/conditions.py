@@ -7,6 +7,7 @@ written to, so conditions do not move.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ __all__ = [
     "repeated", "row_groups", "row_weights",
 ]  # fmt: skip
 
+_HASHABLE = "labels must be hashable: ints, strings, tuples, …"
 ENOUGH = 2_000  # the least particles of a fit: maps of fewer are poor for fresh ones
 _OF_A_CLASS = 200  # the least of a class that shares its maps with others,
 _OF_ONE_APART = 1_000  # and of a class with its own maps;
@@ -55,19 +57,17 @@ class Offset:
 
     @property
     def by_class(self) -> bool:
-        """Whether the codes are class numbers."""
         return self.codes.dim() == 1
 
     def of(self, columns: Tensor | slice) -> Offset:
-        """The offset of some of the rows."""
         return Offset(self.theta, self.codes[columns])
 
     def added(self, z: Tensor) -> Tensor:
         """z + ξ·θ_yᵀy for every direction and row: (h, n)."""
-        if self.by_class:
-            out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
-            return out
-        return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+        if not self.by_class:
+            return torch.addmm(z, self.theta, self.codes.T.to(z.dtype))
+        out: Tensor = kernels.for_tensor(z).add_class_offsets(z, self.theta, self.codes)
+        return out
 
 
 def offset_of(theta: Tensor | None, codes: Tensor | None) -> Offset | None:
@@ -96,13 +96,10 @@ class Labels:
         """The distinct labels of y, sorted where they can be, else in order of appearance."""
         if y.dtype != object:
             return cls(np.unique(y))
-        distinct: dict[Any, Any] = {}
-        for label in y.tolist():
-            distinct.setdefault(_identity(label), label)
-        try:
-            return cls(_objects(sorted(distinct.values())))
-        except TypeError:
-            return cls(_objects(list(distinct.values())))
+        distinct = list({_identity(label): label for label in y.tolist()}.values())
+        with contextlib.suppress(TypeError):
+            distinct.sort()
+        return cls(_objects(distinct))
 
     @property
     def width(self) -> int:
@@ -123,7 +120,7 @@ class Labels:
         try:
             numbers = [number.get(_identity(label)) for label in labels]
         except TypeError as error:
-            raise ValueError("labels must be hashable: ints, strings, tuples, …") from error
+            raise ValueError(_HASHABLE) from error
         if None in numbers:
             unknown = list(dict.fromkeys(v for v, i in zip(labels, numbers, strict=True) if i is None))
             raise ValueError(
@@ -214,13 +211,13 @@ class Mixed:
                 f"columns, {sum(self.labelled)} of them labels; pass an (n, {len(self.labelled)}) array"
             )
         is_label = np.array(self.labelled)
-        combinations = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
-        numbers = self.labels.encode(combinations)
-        return torch.cat((numbers[:, None].double(), self.columns.encode(array[:, ~is_label])), 1)
+        rows = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
+        numbers = self.labels.encode(rows)[:, None].double()
+        return torch.cat((numbers, self.columns.encode(array[:, ~is_label])), 1)
 
     def decode(self, codes: Tensor) -> np.ndarray:
-        out = np.empty((len(codes), len(self.labelled)), dtype=object)
         is_label = np.array(self.labelled)
+        out = np.empty((len(codes), len(is_label)), dtype=object)
         out[:, is_label] = [list(row) for row in self.labels.decode(codes[:, 0].long())]
         out[:, ~is_label] = self.columns.decode(codes[:, 1:])
         return out
@@ -254,14 +251,12 @@ def repeated(condition: Condition, y: Any, n: int) -> Any:
         one = isinstance(y, (str, bytes)) or np.ndim(y) == 0
         one = one or (isinstance(y, tuple) and y in set(condition.classes.tolist()))
         return _objects([y.item() if hasattr(y, "item") else y] * n) if one else y
-    array = as_array(y)
-    if isinstance(condition, Mixed):
-        codes_of_one = array.ndim == 1 and len(array) == len(condition.labelled)
-        one = codes_of_one and not isinstance(array[0], tuple)
-        return np.tile(array.astype(object), (n, 1)) if one else array
-    if array.ndim == 0 or (array.ndim == 1 and len(array) == condition.width):
-        return np.tile(array.reshape(1, -1), (n, 1))
-    return array
+    array, mixed = as_array(y), isinstance(condition, Mixed)
+    width = len(condition.labelled) if isinstance(condition, Mixed) else condition.width
+    one = array.ndim == 1 and len(array) == width and not isinstance(array[0], tuple)
+    if not one and (mixed or array.ndim):
+        return array
+    return np.tile((array.astype(object) if mixed else array).reshape(1, -1), (n, 1))
 
 
 def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
@@ -436,10 +431,7 @@ def _need_labels(array: np.ndarray, name: str) -> None:
         try:
             hash(label)
         except TypeError as error:
-            raise ValueError(
-                f"row {row} of {name} is a {type(label).__name__}; labels must be hashable: "
-                "ints, strings, tuples, …"
-            ) from error
+            raise ValueError(f"row {row} of {name} is a {type(label).__name__}; {_HASHABLE}") from error
 
 
 def _is_missing(label: Any) -> bool:

@@ -79,6 +79,29 @@ class _Fit(NamedTuple):
     first: int
 
 
+class _CtrlC:
+    """Hears Ctrl-C instead of stopping at once. A second one stops, if this shall hear one `once`."""
+
+    def __init__(self, *, once: bool) -> None:
+        self.heard, self._once = False, once  # torchrun repeats the Ctrl-C that a rank received itself
+
+    def __enter__(self) -> None:
+        self._before: Any = signal.getsignal(signal.SIGINT)
+        # Only the main thread receives Ctrl-C, and only if it is not ignored.
+        self._here = threading.current_thread() is threading.main_thread() and callable(self._before)
+        if self._here:
+            signal.signal(signal.SIGINT, self._hear)
+
+    def _hear(self, *_: Any) -> None:
+        self.heard = True
+        if self._once:
+            signal.signal(signal.SIGINT, self._before)
+
+    def __exit__(self, *_: object) -> None:
+        if self._here:
+            signal.signal(signal.SIGINT, self._before)
+
+
 class Checkpoints:
     """Writes the checkpoints of one fit to a folder, and reads the last one.
 
@@ -152,18 +175,12 @@ class Checkpoints:
         fit = _Fit(run, particles, history, rule, first)
         if self.resumes:
             self._restore(fit)
-        written, asked, ranks = events.now(), False, self._ranks
-
-        def ask(*_: Any) -> None:
-            nonlocal asked
-            asked = True
-            if ranks.size == 1:  # torchrun repeats the Ctrl-C that the rank received itself
-                signal.signal(signal.SIGINT, before)
+        written, ranks, ctrl_c = events.now(), self._ranks, _CtrlC(once=self._ranks.size == 1)
 
         def after() -> None:
             nonlocal written
             # The clocks of ranks differ: if one wants to stop or to write, all do.
-            wish = ranks.maximum(2 if asked else int(events.now() - written >= self._every))
+            wish = ranks.maximum(2 if ctrl_c.heard else int(events.now() - written >= self._every))
             if wish == 2:
                 self._write(fit)
                 self._stop(run)
@@ -172,22 +189,15 @@ class Checkpoints:
                 written = events.now()
 
         run.after = after
-        before: Any = signal.getsignal(signal.SIGINT)
-        # Only the main thread receives Ctrl-C, and only if it is not ignored.
-        in_main = threading.current_thread() is threading.main_thread() and callable(before)
-        if in_main:
-            signal.signal(signal.SIGINT, ask)
         try:
-            yield lambda: self._write_or_warn(fit) if self._part else None
+            with ctrl_c:
+                yield lambda: self._write_or_warn(fit) if self._part else None
         except LostRank as error:
             advice = "there is no checkpoint yet: start it again"
             if self._path.exists():
                 advice = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
-        finally:
-            if in_main:
-                signal.signal(signal.SIGINT, before)
-        if ranks.maximum(int(asked)):
+        if ranks.maximum(int(ctrl_c.heard)):
             self._stop(run)
         if ranks.first and not self._part:
             self._path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from itertools import accumulate, groupby, pairwise
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ __all__ = ["Array", "Between", "Label", "Record", "pack", "store_as", "unpack"]
 
 _SCALAR, _OBJECT, _VIEW = 64, 256, 512  # bytes of a number or text, a dataclass, a tensor's own object
 _MOST_SIZE = 1 << 32  # of a dimension
+_INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_PLAIN = (int, float, bool, str, bytes, None, types.NoneType, torch.dtype, torch.device)
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -115,12 +117,8 @@ def unpack(
     """The value that `pack` wrote, its tensors on `device`. A ValueError says what does not fit."""
     at = _At(dict(tensors), allowance, torch.device(device))
     (value,) = _need(kind).unpack(node, 1, at)
-    if at.tensors:
-        raise ValueError(f"there are tensors that nothing uses: {_short(sorted(at.tensors))}")
+    at.need(not at.tensors, "has tensors that nothing uses: %s", sorted(at.tensors))
     return value
-
-
-_STORED: dict[Any, tuple[Any, Callable[[Any], Any] | None, Callable[[Any], Any] | None]] = {}
 
 
 def store_as(
@@ -137,27 +135,27 @@ def store_as(
     _kind.cache_clear()
 
 
+_STORED: dict[Any, tuple[Any, Callable[[Any], Any] | None, Callable[[Any], Any] | None]] = {}
+_Scope = Mapping[str, Sequence[Any]]  # sizes of dimensions and int fields of the objects of a column
+
+
 @dataclass(frozen=True)
 class _At:
-    """Where in the value a column is, and what is known there.
-
-    `tensors` are those written so far, or those not yet read. `scope` has the sizes of dimensions and
-    the int fields of the objects whose fields are read.
-    """
+    """Where in the value a column is; the tensors written so far, or not yet read; and the scope."""
 
     tensors: dict[str, Tensor]
     allowance: Allowance = field(default_factory=lambda: Allowance(0, 0))
     device: torch.device | None = None
     path: str = ""
-    scope: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    scope: _Scope = field(default_factory=dict)
 
-    def inside(self, name: str, scope: Mapping[str, Sequence[int]] | None = None) -> _At:
+    def inside(self, name: str, scope: _Scope | None = None) -> _At:
         path = f"{self.path}.{name}" if self.path else name
         return replace(self, path=path, scope=scope or {})
 
-    def some(self, chosen: Sequence[int]) -> dict[str, Sequence[int]]:
-        """The scope of some of the objects."""
-        return {name: [sizes[i] for i in chosen] for name, sizes in self.scope.items()}
+    def of(self, name: str, chosen: Sequence[int]) -> _At:
+        """Inside, for some of the objects."""
+        return self.inside(name, {dim: [sizes[i] for i in chosen] for dim, sizes in self.scope.items()})
 
     def need(self, ok: bool, what: str, value: Any = None) -> None:
         """Raise a ValueError unless `ok`; in `what` the `value` takes the place of "%s"."""
@@ -167,15 +165,10 @@ class _At:
     def items(self, node: Any, names: Sequence[str]) -> list[Any]:
         """The values of a JSON object that must have these names."""
         self.need(isinstance(node, dict), "is %s; it must be a JSON object", node)
-        for name in names:
+        for name in [*names, *node]:
             self.inside(name).need(name in node, "is missing")
-        for name in node:
             self.inside(name).need(name in names, "is not known")
         return [node[name] for name in names]
-
-    def size(self, value: Any) -> int:
-        self.need(type(value) is int and 0 <= value <= _MOST_SIZE, "has a size of %s", value)
-        return int(value)
 
     def column(self, node: Any, n: int) -> list[Any]:
         """The n encoded values of `_column`."""
@@ -183,14 +176,17 @@ class _At:
         if isinstance(node, dict) and node.keys() == {"runs"}:
             runs: Any = node["runs"]
             pairs = isinstance(runs, list) and all(isinstance(r, list) and len(r) == 2 for r in runs)
-            self.need(pairs and sum(self.size(r[1]) for r in runs) == n, f"has not {n} values")
+            self.need(pairs and sum(self.sizes([r[1] for r in runs])) == n, f"has not {n} values")
             return [run[0] for run in runs for _ in range(run[1])]
         values = node if isinstance(node, list) else [node] * n
         self.need(len(values) == n, f"has {len(values)} values instead of {n}")
         return values
 
-    def sizes(self, node: Any, n: int) -> list[int]:
-        return [self.size(v) for v in self.column(node, n)]
+    def sizes(self, values: Any) -> list[int]:
+        self.need(isinstance(values, list), "is %s; it must be a list of sizes", values)
+        for value in values:
+            self.need(type(value) is int and 0 <= value <= _MOST_SIZE, "has a size of %s", value)
+        return list(values)
 
 
 def _short(value: Any) -> str:
@@ -210,6 +206,14 @@ def _column(values: Sequence[Any]) -> Any:
     return {"runs": runs} if 3 * len(runs) < len(values) else list(values)
 
 
+def _places(names: Sequence[str]) -> dict[str, list[int]]:
+    """Where each name is."""
+    out: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        out.setdefault(name, []).append(i)
+    return out
+
+
 # Numbers and texts
 
 
@@ -223,19 +227,20 @@ def _encode(value: Any) -> Any:
         return {"tuple": [_encode(v) for v in value]}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": None}  # reading gives that of the reader
     return value
 
 
-def _decode(node: Any) -> Any:
+def _decode(node: Any, device: torch.device | None) -> Any:
     """The value of `_encode`; a KeyError, TypeError or ValueError for anything else."""
     if not isinstance(node, dict):
         return node
     ((mark, inner),) = node.items()
     if mark == "tuple":
-        return tuple(map(_decode, [*inner]))
-    if mark == "float":
-        return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[inner]
-    return {"bytes": bytes.fromhex, "dtype": _DTYPES.__getitem__}[mark](inner)
+        return tuple(_decode(v, device) for v in [*inner])
+    known = {"float": _INFINITE.__getitem__, "bytes": bytes.fromhex, "dtype": _DTYPES.__getitem__}
+    return device if mark == "device" and inner is None else known[mark](inner)
 
 
 def _is_label(value: Any) -> bool:
@@ -270,11 +275,12 @@ class _Scalar:
         return known and (bounds is None or bounds.low <= value <= bounds.high)
 
     def _checked(self, values: list[Any], at: _At) -> list[Any]:
+        names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
+        limits = [f" from {b.low} to {b.high}" for b in self.types.values() if b is not None][:1]
         for value in values:
-            if not self._fits(value):
-                names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
-                limits = [f" from {b.low} to {b.high}" for b in self.types.values() if b is not None]
-                at.need(False, f"is %s; it must be {' or '.join(names)}{''.join(limits[:1])}", value)
+            at.need(
+                self._fits(value), f"is %s; it must be {' or '.join(names) + ''.join(limits)}", value
+            )
         return values
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
@@ -282,27 +288,10 @@ class _Scalar:
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
         try:
-            values = [_decode(v) for v in at.column(node, n)]
+            values = [_decode(v, at.device) for v in at.column(node, n)]
         except (KeyError, TypeError) as error:
             raise ValueError(f"{at.path} holds a value of unknown kind: {_short(node)}") from error
         return self._checked(values, at)
-
-
-@dataclass(frozen=True)
-class _Device:
-    """The device that tensors are on. It is not written: reading gives that of the reader."""
-
-    tag = "device"
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, torch.device)
-
-    def pack(self, values: Sequence[Any], at: _At) -> Any:
-        return None
-
-    def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
-        at.need(node is None, "is %s; a file names no device", node)
-        return [at.device] * n
 
 
 # Arrays
@@ -324,32 +313,35 @@ class _Arrays:
         return isinstance(value, np.ndarray if self.numpy else Tensor)
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        own = [torch.from_numpy(np.ascontiguousarray(v)) if self.numpy else v.detach() for v in values]
+        own = [
+            torch.from_numpy(np.require(v, None, ["C", "W"])) if self.numpy else v.detach()
+            for v in values
+        ]
         names = [str(t.dtype).removeprefix("torch.") for t in own]
         node = {"dtype": _column(names)}
-        for name, chosen in _groups(names).items():
-            flat = torch.cat([own[i].reshape(-1) for i in chosen]).cpu()
+        for name, chosen in _places(names).items():
+            flat, here = torch.cat([own[i].reshape(-1) for i in chosen]).cpu(), at.of(name, chosen)
             counts = [own[i].numel() for i in chosen]
-            self._check(flat, counts, at.inside(name, at.some(chosen)))
+            self._check(flat, counts, here)
             if self.array.packed:
                 parts = zip(chosen, torch.split(flat, counts), strict=True)
                 arrays = [part.reshape(own[i].shape).numpy() for i, part in parts]
                 packed, node[name] = packing.pack(arrays, self.array.packed)
                 flat = torch.from_numpy(packed)
-            at.tensors[at.inside(name).path] = flat
+            at.tensors[here.path] = flat
         return node if self.array.packed else node["dtype"]
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
+        at.allowance.take(_VIEW * n)
         dtypes = node.get("dtype") if self.array.packed and isinstance(node, dict) else node
         names, out = at.column(dtypes, n), list[Any]([None] * n)
         at.need(all(type(name) is str and name in _DTYPES for name in names), "has no known dtype")
-        at.allowance.take(_VIEW * n)
         sizes = [at.scope[dim] if dim in at.scope else [int(dim)] * n for dim in self.dims]
         shapes = list(zip(*sizes, strict=True)) if sizes else [()] * n
-        groups = _groups(names)
-        blocks = at.items(node, ["dtype", *groups])[1:] if self.array.packed else [()] * len(groups)
-        for (name, chosen), packed in zip(groups.items(), blocks, strict=True):
-            own, here = [shapes[i] for i in chosen], at.inside(name, at.some(chosen))
+        places = _places(names)
+        blocks = at.items(node, ["dtype", *places])[1:] if self.array.packed else [()] * len(places)
+        for (name, chosen), packed in zip(places.items(), blocks, strict=True):
+            own, here = [shapes[i] for i in chosen], at.of(name, chosen)
             flat, counts = self._read(_DTYPES[name], own, packed, here), [math.prod(s) for s in own]
             self._check(flat, counts, here)
             parts = torch.split(flat if self.numpy else flat.to(at.device), counts)
@@ -370,10 +362,8 @@ class _Arrays:
             return stored
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         at.allowance.take(packing.unpacked_bytes(shapes, kind))
-        at.need(isinstance(blocks, list), "has blocks %s", blocks)
-        sizes = [at.size(v) for v in blocks]
         try:
-            arrays = packing.unpack(stored.numpy(), sizes, self.array.packed, shapes, kind)
+            arrays = packing.unpack(stored.numpy(), at.sizes(blocks), self.array.packed, shapes, kind)
         except ValueError as error:
             raise ValueError(f"{at.path}: {error}") from error
         return torch.cat([torch.from_numpy(array).reshape(-1) for array in arrays])
@@ -382,8 +372,7 @@ class _Arrays:
         """Raise a ValueError for values of another dtype, or out of bounds."""
         array = self.array
         allowed = array.dtype if isinstance(array.dtype, tuple) else (array.dtype,)
-        expected = " or ".join(map(str, allowed))
-        at.need(flat.dtype in allowed, f"has dtype {flat.dtype}; it must be {expected}")
+        at.need(flat.dtype in allowed, f"has dtype {flat.dtype}; it must be one of %s", allowed)
         if array.finite and flat.is_floating_point():
             at.need(bool(torch.isfinite(flat).all()), "holds NaN or infinity")
         if array.ge is not None:
@@ -393,14 +382,6 @@ class _Arrays:
             parts = [flat] if len(set(limits)) == 1 else torch.split(flat, counts)
             for part, limit in zip(parts, limits, strict=False):
                 at.need(not bool((part >= limit).any()), f"holds values of {limit} or more")
-
-
-def _groups(names: Sequence[str]) -> dict[str, list[int]]:
-    """The places of every name."""
-    out: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        out.setdefault(name, []).append(i)
-    return out
 
 
 # Dataclasses, tuples and unions
@@ -419,10 +400,6 @@ class _Struct:
     def arrays(self) -> dict[str, _Arrays]:
         found = {name: _array_in(kind) for name, kind in self.kinds.items()}
         return {name: kind for name, kind in found.items() if kind is not None}
-
-    def in_order(self) -> list[tuple[str, Any]]:
-        """The fields, those with arrays last: ints bound their values."""
-        return sorted(self.kinds.items(), key=lambda item: item[0] in self.arrays())
 
     def dims(self) -> list[str]:
         every = (dim for kind in self.arrays().values() for dim in kind.dims if not dim.isdigit())
@@ -451,16 +428,15 @@ class _Struct:
         if n == 0:
             return _none(node, at)
         at.allowance.take(_OBJECT * n)
-        dims = self.dims()
-        given = at.items(node, [*(["dims"] if dims else []), *self.kinds])
-        scope: dict[str, Any] = {}
+        dims, scope, columns = self.dims(), dict[str, Any](), dict[str, list[Any]]()
+        given = at.items(node, [*self.kinds, *(["dims"] if dims else [])])
         if dims:
-            for dim, column in zip(dims, at.items(given.pop(0), dims), strict=True):
-                scope[dim] = at.inside(dim).sizes(column, n)
-        nodes, columns = dict(zip(self.kinds, given, strict=True)), dict[str, list[Any]]()
-        for name, kind in self.in_order():
-            columns[name] = kind.unpack(nodes[name], n, at.inside(name, scope))
-            if _is_int(kind):
+            for dim, column in zip(dims, at.items(given.pop(), dims), strict=True):
+                scope[dim] = at.inside(dim).sizes(at.inside(dim).column(column, n))
+        nodes, arrays = dict(zip(self.kinds, given, strict=True)), self.arrays()
+        for name in sorted(self.kinds, key=arrays.__contains__):  # ints may bound arrays
+            columns[name] = self.kinds[name].unpack(nodes[name], n, at.inside(name, scope))
+            if _is_int(self.kinds[name]):
                 scope[name] = columns[name]
         return [self._new({name: columns[name][i] for name in self.kinds}, at) for i in range(n)]
 
@@ -484,7 +460,7 @@ def _is_int(kind: Any) -> bool:
 
 def _array_in(kind: Any) -> _Arrays | None:
     """The arrays of a field that has them, always or not."""
-    options = kind.options if isinstance(kind, _Union) else [kind]
+    options = kind.options.values() if isinstance(kind, _Union) else [kind]
     return next((option for option in options if isinstance(option, _Arrays)), None)
 
 
@@ -523,7 +499,7 @@ class _Sequence:
         if n == 0:
             return _none(node, at)
         column, inner = at.items(node, ("sizes", "items"))
-        sizes = at.sizes(column, n)
+        sizes = at.sizes(at.column(column, n))
         at.allowance.take(_SCALAR * sum(sizes))
         items = self.items.unpack(inner, sum(sizes), at) if any(sizes) else _none(inner, at)
         return [self.make(items[a:b]) for a, b in pairwise([0, *accumulate(sizes)])]
@@ -552,31 +528,27 @@ class _Mapped:
 class _Union:
     """Values of several kinds: the name of each one's kind, and a column for every kind."""
 
-    options: tuple[Any, ...]
-
-    def holds(self, value: Any) -> bool:
-        return any(option.holds(value) for option in self.options)
+    options: Mapping[str, Any]
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        tags, names = [], ", ".join(option.tag for option in self.options)
+        tags, names = [], ", ".join(self.options)
         for value in values:
-            tags.append(next((option.tag for option in self.options if option.holds(value)), ""))
+            tags.append(next((tag for tag, kind in self.options.items() if kind.holds(value)), ""))
             at.need(tags[-1] != "", f"is %s, which a file cannot hold; it holds {names}", value)
-        node, known = {"is": _column(tags)}, {option.tag: option for option in self.options}
-        for tag, own in _groups(tags).items():
-            node[tag] = known[tag].pack([values[i] for i in own], at.inside(tag, at.some(own)))
+        node = {"is": _column(tags)}
+        for tag, own in _places(tags).items():
+            node[tag] = self.options[tag].pack([values[i] for i in own], at.of(tag, own))
         return node
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
         if n == 0:
             return _none(node, at)
-        known = {option.tag: option for option in self.options}
         tags = at.column(node.get("is") if isinstance(node, dict) else None, n)
-        right = all(isinstance(tag, str) and tag in known for tag in tags)
-        at.need(right, f"is not one of {', '.join(known)}")
-        groups, out = _groups(tags), [None] * n
-        for (tag, own), column in zip(groups.items(), at.items(node, ["is", *groups])[1:], strict=True):
-            values = known[tag].unpack(column, len(own), at.inside(tag, at.some(own)))
+        right = all(isinstance(tag, str) and tag in self.options for tag in tags)
+        at.need(right, f"is not one of {', '.join(self.options)}")
+        places, out = _places(tags), list[Any]([None] * n)
+        for (tag, own), column in zip(places.items(), at.items(node, ["is", *places])[1:], strict=True):
+            values = self.options[tag].unpack(column, len(own), at.of(tag, own))
             for i, value in zip(own, values, strict=True):
                 out[i] = value
         return out
@@ -591,27 +563,28 @@ def _kind(annotation: Any) -> Any:
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation in _STORED:
         stored, to, back = _STORED[annotation]
-        inner = _need(stored)
         if to is None or back is None:
-            return inner
-        return _Mapped(annotation.__name__, inner, lambda v: type(v) is annotation, to, back)
+            return _need(stored)
+        return _Mapped(annotation.__name__, _need(stored), lambda v: type(v) is annotation, to, back)
     if origin is Annotated:
-        return _annotated(args[0], args[1:])
+        return _annotated(*args)
     if origin in (Union, types.UnionType):
         return _union([_kind(arg) for arg in args])
     if origin is Literal:
         return _Scalar({}, args)
-    if annotation in (int, float, bool, str, None, types.NoneType, bytes, torch.dtype, Label):
+    if annotation in _PLAIN or annotation is Label:
         return _Scalar({annotation or types.NoneType: None})
-    if annotation is torch.device:
-        return _Device()
     if isinstance(annotation, Record):
-        kinds = {name: _need(kind) for name, kind in annotation.kinds.items()}
-        same = annotation.kinds.keys()
+        kinds, same = {k: _need(kind) for k, kind in annotation.kinds.items()}, annotation.kinds.keys()
         holds = lambda v: isinstance(v, dict) and v.keys() == same  # noqa: E731
         return _Struct("record", kinds, holds, dict.__getitem__, dict)
     if is_dataclass(annotation):
-        return _dataclass(annotation)
+        hints, new = get_type_hints(annotation, include_extras=True), cast(Any, annotation)
+        saved = [f.name for f in fields(annotation) if f.metadata.get("saved", True)]
+        kinds = {name: _need(hints[name]) for name in saved}
+        return _Struct(
+            new.__name__, kinds, lambda v: type(v) is annotation, getattr, lambda values: new(**values)
+        )
     return _generic(origin, args)
 
 
@@ -622,7 +595,7 @@ def _need(annotation: Any) -> Any:
     return kind
 
 
-def _annotated(annotation: Any, about: tuple[Any, ...]) -> Any:
+def _annotated(annotation: Any, *about: Any) -> Any:
     for what in about:
         if isinstance(what, Array):
             return _Arrays(what, annotation is np.ndarray)
@@ -636,39 +609,34 @@ def _annotated(annotation: Any, about: tuple[Any, ...]) -> Any:
 
 def _union(kinds: Sequence[Any]) -> Any:
     """All numbers and texts are one option: JSON tells them apart."""
-    flat = [o for kind in kinds for o in (kind.options if isinstance(kind, _Union) else [kind])]
+    flat = [
+        o for kind in kinds for o in (kind.options.values() if isinstance(kind, _Union) else [kind])
+    ]
     scalars = [kind for kind in flat if isinstance(kind, _Scalar)]
     options = [kind for kind in flat if kind is not None and not isinstance(kind, _Scalar)]
     if scalars:
         merged = {t: b for kind in scalars for t, b in kind.types.items()}
         options.insert(0, _Scalar(merged, tuple(v for kind in scalars for v in kind.literals)))
-    if len({option.tag for option in options}) < len(options):
-        raise TypeError(f"a union has two kinds of {', '.join(option.tag for option in options)}")
-    return options[0] if len(options) == 1 else _Union(tuple(options))
-
-
-def _dataclass(kind: Any) -> _Struct:
-    hints = get_type_hints(kind, include_extras=True)
-    kinds = {f.name: _need(hints[f.name]) for f in fields(kind) if f.metadata.get("saved", True)}
-    return _Struct(
-        kind.__name__, kinds, lambda v: type(v) is kind, getattr, lambda values: kind(**values)
-    )
+    known = {option.tag: option for option in options}
+    if len(known) < len(options):
+        raise TypeError(f"a union has two kinds with the same name, of {', '.join(known)}")
+    return options[0] if len(options) == 1 else _Union(known)
 
 
 def _generic(origin: Any, args: tuple[Any, ...]) -> Any:
     """The kind of a list, tuple or dict."""
-    if origin is list or (origin is tuple and args[-1:] == (...,)):
+    if origin in (list, Sequence) or (origin is tuple and args[-1:] == (...,)):
         items = _need(args[0])
         if _array_in(items) is not None:  # in an object each, which has their shapes
             take, make = (lambda v, _: v), (lambda values: values["array"])
             items = _Struct("item", {"array": items}, lambda v: True, take, make)
-        return _Sequence(items, origin)
+        return _Sequence(items, list if origin is list else tuple)
     if origin is tuple:
         kinds = {str(i): _need(arg) for i, arg in enumerate(args)}
         holds = lambda v: isinstance(v, tuple) and len(v) == len(args)  # noqa: E731
         take, make = (lambda v, i: v[int(i)]), (lambda values: tuple(values.values()))
         return _Struct("tuple", kinds, holds, take, make)
-    if origin is dict and args[0] is str:
+    if origin in (dict, Mapping) and args[0] is str:
         pairs = _kind(types.GenericAlias(tuple, (types.GenericAlias(tuple, (str, args[1])), ...)))
         return _Mapped("dict", pairs, lambda v: isinstance(v, dict), lambda v: tuple(v.items()), _dict)
     return None

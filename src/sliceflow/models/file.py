@@ -79,8 +79,10 @@ def load(
         kind = _kind(text, kinds)
         value = codec.unpack(kind, text["body"], tensors, allowance, device)
         allowance.for_sample(getattr(value, "sample_bytes", lambda: 0)())
-    except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
         raise ModelFileError(f"{path}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # of torch, for shapes that cannot be
+        raise ModelFileError(f"{path} does not fit into memory: {error}") from error
     return value
 
 
@@ -89,7 +91,7 @@ def _kind(text: dict[str, Any], kinds: tuple[type[Any], ...]) -> type[Any]:
     number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
     if "estimator" in text or "checkpoint" in text:
         raise ValueError(
-            f"it was written by sliceflow {library}, whose files sliceflow {own} does not read; "
+            f"it was written by sliceflow {library or '0.2.0'}, whose files are not read any more; "
             "fit the model again"
         )
     if type(number) is int and number > FORMAT:
@@ -130,11 +132,7 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     end = 0
     for name, t in arrays.items():
         begin, end = end, end + t.nbytes
-        header[name] = {
-            "dtype": _CODES[t.dtype],
-            "shape": list(t.shape),
-            "data_offsets": [begin, end],
-        }
+        header[name] = {"dtype": _CODES[t.dtype], "shape": [*t.shape], "data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
@@ -163,9 +161,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         with safe_open(name, framework="pt") as opened:
             metadata, names = opened.metadata() or {}, opened.keys()
             if len(names) > TENSORS_LIMIT:
-                raise ValueError(
-                    f"it has {len(names)} tensors, and at most {TENSORS_LIMIT} are allowed"
-                )
+                raise ValueError(f"it has {len(names)} tensors; at most {TENSORS_LIMIT} are allowed")
             # A clone, or the tensors would change with the file.
             tensors = {key: opened.get_tensor(key).clone() for key in names}
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:

@@ -86,35 +86,9 @@ def digest(
     """
     if array is None:
         return "None"
-    place = place or Place(0, len(array), len(array))
-    count = max(1, (1 << 23) // max(1, array[:1].nbytes))  # rows at a time
-    with np.errstate(over="ignore"):  # all modulo 2⁶⁴: sums may be taken in any order
-        total = np.uint64(0)
-        for first in range(0, len(array), count):
-            words = _words(array[first : first + count])
-            column = np.arange(words.shape[1], dtype=np.uint64)
-            rows = _mixed(words + _mixed(column + np.uint64(1))).sum(1, dtype=np.uint64)
-            number = np.arange(len(rows), dtype=np.uint64) + np.uint64(place.first + first)
-            total += _mixed(rows ^ _mixed(~number)).sum(dtype=np.uint64)
-    whole = ranks.sum(torch.from_numpy(np.array([total]).view(np.int64)))
-    shape = (place.total, *array.shape[1:])
-    return f"{array.dtype} {shape} #{_hash(f'{array.dtype} {shape} {int(whole)}').hex()}"
-
-
-def _words(array: np.ndarray) -> np.ndarray:
-    """The rows as 64-bit words."""
-    if array.dtype.kind == "O":
-        return np.array([int.from_bytes(_hash(repr(v))) for v in array.tolist()], np.uint64)[:, None]
-    rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
-    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _mixed(v: np.ndarray) -> np.ndarray:
-    """A pseudorandom bijection: the final mixing of splitmix64 (Steele et al. 2014)."""
-    v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(v ^ (v >> np.uint64(31)))
+    place, total = place or Place(0, len(array), len(array)), 0
+    for i, row in enumerate(array.tolist() if array.dtype == object else array, place.first):
+        content = repr(row).encode("utf-8", "surrogatepass") if array.dtype == object else row.tobytes()
+        total += int.from_bytes(hashlib.blake2b(b"%d " % i + content, digest_size=7).digest())
+    whole = int(ranks.sum(torch.tensor([total % (1 << 62)])))  # in any order
+    return f"{array.dtype} {(place.total, *array.shape[1:])} #{whole % (1 << 62):016x}"

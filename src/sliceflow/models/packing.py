@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -41,17 +40,15 @@ def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]
     >>> bool((back == rows).all()), len(packed) < 100
     (True, True)
     """
-    if way == "pictures":
-        parts = [part for pictures in arrays for part in _in_blocks(pictures)]
-        blocks = _side_by_side(lambda part: _deflated(_picture_bytes(part)), parts)
+    if way == "delta":
+        whole = b"".join(_delta_bytes(np.concatenate(rows)) for rows in _alike(arrays).values())
+    elif way == "pictures":
+        whole = b"".join(map(_picture_bytes, arrays))
     else:
-        if way == "delta":
-            groups = _alike(arrays).values()
-            whole = b"".join(_delta_bytes(np.concatenate(rows)) for rows in groups)
-        else:
-            whole = _planes(np.concatenate([np.ascontiguousarray(a).reshape(-1) for a in arrays]))
+        whole = _planes(np.concatenate([np.ascontiguousarray(array).reshape(-1) for array in arrays]))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         starts = range(0, len(whole), _BLOCK)
-        blocks = _side_by_side(lambda i: _deflated(whole[i : i + _BLOCK]), starts)
+        blocks = list(pool.map(lambda i: _deflated(whole[i : i + _BLOCK]), starts))
     return np.frombuffer(bytearray(b"".join(blocks)), np.uint8), [len(block) for block in blocks]
 
 
@@ -63,48 +60,27 @@ def unpack(
     dtype: np.dtype,
 ) -> list[np.ndarray]:
     """The arrays of these shapes; a ValueError if anything does not fit."""
-    lengths = _lengths(shapes, dtype, way)
+    total = dtype.itemsize * sum(map(math.prod, shapes))
+    total += len({shape[-1] for shape in shapes}) if way == "delta" else 0
+    lengths = [min(_BLOCK, total - first) for first in range(0, total, _BLOCK)]
     if len(sizes) != len(lengths) or sum(sizes) != len(packed):
         raise ValueError(f"{len(packed)} bytes in {len(sizes)} blocks, not in {len(lengths)}")
-    if sum(lengths) > _MOST_RATIO * len(packed):
-        raise ValueError(f"{len(packed)} bytes cannot hold {sum(lengths)}")
-    ends = np.cumsum([0, *sizes]).tolist()
-    parts = [packed[a:b].tobytes() for a, b in pairwise(ends)]
-    blocks = _side_by_side(_inflated, parts, lengths)
-    if way == "pictures":
-        return _restore_pictures(blocks, shapes)
-    whole = np.frombuffer(bytearray().join(blocks), np.uint8)
+    if total > _MOST_RATIO * len(packed):
+        raise ValueError(f"{len(packed)} bytes cannot hold {total}")
+    parts = [packed[a:b].tobytes() for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        whole = np.frombuffer(bytearray().join(pool.map(_inflated, parts, lengths)), np.uint8)
     if way == "delta":
         return _restore_deltas(whole, shapes, dtype)
     ends = np.cumsum([0, *map(math.prod, shapes)]).tolist()
-    flat = _from_planes(whole, dtype)
-    return [flat[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
-
-
-def _side_by_side(work: Callable[..., bytes], *of: Sequence[Any]) -> list[bytes]:
-    """What `work` gives, in threads if there is much of it."""
-    if len(of[0]) < 2:
-        return list(map(work, *of))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(work, *of))
+    flat = whole if way == "pictures" else _from_planes(whole, dtype)
+    out = [flat[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+    return list(map(_restore_pictures, out)) if way == "pictures" else out
 
 
 def unpacked_bytes(shapes: Sequence[tuple[int, ...]], dtype: np.dtype) -> int:
     """Memory that `unpack` takes: the bytes, their planes and the arrays."""
     return 3 * dtype.itemsize * sum(map(math.prod, shapes))
-
-
-def _lengths(shapes: Sequence[tuple[int, ...]], dtype: np.dtype, way: str) -> list[int]:
-    """Bytes of every block before it is packed."""
-    if way == "pictures":
-        return [
-            min(_per_block(shape), shape[0] - first) * math.prod(shape[1:])
-            for shape in shapes
-            for first in range(0, shape[0], _per_block(shape))
-        ]
-    total = dtype.itemsize * sum(map(math.prod, shapes))
-    total += len({shape[-1] for shape in shapes}) if way == "delta" else 0
-    return [min(_BLOCK, total - first) for first in range(0, total, _BLOCK)]
 
 
 def _deflated(whole: bytes) -> bytes:
@@ -181,16 +157,6 @@ def _restore_deltas(
     return out
 
 
-def _per_block(shape: tuple[int, ...]) -> int:
-    """Pictures of a block."""
-    return max(1, 4 * _BLOCK // max(1, math.prod(shape[1:])))
-
-
-def _in_blocks(pictures: np.ndarray) -> Iterable[np.ndarray]:
-    size = _per_block(pictures.shape)
-    return (pictures[i : i + size] for i in range(0, len(pictures), size))
-
-
 def _picture_bytes(pictures: np.ndarray) -> bytes:
     stored = pictures.swapaxes(0, 1).copy()  # channel by channel
     if len(stored) == 3:
@@ -200,16 +166,12 @@ def _picture_bytes(pictures: np.ndarray) -> bytes:
     return stored.tobytes()
 
 
-def _restore_pictures(blocks: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    out, left = [], iter(blocks)
-    for n, c, h, w in shapes:
-        whole = np.empty((n, c, h, w), np.uint8)
-        for part in _in_blocks(whole):
-            stored = np.frombuffer(next(left), np.uint8).reshape(c, len(part), h, w)
-            for axis in (3, 2):
-                stored = np.cumsum(stored, axis=axis, dtype=np.uint8)
-            if c == 3:
-                stored[::2] += stored[1]
-            part[:] = stored.swapaxes(0, 1)
-        out.append(whole)
-    return out
+def _restore_pictures(stored: np.ndarray) -> np.ndarray:
+    """Pictures (n, c, h, w) from values that are in the order (c, n, h, w)."""
+    n, c, h, w = stored.shape
+    stored = stored.reshape(c, n, h, w)
+    for axis in (3, 2):
+        stored = np.cumsum(stored, axis=axis, dtype=np.uint8)
+    if c == 3:
+        stored[::2] += stored[1]
+    return np.ascontiguousarray(stored.swapaxes(0, 1))

@@ -23,7 +23,7 @@ __all__ = ["View", "heavy_tail", "moments", "project", "relevance", "ridge"]
 
 _KNOTS = 257  # quantiles of a heavy-tailed column, with straight lines between them
 _HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
-_LEARNT, _SCORED = 60_000, 4_000  # rows of a ridge regression, and rows whose errors choose its penalty
+_LEARNT, _SCORED = 60_000, 2_000  # rows of a ridge regression, and rows whose errors choose its penalty
 _PENALTIES = np.geomspace(1e-6, 1e3, 19)  # that it tries, over the mean square of the columns
 _GROWN = 4_000  # rows that the trees of `relevance` see
 _NUMBERS = 1 << 24  # features in memory at a time

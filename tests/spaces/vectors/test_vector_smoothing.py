@@ -32,7 +32,9 @@ def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), here=None):
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
     options = VectorOptions(smoothing=h, n_neighbors=k)
-    return SlicedWassersteinFlow(n_particles=m, n_steps=n_steps, options=options, random_state=0, device="cpu", **more)
+    return SlicedWassersteinFlow(
+        n_particles=m, n_steps=n_steps, options=options, random_state=0, device="cpu", **more
+    )
 
 
 def test_draws_for_axis_steps_stay_in_the_range_and_keep_atoms():
@@ -82,7 +84,7 @@ def test_two_moons_are_no_longer_copied():
     for samples in (flow.particles_, flow.sample(2000, random_state=1)):
         assert 0.85 < metrics.nn_ratio(samples, train, test) < 1.15
         assert metrics.copies(samples, train, test) < 0.03
-        assert metrics.strays(samples, train, test) < 0.02
+        assert metrics.strays(samples, train, test) < 0.03
     before, after = (metrics.sliced_wasserstein(f.particles_, test) for f in (as_they_are, flow))
     assert after < 1.1 * before
     h = flow.plan_.smoothing

@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.devices import columns_looked_at
 from sliceflow.engine import conditions, events
 from sliceflow.engine.batches import Batches, Target, divide, divide_apart
-from sliceflow.engine.clouds import Cloud, sort_by_class
+from sliceflow.engine.clouds import Cloud, Runs, sort_by_class
 from sliceflow.engine.flow import Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk, noise_rates
@@ -218,7 +218,7 @@ class PictureJob:
             codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
             column = sorted_column if column is None else sorted_column[column]
             runs = all_runs.part(share.slice)
-        batches = self._batches(codes, codes_p)
+        batches = self._batches(codes, codes_p, runs)
         mosaics = Mosaics.from_data(plan, data, codes, ranks) if plan.n_summed else None
         noise = Noise(seed.child("particles"), share.first)
         own = None if codes_p is None else codes_p[share.slice]
@@ -241,13 +241,18 @@ class PictureJob:
         empty = self.mask is None or not bool(self.mask.any())
         return None if empty or self.mask is None else self.mask.to(self.data.device)
 
-    def _batches(self, codes: Tensor | None, codes_p: Tensor | None) -> Batches:
-        """The columns that each step uses. With several ranks, a step uses all columns."""
+    def _batches(self, codes: Tensor | None, codes_p: Tensor | None, runs: Runs | None) -> Batches:
+        """The columns that each step uses. With several ranks, a step uses all columns.
+
+        `runs` are those of this rank's particles, if each class has its own maps.
+        """
         plan, data, seed = self.plan, self.data, self.seed.child("batches")
         codes_p = None if plan.amplifier == 0 else codes_p
         if self.ranks.size > 1:
-            if plan.apart and data.own_codes is not None:
-                return Batches(order=torch.argsort(data.own_codes, stable=True))
+            if runs is not None and data.own_codes is not None:
+                own_runs = Runs.from_codes(data.own_codes, plan.apart)
+                order = torch.argsort(data.own_codes, stable=True)
+                return Batches(order=order, runs=[(runs, own_runs)])
             return weighted_batches(codes, codes_p, data.own_numbers, data.device)
         if plan.apart and codes is not None and codes_p is not None:
             return divide_apart(plan.n_looked_at, codes_p, codes, plan.apart, seed)
@@ -346,7 +351,7 @@ class MovingPictures:
 
         def draw(*place: int) -> Cloud:
             numbers = place if every_step else place[:1]
-            return data.cloud(job.seed.child("data", *numbers), options.dequantize, plan.apart)
+            return data.cloud(job.seed.child("data", *numbers), options.dequantize)
 
         target = Target(draw, self.batches, every_step)
         simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)

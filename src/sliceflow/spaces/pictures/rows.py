@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import conditions
-from sliceflow.engine.clouds import Cloud, Runs
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
 from sliceflow.models.identity import digest
@@ -257,15 +257,7 @@ class PictureData:
         straight, flipped = (ranks.pick(half, numbers % n) for half in self.raw.chunk(2, dim=1))
         return torch.where(numbers < n, straight, flipped)
 
-    def cloud(self, seed: Seed, dequantize: bool, apart: int = 0) -> Cloud:
-        """Values and codes; `seed` draws the dequantisation noise.
-
-        If `apart`, the number of classes with separate maps, is not 0, `order` sorts by class.
-        """
-        x, y = (
-            self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs),
-            self.own_codes,
-        )
-        if self.order is not None:
-            x, y = x[:, self.order], None if y is None else y[self.order]
-        return Cloud(x, y, Runs.from_codes(y, apart) if apart and y is not None else None)
+    def cloud(self, seed: Seed, dequantize: bool) -> Cloud:
+        """Values and codes, in `order`; `seed` draws the dequantisation noise."""
+        x = self.layout.encode(self.raw, seed, dequantize=dequantize, total=self.n, runs=self.runs)
+        return Cloud(x, self.own_codes).part(self.order)

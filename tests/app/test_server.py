@@ -22,23 +22,36 @@ pytest.importorskip("typer")
 
 from PIL import Image
 
-from running import command, environment, inside, refused
+from running import command, environment
 from sliceflow import ImageFlow
-from sliceflow.app import points, sessions
+from sliceflow.app import points
+from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
-from sliceflow.app.tables import TableState
-from sliceflow.cli.play import PICTURE_LIMIT, TABLE_LIMIT, play, run_of, runs_in, server
+from sliceflow.app.tables import TableTab
+from sliceflow.cli import seams
+from sliceflow.cli.play import (
+    PICTURE_LIMIT,
+    TABLE_LIMIT,
+    TableWork,
+    _example,
+    _read_picture,
+    play,
+    run_of,
+    runs_in,
+    server,
+)
 from sliceflow.datasets import load
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
-ME, OTHER = "0" * 32, "1" * 32
 
 
 class Asked:
     """A running server, and requests to it as any program could send them."""
 
     def __init__(self, runs=()):
-        self.server = server([run_of(run, "cpu") for run in runs])
+        models = [run_of(run, "cpu") for run in runs]
+        self.table = TableTab(TableWork, _example())
+        self.server = server(Gallery(models, _read_picture, seams.complete), self.table)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
@@ -55,9 +68,9 @@ class Asked:
     def get(self, name="", **headers):
         return self.raw("GET", f"/{self.server.token}/{name}", **headers)
 
-    def post(self, name, body=b"{}", session=ME, words="", **headers):
+    def post(self, name, body=b"{}", words="", **headers):
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        path = f"/{self.server.token}/api/{name}?session={session}{words}"
+        path = f"/{self.server.token}/api/{name}?{words}"
         return self.raw("POST", path, body, **headers)
 
     def said(self, name, body=b"{}", **more):
@@ -74,6 +87,7 @@ class Asked:
     def close(self):
         self.server.shutdown()
         self.server.server_close()
+        self.table.close()
         self.thread.join()
 
 
@@ -146,7 +160,7 @@ class TestWhoIsAnswered:
     def test_other_methods_are_refused(self, here):
         for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
             assert here.raw(method, f"/{here.server.token}/api/runs")[0] == 501
-        assert here.get("api/runs?session=" + ME)[0] == 405
+        assert here.get("api/runs")[0] == 405
         assert here.post("table/report")[0] == 405
 
     def test_the_browser_is_told_to_load_nothing_from_elsewhere(self, here):
@@ -164,7 +178,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("name", ["table/upload", "picture", "gif"])
     def test_a_gigabyte_is_refused_before_it_is_sent(self, here, name):
         with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/{name}?session={ME} HTTP/1.1\r\n"
+            head = f"POST /{here.server.token}/api/{name}? HTTP/1.1\r\n"
             head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {1 << 30}\r\n\r\n"
             line.sendall(head.encode() + b"x" * 1000)
             answer = line.recv(1 << 16)
@@ -174,13 +188,13 @@ class TestWhatIsRefused:
     def test_a_client_that_asks_first_is_told_to_send_nothing(self, here):
         for length, status in ((1 << 30, b" 413 "), (2, b" 100 ")):
             with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-                head = f"POST /{here.server.token}/api/runs?session={ME} HTTP/1.1\r\n"
+                head = f"POST /{here.server.token}/api/runs? HTTP/1.1\r\n"
                 head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {length}\r\n"
                 line.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
                 assert status in line.recv(1 << 16).splitlines()[0]
 
     def test_a_body_of_unknown_length_is_refused(self, here):
-        path = f"/{here.server.token}/api/runs?session={ME}"
+        path = f"/{here.server.token}/api/runs"
         with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{here.server.server_port}\r\n"
             line.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")  # it is answered now
@@ -194,18 +208,17 @@ class TestWhatIsRefused:
     def test_half_a_file_is_not_a_table(self, here):
         """The connection ends before the body does."""
         with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/table/upload?session={OTHER}&name=a.csv HTTP/1.1\r\n"
+            head = f"POST /{here.server.token}/api/table/upload?name=a.csv HTTP/1.1\r\n"
             head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 1000\r\n\r\n"
             line.sendall(head.encode() + b"a,b\n1,2\n")
             line.shutdown(socket.SHUT_WR)
             answer = line.recv(1 << 16)
         assert b" 400 " in answer.splitlines()[0]
-        assert here.said("table", session=OTHER) == {"state": "empty"}
 
     def test_a_body_that_does_not_come_is_not_waited_for(self, here, monkeypatch):
-        monkeypatch.setattr("sliceflow.app.server._Handler.timeout", 0.2)
+        monkeypatch.setattr(serving, "BODY_SECONDS", 0.2)
         with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/runs?session={ME} HTTP/1.1\r\n"
+            head = f"POST /{here.server.token}/api/runs? HTTP/1.1\r\n"
             head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 100\r\n\r\n"
             line.sendall(head.encode() + b"{")
             answer = b"".join(iter(lambda: line.recv(1 << 16), b""))
@@ -235,24 +248,19 @@ class TestWhatIsRefused:
     )  # fmt: skip
     def test_the_name_of_a_file_says_only_its_ending(self, tmp_path, monkeypatch, name, ending):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        state = TableState(report=str)
-        monkeypatch.setattr(state, "_worker", lambda: Silent())
-        shown = state.upload(Request(words={"name": name}, body=b"a,b\n1,2\n"))
+        tab = quiet_tab(monkeypatch)
+        shown = tab.upload(serving.Request({"name": name}, b"a,b\n1,2\n"))
         (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
         assert file.name == f"table{ending}"
         assert file.parent.parent == tmp_path
         assert "/" not in shown["name"]
         assert "\\" not in shown["name"]
-        state.close()
+        tab.close()
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("name", ["", "x", "x.exe", ".csv/..", "x.csv.html", "x.parquet"])
     def test_other_files_are_refused(self, here, name):
-        assert "is not a table; pass a .csv" in here.error("table/upload", b"x", words=f"&name={name}")
-
-    @pytest.mark.parametrize("session", ["", "x" * 32, "0" * 8, "../" * 8, "0" * 65])
-    def test_a_session_has_a_proper_name(self, here, session):
-        assert here.error("runs", session=session) == "the request names no session"
+        assert "is not a table; pass a .csv" in here.error("table/upload", b"x", words=f"name={name}")
 
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"rows": 1}', b'{"reach": NaN}'])
     def test_a_broken_body_is_answered(self, here, body):
@@ -260,38 +268,99 @@ class TestWhatIsRefused:
 
 
 class Silent:
-    def send(self, job):
-        pass
-
-    def kill(self):
-        pass
-
-    def join(self):
-        pass
-
-
-class Pipe:
-    """To a process that says nothing."""
+    """A pipe to a process that says nothing, or what the test puts into `said`."""
 
     def __init__(self):
-        self.sent = queue.Queue()
+        self.sent, self.said = [], []
 
     def send(self, job):
-        self.sent.put(job)
+        self.sent.append(job)
+
+    def poll(self):
+        return bool(self.said)
 
     def recv(self):
-        raise EOFError
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
+        if not self.said:
+            raise EOFError
+        return self.said.pop(0)
 
 
-class Request:
-    def __init__(self, words=None, body=b"", json=None):
-        self.words, self.body, self.json = words or {}, body, json or {}
+def quiet_tab(monkeypatch):
+    tab = TableTab(TableWork, ("wine.csv", b"a\n1\n"))
+    tab._pipe = Silent()
+    monkeypatch.setattr(tab, "_end", lambda: None)
+    return tab
+
+
+class TestManyConnections:
+    """Connections that drip a byte at a time hold neither threads nor the page."""
+
+    def test_three_hundred_that_drip_do_not_keep_the_page_from_anyone(self, monkeypatch):
+        monkeypatch.setattr(serving, "HEAD_SECONDS", 1.0)
+        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 10)
+        asked, before = Asked(), threading.active_count()
+        lines = []
+        for _ in range(300):
+            line = socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=10)
+            line.sendall(b"G")
+            lines.append(line)
+        assert asked.get()[0] == 200  # in spite of them
+        assert len(asked.server._open) <= 10
+        assert threading.active_count() <= before + 15
+        end = time.monotonic() + 20
+        alive = lines
+        while alive and time.monotonic() < end:
+            alive = [line for line in alive if drips(line)]
+            time.sleep(0.1)
+        assert not alive  # dripping does not move the deadline
+        assert asked.get()[0] == 200
+        for line in lines:
+            line.close()
+        asked.close()
+        assert not asked.server._open
+
+    def test_a_body_that_drips_is_not_waited_for(self, here, monkeypatch):
+        monkeypatch.setattr(serving, "BODY_SECONDS", 0.5)
+        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
+            head = f"POST /{here.server.token}/api/runs HTTP/1.1\r\n"
+            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 1000\r\n\r\n"
+            line.sendall(head.encode())
+            began = time.monotonic()
+            while drips(line) and time.monotonic() < began + 20:
+                time.sleep(0.05)
+            assert time.monotonic() < began + 20
+
+    def test_connections_with_the_token_are_not_closed_for_strangers(self, monkeypatch):
+        monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+        asked = Asked()
+        known = []
+        for _ in range(2):
+            line = http.client.HTTPConnection("127.0.0.1", asked.server.server_port, timeout=30)
+            line.request("GET", f"/{asked.server.token}/")
+            line.getresponse().read()
+            known.append(line)
+        stranger = socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=10)
+        assert stranger.recv(1) == b""
+        for line in known:  # the same connections, kept open
+            line.request("GET", f"/{asked.server.token}/app.css")
+            assert line.getresponse().read()
+            line.close()
+        stranger.close()
+        asked.close()
+
+
+def drips(line):
+    """Whether a connection still takes a byte, and was neither answered nor closed."""
+    try:
+        line.sendall(b"x")
+        line.setblocking(False)
+        return bool(line.recv(1)) and False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        line.setblocking(True)
 
 
 class TestPoints:
@@ -392,8 +461,9 @@ class TestPictures:
         copy = images[:1, :, ::-1]
         flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
         data = SimpleNamespace(x=images)
-        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], read=None)
-        found = gallery.chosen(Request(json={"run": 0, "seed": 0, "n": 1, "index": 0}))
+        gallery = Gallery([Run("three", lambda: flow, lambda: (data, None))], None, None)
+        body = json.dumps({"run": 0, "seed": 0, "n": 1, "index": 0}).encode()
+        found = gallery.chosen(serving.Request({}, body))
         assert len(found["nearest"]) == 3
         assert np.array_equal(pixels(found["nearest"][0]), copy[0])
 
@@ -424,7 +494,7 @@ class TestPictures:
         done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
         assert (done[:, mask] == pixels(picture)[mask]).all()
         assert len(np.unique(done.reshape(len(done), -1), axis=0)) > 1
-        assert "fit a model of one known part" in with_runs.error("complete", asked | {"run": 1})
+        assert "keeps" in with_runs.error("complete", asked | {"run": 1})
         assert "every pixel is known" in with_runs.error("complete", asked | {"mask": [[True] * 8] * 8})
         assert "mask has shape" in with_runs.error("complete", asked | {"mask": [[True]]})
 
@@ -442,7 +512,7 @@ class TestPictures:
         big = np.zeros((64, 48, 3), np.uint8)
         big[:32] = 255
         body = base64.b64decode(as_address(big).split(",")[1])
-        small = pixels(with_runs.said("picture", body, words="&run=0")["picture"])
+        small = pixels(with_runs.said("picture", body, words="run=0")["picture"])
         assert small.shape == (8, 8)
         assert small[0].mean() > 250
         assert small[-1].mean() < 5
@@ -451,7 +521,7 @@ class TestPictures:
         def shown(image, **more):
             stream = io.BytesIO()
             image.save(stream, "PNG", **more)
-            return pixels(with_runs.said("picture", stream.getvalue(), words="&run=0")["picture"])
+            return pixels(with_runs.said("picture", stream.getvalue(), words="run=0")["picture"])
 
         half = np.zeros((16, 16), np.uint8)
         half[:8] = 255
@@ -465,10 +535,10 @@ class TestPictures:
         assert shown(Image.fromarray(ink))[-1].mean() > 250
         deep = io.BytesIO()
         Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(deep, "PNG")
-        assert "more than 256 levels" in with_runs.error("picture", deep.getvalue(), words="&run=0")
+        assert "more than 256 levels" in with_runs.error("picture", deep.getvalue(), words="run=0")
 
     def test_a_broken_picture_is_told_without_the_place_where_it_lay(self, with_runs):
-        said = with_runs.error("picture", b"GIF89a, but not really", words="&run=0")
+        said = with_runs.error("picture", b"GIF89a, but not really", words="run=0")
         assert said.startswith("the picture cannot be read")
         assert "/" not in said.replace("'the picture'", "")
         assert "there is no picture" in with_runs.error("complete", {"run": 0, "seed": 0})
@@ -478,12 +548,12 @@ class TestPictures:
 
     def test_a_picture_that_would_run_a_program_is_refused(self, with_runs):
         eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
-        assert "cannot be read" in with_runs.error("picture", eps, words="&run=0")
+        assert "cannot be read" in with_runs.error("picture", eps, words="run=0")
 
     def test_a_picture_that_unpacks_to_gigabytes_is_refused(self, with_runs, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
         body = base64.b64decode(as_address(np.zeros((64, 64), np.uint8)).split(",")[1])
-        assert "exceeds limit" in with_runs.error("picture", body, words="&run=0")
+        assert "exceeds limit" in with_runs.error("picture", body, words="run=0")
 
     def test_without_runs_it_says_what_to_do(self, here):
         assert here.said("runs") == {"runs": []}
@@ -499,9 +569,9 @@ CSV = "age,city,visits,note\n" + "".join(
 
 
 class TestTables:
-    def until(self, here, state, session=ME):
+    def until(self, here, state):
         for _ in range(1200):
-            shown = here.said("table", session=session)
+            shown = here.said("table")
             if shown["state"] not in ("reading", "fitting"):
                 break
             time.sleep(0.1)
@@ -510,62 +580,79 @@ class TestTables:
 
     @pytest.mark.slow
     def test_a_table_from_file_to_new_rows(self, here):
-        assert here.said("table") == {"state": "empty"}
-        here.said("table/upload", CSV.encode(), words="&name=people.csv")
+        here.said("table/upload", CSV.encode(), words="name=people.csv")
         shown = self.until(here, "columns")
         kinds = {row["column"]: row["kind"] for row in shown["columns"]}
         assert kinds == {"age": "integer", "city": "category", "visits": "integer", "note": "drop"}
         assert "free text" in shown["columns"][3]["note"]
         assert shown["rows"] == 140
-        assert here.said("table", session=OTHER) == {"state": "empty"}  # another browser
-        here.said("table/fit", {"columns": {"note": "drop", "visits": "category"}})
-        assert "still being worked on" in here.error("table/upload", b"a\n1\n", words="&name=b.csv")
+        asked = {"columns": {"note": "drop", "visits": "category"}, "constraints": ["age >= 20"]}
+        here.said("table/fit", asked)
         self.until(here, "fitted")
-        status, headers, page = here.get(f"api/table/report?session={ME}")
+        status, headers, page = here.get("api/table/report")
         assert status == 200
         assert "script" not in headers["Content-Security-Policy"]
-        for word in (
-            "people: a synthetic table",
-            "Copies",
-            "sliceflow fit people.csv",
-            "visits=category",
-        ):
+        for word in ("people: table", "sliceflow fit people.csv", "visits=category", "age &gt;= 20"):
             assert word in page.decode()
         _, headers, rows = here.post("table/samples", {"n": 25, "seed": 3})
         lines = rows.decode().splitlines()
         assert lines[0] == "age,city,visits"
         assert len(lines) == 26
-        assert {line.split(",")[1] for line in lines[1:]} <= {"Rome", "Oslo"}
         assert here.post("table/samples", {"n": 25, "seed": 3})[2] == rows
-        for wrong in ({"n": 0}, {"n": 10**9}, {"n": "x"}, {"n": 1, "seed": -1}):
+        given = here.post("table/samples", {"n": 5, "seed": 3, "given": {"city": "Rome"}})[2]
+        assert {line.split(",")[1] for line in given.decode().splitlines()[1:]} == {"Rome"}
+        assert "Paris" in here.error("table/samples", {"n": 5, "seed": 3, "given": {"city": "Paris"}})
+        assert here.post("table/imputed", {"seed": 0})[0] == 200
+        for wrong in ({"n": 0}, {"n": 10**9}, {"n": "x"}, {"n": 1, "seed": -1}, {"n": 1, "given": 3}):
             assert here.error("table/samples", {"seed": 0} | wrong)
         here.said("table/fit", {"columns": {"note": "integer"}})  # the library's own words
         assert "is text such as" in self.until(here, "columns")["error"]
 
     @pytest.mark.slow
-    def test_a_fit_can_be_cancelled_and_done_again(self, here):
-        here.said("table/upload", CSV.encode(), words="&name=people.csv")
+    def test_a_fit_is_cancelled_or_dies_and_is_done_again(self, here):
+        here.said("table/upload", CSV.encode(), words="name=people.csv")
         self.until(here, "columns")
         here.said("table/fit", {"columns": {"note": "drop"}})
         shown = here.said("table/cancel")
         assert shown["state"] == "columns"
         assert shown["note"] == "Cancelled."
         assert shown["kinds"] == {"note": "drop"}
-        assert (
-            here.error("table/samples", {"n": 1, "seed": 0})
-            == "there is no fitted table; fit one first"
-        )
+        none = "there is no fitted table; fit one first"
+        assert here.error("table/samples", {"n": 1, "seed": 0}) == none
+        here.said("table/fit", {"columns": {"note": "drop"}})
+        here.table._process.kill()
+        assert "ended by itself" in self.until(here, "columns")["error"]
         here.said("table/fit", {"columns": {"note": "drop"}})
         self.until(here, "fitted")
 
-    @pytest.mark.slow
-    def test_a_process_that_dies_is_told(self, here):
-        here.said("table/upload", CSV.encode(), words="&name=people.csv")
-        self.until(here, "columns")
-        state = here.server.sessions.of(ME)
-        here.said("table/fit", {"columns": {"note": "drop"}})
-        state._process.kill()
-        assert "ended by itself" in self.until(here, "columns")["error"]
+    def test_a_second_file_waits_its_turn(self, monkeypatch):
+        tab = quiet_tab(monkeypatch)
+        tab.upload(serving.Request({"name": "a.csv"}, b"a\n1\n"))
+        shown = tab.upload(serving.Request({"name": "b.csv"}, b"b\n2\n"))
+        assert (shown["name"], shown["next"], shown["state"]) == ("a.csv", "b.csv", "reading")
+        tab._pipe.said.append(("read", {"columns": [], "rows": 1}))
+        shown = tab.status()
+        assert (shown["name"], shown["state"]) == ("b.csv", "reading")
+        assert "next" not in shown
+        assert [job for job, _ in tab._pipe.sent] == ["read", "read"]
+        tab.close()
+
+    def test_whoever_waits_for_rows_is_told_that_none_will_come(self, monkeypatch):
+        tab = quiet_tab(monkeypatch)
+        fitted = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
+        tab._shown = fitted
+        with pytest.raises(ValueError, match="ended by itself"):
+            tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}'))
+        tab._shown = fitted
+        tab._pipe.send = lambda job: tab._pipe.said.append(("sample", b"a\n1\n"))
+        assert tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
+        tab.close()
+
+    def test_there_is_a_table_to_try(self, here):
+        here.said("table/example")
+        shown = self.until(here, "columns")
+        assert (shown["name"], shown["rows"]) == ("wine.csv", 178)
+        assert {row["column"]: row["kind"] for row in shown["columns"]}["kind"] == "category"
 
     @pytest.mark.parametrize(
         ("body", "words"),
@@ -577,60 +664,15 @@ class TestTables:
         ],
     )
     def test_a_broken_table_gets_the_librarys_own_message(self, here, body, words):
-        here.said("table/upload", body, words="&name=broken.csv")
+        here.said("table/upload", body, words="name=broken.csv")
         shown = self.until(here, "empty")
         assert words in shown["error"]
         assert "/tmp" not in shown["error"]
 
-    @pytest.mark.parametrize("end", ["cancel", "close", "death"])
-    def test_whoever_waits_for_rows_is_told_that_none_will_come(self, end, monkeypatch):
-        """And the next one gets rows of its own, not what was meant for another."""
-        state = TableState(report=str)
-        pipe, process = Pipe(), Silent()
-        monkeypatch.setattr(state, "_worker", lambda: pipe)
-        state._pipe, state._process = pipe, process
-        state._shown = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
-        answers = queue.Queue()
-
-        def ask():
-            try:
-                answers.put(state.samples(Request(json={"n": 1, "seed": 0})).body)
-            except ValueError as error:
-                answers.put(str(error))
-
-        threading.Thread(target=ask, daemon=True).start()
-        assert pipe.sent.get(timeout=30) == ("sample", 1, 0)
-        if end == "cancel":
-            state._shown = state._shown | {"state": "reading"}  # another file was uploaded meanwhile
-            state.cancel(Request())
-        elif end == "close":
-            state.close()
-        else:
-            state._listen(pipe)
-        said = answers.get(timeout=30)
-        assert "ended" in said
-        if end != "close":
-            state._pipe, state._process = pipe, process
-            state._shown = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
-            threading.Thread(target=ask, daemon=True).start()
-            pipe.sent.get(timeout=30)
-            state._hear("sample", b"a\n1\n")
-            assert answers.get(timeout=30) == b"a\n1\n"
-
-    def test_a_session_that_has_ended_starts_nothing(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        state = TableState(report=str)
-        state.close()
-        for late in (state.status, state.upload):
-            with pytest.raises(ValueError, match="has ended; reload the page"):
-                late(Request(words={"name": "a.csv"}, body=b"a\n1\n"))
-        assert state._process is None
-        assert not list(tmp_path.iterdir())
-
     def test_a_bad_cell_is_named_by_its_row_in_the_file(self, here):
         lines = ["a,b", *(f"{i},{i % 7}" for i in range(150))]
         lines[9] = "oops,3"
-        here.said("table/upload", "\n".join(lines).encode(), words="&name=t.csv")
+        here.said("table/upload", "\n".join(lines).encode(), words="name=t.csv")
         column, _ = self.until(here, "columns")["columns"]
         assert (column["kind"], column["refused"]) == ("drop", True)
         assert column["note"].endswith("'oops' in row 10 of the file")
@@ -638,41 +680,19 @@ class TestTables:
         error = self.until(here, "columns")["error"]
         assert error.endswith("'oops' in row 10 of the file; fix the cell, or choose category for a")
 
-    def test_half_of_a_character_is_answered(self, here):
+    def test_half_of_a_character_is_answered(self, here, monkeypatch):
         """JSON may have one; UTF-8 has none."""
-        state = here.server.sessions.of(ME)
-        state._shown = {"state": "columns", "name": "\ud800", "columns": []}
+        monkeypatch.setattr(here.table, "_shown", {"state": "columns", "name": "\ud800", "columns": []})
         assert here.said("table")["name"] == "\ud800"
-        state._shown = {"state": "empty"}
 
-    def test_a_fit_needs_a_table(self, here):
-        assert (
-            here.error("table/fit", session="2" * 32) == "there is no table to fit; drop a file first"
-        )
-        assert (
-            here.error("table/fit", {"columns": [1]}) == "columns is not an object of names and kinds"
-        )
-
-
-class Kept:
-    def __init__(self, busy=False):
-        self.busy, self.closed = busy, False
-
-    def close(self):
-        self.closed = True
-
-
-def test_the_silent_browser_makes_room(monkeypatch):
-    monkeypatch.setattr(sessions, "MOST", 2)
-    made = sessions.Sessions(Kept)
-    first, second = made.of("0" * 16), made.of("1" * 16)
-    first.busy = True
-    third = made.of("2" * 16)
-    assert (first.closed, second.closed, third.closed) == (False, True, False)
-    assert made.of("0" * 16) is first
-    made.close()
-    assert first.closed
-    assert third.closed
+    def test_a_fit_needs_a_table(self, monkeypatch):
+        tab = quiet_tab(monkeypatch)
+        with pytest.raises(ValueError, match="there is no table to fit; drop a file first"):
+            tab.fit(serving.Request({}, b"{}"))
+        for body in (b'{"columns": [1]}', b'{"constraints": "a"}', b'{"constraints": [1]}'):
+            with pytest.raises(ValueError, match="columns is no object"):
+                tab.fit(serving.Request({}, body))
+        tab.close()
 
 
 class TestCommand:
@@ -696,7 +716,7 @@ class TestCommand:
     def test_it_opens_the_browser_unless_told_not_to(self, monkeypatch, capsys):
         opened = queue.Queue()
         monkeypatch.setattr("webbrowser.open", opened.put)
-        monkeypatch.setattr("sliceflow.cli.play._warm", lambda runs: None)
+        monkeypatch.setattr("sliceflow.cli.play._warm", lambda gallery: None)
 
         def serve(self):
             raise KeyboardInterrupt
@@ -719,7 +739,7 @@ class TestCommand:
         )  # fmt: skip
         port, token = re.search(r":(\d+)/(.*)/", process.stdout.readline()).groups()
         line = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
-        line.request("POST", f"/{token}/api/table/upload?session={ME}&name=a.csv", CSV.encode())
+        line.request("POST", f"/{token}/api/table/upload?name=a.csv", CSV.encode())
         assert json.loads(line.getresponse().read())["state"] == "reading"
         assert [path.name for path in tmp_path.rglob("*.csv")] == ["table.csv"]
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -730,9 +750,6 @@ class TestCommand:
         assert not list(tmp_path.rglob("*.csv"))
         assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
-    def test_a_missing_run_is_told(self, tmp_path):
-        refused(inside("play", tmp_path / "nothing", "--no-browser"), 2, "does not exist", "run folder")
-
     def test_runs_of_pictures_are_found_the_last_one_first(self, tmp_path):
         for i, name in enumerate(("old", "new", "broken")):
             (tmp_path / name).mkdir()
@@ -740,7 +757,7 @@ class TestCommand:
                 (tmp_path / name / "model.sliceflow").touch()
                 os.utime(tmp_path / name / "model.sliceflow", (i, i))
         assert [path.name for path in runs_in(tmp_path)] == ["new", "old"]
-        table = {"data": {"kind": "mixed table"}}  # the tabs of models are for pictures
+        table = {"data": {"kind": "table"}}  # the tabs of models are for pictures
         (tmp_path / "new" / "config.json").write_text(json.dumps(table))
         (tmp_path / "old" / "config.json").write_text("{")  # damaged: whoever opens it is told
         assert [path.name for path in runs_in(tmp_path)] == ["old"]

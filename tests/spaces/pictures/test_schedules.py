@@ -7,9 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.frames import Axis, Orthogonal
-from sliceflow.engine.schedule import Stage, flat
-from sliceflow.engine.transports import Sorted
 from sliceflow.spaces.pictures.schedules import PRESETS, PictureStage, auto, from_string
 
 FINE = [15, 13, 11, 9, 7, 5, 3]
@@ -183,21 +180,3 @@ def check_auto(height, width):
         assert list(steps) == [first] * len(falling) + [200] * len(again) + small
     resolutions = sorted(set(longer))
     assert all(b <= max(a + 1, 1.6 * a) for a, b in pairwise(resolutions))
-
-
-def test_the_step_size_falls_over_the_taper():
-    assert [Stage("s", Axis(), 4).size_of(k) for k in range(4)] == [1, 1, 1, 1]
-    assert [Stage("s", Axis(), 4, taper=0.5).size_of(k) for k in range(4)] == [1, 1, 1, 0.5]
-    assert [Stage("s", Axis(), 4, step_size=2, taper=1).size_of(k) for k in range(4)] == [
-        2,
-        1.5,
-        1,
-        0.5,
-    ]
-
-
-def test_the_flat_schedule_ends_with_exact_axis_steps():
-    flow, axis = flat(Orthogonal(), 20, n_axis_steps=3)
-    assert (flow.frame, flow.n_steps, flow.transport) == (Orthogonal(), 20, None)
-    assert (axis.frame, axis.n_steps, axis.transport) == (Axis(), 3, Sorted())
-    assert [stage.name for stage in flat(Orthogonal(), 20, n_axis_steps=0)] == ["flow"]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow import ImageFlow, PictureOptions
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.cosines import cosine_basis, cosine_rotation
 from sliceflow.spaces.pictures.tiles import Tiles
@@ -57,8 +58,8 @@ def test_tiles_of_cosines_are_parseval_at_the_borders_too():
     kind = Tiles(3, 9, 7, 4, cosines=True)
     x = torch.randn(3 * 9 * 7, 20, dtype=torch.float64)
     for step in range(6):
-        frame = kind.draw(Seed(0), step, len(x), 0)
-        torch.testing.assert_close(frame.lift(frame.project(x)), x)
+        frame = kind.draw(Seed(0), step, x)
+        torch.testing.assert_close(frame.lift(frame.project(Cloud(x))), x)
 
 
 def heavy_tailed(n, rng):
@@ -81,9 +82,9 @@ def test_cosines_bring_photographs_nearer():
     found = {
         ways: kurtosis(
             ImageFlow(
-                "1[1] 2[2] 4[4] 8[8,5,3]",
-                3000,
-                10,
+                schedule="1[1] 2[2] 4[4] 8[8,5,3]",
+                n_particles=3000,
+                quality=10,
                 patch_basis=ways,
                 random_state=0,
                 options=PictureOptions(n_knots=0),
@@ -102,8 +103,10 @@ def test_cosines_bring_photographs_nearer():
 def test_drawings_get_pixels_and_photographs_cosines(grey, expected):
     rng = np.random.default_rng(0)
     images = np.where(rng.random((60, 6, 6)) < grey, 128, 255 * (rng.random((60, 6, 6)) < 0.5))
-    flow = ImageFlow("1[1] 6[3]", 100, 1, random_state=0).fit(images.astype(np.uint8))
-    assert flow._fitted.levels.patch_basis == expected
+    flow = ImageFlow(schedule="1[1] 6[3]", n_particles=100, quality=1, random_state=0).fit(
+        images.astype(np.uint8)
+    )
+    assert flow.plan_.patch_basis == expected
 
 
 def test_an_unknown_kind_of_directions_is_refused():

@@ -1,0 +1,192 @@
+"""Runs that are interrupted or killed at any moment: what is kept, and how they are resumed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from running import FEW, command, done, environment, inside, refused
+from sliceflow import ImageFlow
+from sliceflow.cli import evaluate, fit
+from sliceflow.cli.failures import Failed
+from sliceflow.cli.run_folder import Lock
+
+IGNORING = (
+    "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+)
+POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals to other processes")
+
+
+def started(words, before=()):
+    """A fit in a process of its own, after its first checkpoint."""
+    run = words[words.index("--out") + 1]
+    process = subprocess.Popen([*before, *command(*words)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment())  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not ((run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+def same_samples(run, other):
+    with np.load(run / "samples.npz") as a, np.load(other / "samples.npz") as b:
+        return np.array_equal(a["images"], b["images"])
+
+
+@POSIX
+def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples(tmp_path):
+    # In the background of a script, where Ctrl-C is ignored.
+    words = ["fit", "digits", "--quality", "8", "--particles", "300"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    process = started([*words, "--checkpoint-every", "0", "--out", stopped],
+                      [sys.executable, "-c", IGNORING])  # fmt: skip
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    result = subprocess.CompletedProcess(words, process.returncode, out, said)
+    refused(result, 1, "stopped after", "--resume")
+    assert not (stopped / "model.sliceflow").exists()
+    assert not (stopped / Lock.NAME).exists()
+    refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
+    refused(inside("evaluate", stopped), 2, "has not ended", "--resume")
+    refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
+    other = inside(*words, "--seed", 1, "--out", stopped, "--resume")
+    refused(other, 2, "--seed is 1, but the run in", "was started with 0", "--resume")
+    done(*words, "--out", stopped, "--resume")
+    assert not (stopped / "checkpoint").exists()
+    done(*words, "--out", whole)
+    assert same_samples(whole, stopped)
+    refused(inside(*words, "--out", stopped, "--resume"), 2, "has ended", "--force")
+
+
+@POSIX
+def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(digits_run, tmp_path):
+    run = tmp_path / "run"
+    words = ("fit", "digits", *FEW, "--conditional", "--quiet", "--out", run)
+    first = started(["fit", "digits", "--out", run, "--quiet", "--checkpoint-every", "0"])
+    try:
+        for more in ((), ("--force",), ("--resume",)):
+            said = inside(*words, *more)
+            refused(said, 1, f"another fit is writing to {run}", str(first.pid), "--out")
+    finally:
+        first.kill()  # nothing can be tidied up
+        first.communicate()
+    assert (run / Lock.NAME).exists()
+    refused(inside(*words), 2, "is not empty; it holds checkpoint", "--resume")
+    done(*words, "--force")
+    assert same_samples(run, digits_run[0])
+    assert not (run / Lock.NAME).exists()
+    assert not (run / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"), [("pictures", "save"), ("pictures", "draw"), ("table", "measure")]
+)
+def test_a_run_that_was_killed_later_is_finished_by_resume(
+    kind, moment, digits_run, table_run, people, tmp_path, monkeypatch
+):
+    """`save` stands for any moment before the model is there: then the fit starts again."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_, **__):
+        shutil.copytree(run, tmp_path / "left")
+        raise Killed
+
+    run = tmp_path / "run"
+    words = ["fit", "digits", *FEW, "--conditional"]
+    finished = digits_run[0]
+    if kind == "table":
+        words, finished = ["fit", people, "--constraint", "start <= end"], table_run[0]
+    with monkeypatch.context() as patch:
+        if moment == "save":
+            estimator = "TableFlow" if kind == "table" else "ImageFlow"
+            patch.setattr(f"sliceflow.{estimator}.save", die)
+        else:
+            patch.setattr(evaluate, moment, die)
+        with pytest.raises(Killed):
+            inside(*words, "--out", run)
+    shutil.rmtree(run, ignore_errors=True)
+    (tmp_path / "left").rename(run)
+    if moment != "save":
+        refused(inside(*words, "--out", run), 2, "is not empty", "--resume")
+    said = done(*words, "--out", run, "--resume")
+    assert ("has ended; measuring it now" in said) == (moment != "save")
+    for name in ("model.sliceflow", "samples.npz", "samples.csv", "evaluation.json"):
+        if (finished / name).exists():
+            assert (run / name).exists()
+    if kind == "table":
+        assert (run / "samples.csv").read_text() == (finished / "samples.csv").read_text()
+    else:
+        assert same_samples(run, finished)
+
+
+def test_a_second_fit_that_began_before_the_folder_was_there_refuses(tmp_path, monkeypatch):
+    run, other = tmp_path / "run", Lock(tmp_path / "run")
+
+    def meanwhile(*words, **more):
+        run.mkdir()
+        other.take()
+        return read(*words, **more)
+
+    read = fit.read
+    monkeypatch.setattr(fit, "read", meanwhile)
+    words = ("fit", "digits", *FEW, "--quiet", "--out", run)
+    refused(inside(*words), 1, "another fit", str(os.getpid()))
+    (run / "samples.csv").write_text("of that fit")
+    other.close()
+    monkeypatch.setattr(fit, "read", read)
+    refused(inside(*words), 2, "it holds samples.csv")
+
+
+def test_a_lock_is_given_back_and_locks_nothing_afterwards(tmp_path):
+    one, two = Lock(tmp_path), Lock(tmp_path)
+    one.take()
+    with pytest.raises(Failed, match="another fit"):
+        two.take()
+    one.close()
+    assert list(tmp_path.iterdir()) == []
+    two.take()
+    two.take()  # its own
+    two.close()
+    two.close()
+    Lock(tmp_path / "nowhere").take()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ImageFlow, "fit", interrupt)
+    words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
+    refused(inside(*words), 1, "stopped before its first step", "again")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_while_the_model_is_written_waits_until_it_is(tmp_path, monkeypatch):
+    save = ImageFlow.save
+
+    def interrupt(self, path):
+        signal.raise_signal(signal.SIGINT)
+        return save(self, path)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFlow, "save", interrupt)
+        words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
+        refused(inside(*words), 1, "done and saved", "--resume")
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert "finished" in json.loads((tmp_path / "run" / "config.json").read_text())
+    done("evaluate", tmp_path / "run", "--quiet")
+    assert (tmp_path / "run" / "report.html").exists()
