@@ -18,7 +18,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.spaces.tables.cells import Cells, build_series, shown
-from sliceflow.spaces.tables.identifiers import identifies, mostly_unique, new_identifiers, pattern_of
+from sliceflow.spaces.tables.identifiers import (
+    NEARLY_UNIQUE,
+    identifies,
+    mostly_unique,
+    new_identifiers,
+    pattern_of,
+)
 from sliceflow.written import ISO, Written, written_as
 
 __all__ = ["KINDS", "Column", "understand"]
@@ -32,6 +38,7 @@ _FEWEST_LEVELS = 10
 _ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
 _MOST_DECIMALS = 6
 _EXACT = 2**53
+_LOOKED_AT = 5_000  # cells, to see how numbers are written
 _AXES = 12  # categories with an axis each, the most frequent
 _LONG_TEXT = 40  # characters, on average, of texts that are no categories
 _DATES = 0.8  # share of texts that are dates, from which on the others are mistakes
@@ -326,6 +333,8 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
         return Column(cells, "drop", np.empty(0, np.int64), np.empty(0))
     present = np.unique(cells.codes[cells.codes >= 0])
     reason = identifies(cells, distinct_rows) if wanted is None else ""
+    if reason == NEARLY_UNIQUE and _has_numbers(cells, present):
+        reason = ""
     if kind == "identifier" or reason:
         return Column(cells, "identifier", present[:1], np.zeros(min(1, len(present))), reason=reason or "as asked")
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
@@ -337,6 +346,24 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if cells.form != "text":
         return _numeric(cells, present, kind)
     return _text(cells, present, kind, date_format)
+
+
+def _has_numbers(cells: Cells, present: np.ndarray) -> bool:
+    """Whether texts are numbers or dates, nearly all of which may differ."""
+    first = cells.texts[present[0]].strip()
+    return _way(cells) is not None or bool(_MAYBE_DATE.fullmatch(first) or _fitting([first]))
+
+
+def _way(cells: Cells) -> Written | None:
+    """How most cells write numbers; None if they do not."""
+    codes = cells.codes[cells.codes >= 0]
+    some = codes[:: max(1, len(codes) // _LOOKED_AT)]
+    return written_as(np.array([cells.texts[k] for k in some.tolist()], dtype=object))
+
+
+def _fitting(texts: list[str]) -> list[DateText]:
+    """The formats that all texts have."""
+    return [found for f in _FORMATS if all((found := DateText(f)).parse(t.strip()) is not None for t in texts)]
 
 
 def _category(cells: Cells, kind: str, present: np.ndarray) -> Column:
@@ -381,7 +408,7 @@ def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> C
         sort = sorted(range(len(ticks)), key=lambda i: (ticks[i], texts[i]))
         column = Column(cells, "datetime", present[sort], np.empty(0), written=found)
         return _on_ticks(column, [ticks[i] or 0 for i in sort], True, "s")
-    way = written_as(np.array(texts, dtype=object)) if wanted != "datetime" else None
+    way = _way(cells) if wanted != "datetime" else None
     if way is not None:
         values = way.parse(np.array(texts, dtype=object))
         if np.isnan(values).any():
@@ -419,8 +446,7 @@ def _dates(cells: Cells, texts: list[str], date_format: str) -> DateText | None:
         return found
     some = texts[:: max(1, len(texts) // 1000)]
     looks = sum(bool(_MAYBE_DATE.fullmatch(t.strip()) or ISO.fullmatch(t.strip())) for t in some)
-    fits = [DateText(f) for f in _FORMATS if DateText(f).parse(some[0].strip()) is not None]
-    fits = [f for f in fits if all(f.parse(t.strip()) is not None for t in texts)]
+    fits = _fitting(texts)
     if len(fits) == 1 or (fits and looks < _DATES * len(some)):
         return fits[0]
     if looks < _DATES * len(some):

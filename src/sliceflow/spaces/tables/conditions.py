@@ -21,6 +21,7 @@ __all__ = ["Condition", "condition_on"]
 
 _ENOUGH = 20  # rows behind an answer, from which on it is not worth a warning
 _NEAR, _LEAST, _MOST = 8, 100, 2_000  # an eighth of the rows are near a number; at least, at most
+_FAR = 0.5  # standard deviations
 _RIDGE = 1e-3
 
 
@@ -136,7 +137,10 @@ def _moved(table: Table, condition: Condition, near: Mapping[int, float]) -> np.
     scale = x.std(0)
     away = (np.array(list(near.values())) - x) / np.where(scale > 0, scale, 1.0)
     k = min(len(z), max(_LEAST, min(len(z) // _NEAR, _MOST)))
-    nearest = np.argsort((away**2).sum(1), kind="stable")[:k]
+    distance = np.sqrt((away**2).sum(1))
+    if (found := int((distance < _FAR).sum())) < _ENOUGH:
+        condition.notes.append(f"only {found} rows of the table are near it")
+    nearest = np.argsort(distance, kind="stable")[:k]
     z, away = z[nearest].copy(), away[nearest]
     design = np.column_stack((np.ones(k), away))
     gram = design.T @ design + _RIDGE * k * np.diag([0.0, *[1.0] * len(given)]) * (away**2).mean()

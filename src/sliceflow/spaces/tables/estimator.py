@@ -107,8 +107,8 @@ class TableFlow(FlowEstimator):
         need(self.missing in ("model", "fill"), "missing", self.missing, "'model' or 'fill'")
         texts = not isinstance(self.constraints, str)
         need(texts, "constraints", self.constraints, "a list of expressions such as ['a <= b']")
-        ok = self.columns is None or isinstance(self.columns, Mapping)
-        need(ok, "columns", self.columns, "None or a dict such as {'zip': 'category'}")
+        ok = isinstance(self.columns, Mapping) and all(isinstance(key, str) for key in self.columns)
+        need(ok or self.columns is None, "columns", self.columns, "None or a dict such as {'zip': 'category'}")
         return TableSpace(self.columns or {}, tuple(self.constraints))
 
     def check(self, X: Any) -> TableFlow:

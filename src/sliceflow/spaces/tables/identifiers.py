@@ -10,8 +10,9 @@ import numpy as np
 
 from sliceflow.spaces.tables.cells import Cells
 
-__all__ = ["identifies", "mostly_unique", "new_identifiers", "pattern_of"]
+__all__ = ["NEARLY_UNIQUE", "identifies", "mostly_unique", "new_identifiers", "pattern_of"]
 
+NEARLY_UNIQUE = "is nearly unique"
 _FEWEST = 20  # rows from which on different values tell anything
 _UNIQUE = 0.8  # distinct values per row, from which on a text identifies its row
 _MATCHING = 0.8  # share of texts of a personal form
@@ -55,7 +56,7 @@ def identifies(cells: Cells, distinct_rows: np.ndarray) -> str:
     words = sum(t.count(" ") for t in texts) / len(texts)
     alike = words < 1.5 or len({pattern_of([t]) for t in texts}) <= 3
     short = sum(map(len, texts)) <= _LONG_TEXT * len(texts)
-    return "is nearly unique" if alike and short else ""
+    return NEARLY_UNIQUE if alike and short else ""
 
 
 def mostly_unique(codes: np.ndarray) -> bool:

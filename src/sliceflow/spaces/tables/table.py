@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,8 @@ from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
 
 __all__ = ["Table", "draw_rows", "generator", "grow_chain"]
 
-_ROUNDS = 60  # in which rows that break a rule are drawn anew
+_ROUNDS = 60  # in which rows that break a rule are drawn anew,
+_NOT_COPIED = 5  # and in the first of which copies are, too
 MOST_COLUMNS = 5_000
 
 
@@ -51,11 +53,11 @@ class Table:
         if len(names) > MOST_COLUMNS:
             raise ValueError(f"the table has {len(names)} columns; TableFlow takes at most {MOST_COLUMNS}")
         for name in kinds:
-            if name not in names:
+            if name not in map(str, names):
                 raise ValueError(f"columns names {name!r}, which is not a column; there are {shown(names)}")
         codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
-        columns = tuple(understand(of, distinct, kinds.get(of.name)) for of in rows.cells)
+        columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
         z = np.column_stack([column.positions if len(column.order) else -np.ones(rows.n) for column in columns])
         rules = Rules((*parse(constraints, columns), *dependencies(columns, z)), columns, z)
         rules.check()
@@ -69,6 +71,13 @@ class Table:
     def order(self) -> list[int]:
         """The columns of the chain, as the table has them; totals behind their parts."""
         return self.rules.order([c for c, column in enumerate(self.columns) if column.modelled])
+
+    @cached_property
+    def single_rows(self) -> set[bytes]:
+        """Rows that occur once, if most do: a new row that equals one of them is a copy."""
+        counts = Counter(row.tobytes() for row in self.z)
+        single = {row for row, count in counts.items() if count == 1}
+        return single if 2 * len(single) > len(self.z) else set()
 
     def warn_of_personal(self) -> None:
         """Say loudly which columns put real values, that most rows have alone, into samples."""
@@ -124,7 +133,7 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
     """
     columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
     out, rest = np.empty((n, len(columns))), np.arange(n)
-    for _ in range(_ROUNDS):
+    for attempt in range(_ROUNDS):
         z = np.full((len(rest), len(columns)), np.nan)
         for c, column in enumerate(columns):
             if not column.modelled:
@@ -141,6 +150,8 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
             z[:, c] = link.draw(columns, z, rng, allowed)
         ok = rules.complete(z, np.isin(np.arange(len(columns)), list(fixed))[None].repeat(len(z), 0))
         out[rest[ok]] = z[ok]
+        if attempt < _NOT_COPIED:
+            ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
         rest, last = rest[~ok], z[~ok]
         if not len(rest):
             return out
