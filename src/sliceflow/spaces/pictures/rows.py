@@ -204,14 +204,14 @@ class PictureData:
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
-    def part(self, columns: Tensor) -> Self:
+    def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
-        own, n = self.own_codes, len(columns)
+        raw, own = self.raw[:, columns], self.own_codes
         return replace(
             self,
-            raw=self.raw[:, columns],
+            raw=raw,
             own_codes=None if own is None else own[columns],
-            place=Place(0, n, n),
+            place=Place(0, raw.shape[1], raw.shape[1]),
             mirrored=False,
         )
 
