@@ -33,13 +33,11 @@ _SIZES = {
 
 def run_info(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
-    from sliceflow.models.disclosure import holds_data, holds_rows
-
     flow = load_model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
-    held: str | None = "all: the model keeps its rows" if holds_rows(flow) else None
-    if held is None:
-        held = "in the maps, exactly or nearly" if holds_data(flow) else "averaged over several rows"
+    summed, near = (getattr(flow.plan_, name, 0) for name in ("n_summed", "neighbours"))
+    keeps = getattr(flow, "keep_rows", True) or summed or near
+    held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
     out: dict[str, Any] = {
         "model": str(path),
         "bytes": path.stat().st_size,

@@ -87,9 +87,8 @@ def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = Fals
         if name not in _NOT_SAVED
     }
     history = SavedHistory.from_lists(model.history)
-    saved = _saved_type(type(estimator))(
-        parameters, model.seed, model.fitted, history, model.rows, batched
-    )
+    kind: Any = type(estimator)
+    saved = _saved_type(kind)(parameters, model.seed, model.fitted, history, model.rows, batched)
     file.save(path, saved)
 
 
@@ -100,7 +99,8 @@ def load_estimator(
     max_memory: int | None,
 ) -> Any:
     """The fitted estimator of a file, one of these kinds. Raises a `ModelFileError` if it is not valid."""
-    by_type = {_saved_type(kind): kind for kind in kinds}
+    known: Any = kinds
+    by_type = {_saved_type(kind): kind for kind in known}
     saved: Any = file.load(path, tuple(by_type), device, max_memory)
     estimator: Any = by_type[type(saved)](**saved.parameters)
     model = Model(saved.seed, saved.fitted, saved.history.lists(), saved.rows)

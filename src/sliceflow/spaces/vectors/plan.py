@@ -17,6 +17,7 @@ from sliceflow.engine.compact import JUMPS
 from sliceflow.engine.conditions import Condition, Labels, default_particles
 from sliceflow.engine.flow import Flow
 from sliceflow.engine.frames import FrameKind, frame_bytes
+from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Histogram, Transport
@@ -39,6 +40,7 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "histogram": transports.Histogram,
     "interpolated": transports.Interpolated,
 }
+_DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
 _KNOTS_OF_A_CLASS = 32  # knots of a shared map that the smallest class should have,
 _MAX_KNOTS = 4096  # unless the map would need more than this
 _BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
@@ -345,8 +347,10 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     check(is_real(parameters["entropy"], 0), "entropy", "a finite number of at least 0")
 
 
-def choose_frame(frame: str | FrameKind, amplifier: float, n_ranks: int) -> FrameKind:
+def choose_frame(frame: str | FrameKind, d: int, amplifier: float, n_ranks: int) -> FrameKind:
     """The kind of frame. Raises a ParameterError if it must be fitted to the clouds and cannot be."""
+    if isinstance(frame, str) and frame == "paper":
+        return frames.Random(min(N_DIRECTIONS, _DIRECTIONS_PER_COLUMN * d))
     kind = FRAMES[frame]() if isinstance(frame, str) else frame
     what = "several processes" if n_ranks > 1 else None
     advice = "use frame='orthogonal'"

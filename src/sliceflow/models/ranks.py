@@ -1,0 +1,445 @@
+"""One fit on many devices and machines, by `torch.distributed`.
+
+Every rank holds its own particles and its own rows of the data, draws the same frames from the seed,
+and moves its own particles. Only the maps need all ranks: their ranges and then their counts are summed
+over all ranks (`SharedHistogram`), two messages per step. Every rank then composes the same table.
+
+`torchrun` starts the ranks, `joined` connects them, and ``fit(…, ranks=ranks)`` does the rest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.dataframes import Form
+from sliceflow.devices import resolve_device
+from sliceflow.engine.batches import ALL, Batch, Batches, Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.conditions import row_weights
+from sliceflow.engine.events import Event, Listener, tell
+from sliceflow.engine.flow import Flow
+from sliceflow.engine.shrinkage import Shrunk
+from sliceflow.engine.transports import Auto, Counts, Fit, Histogram, Transport
+
+__all__ = [
+    "LostRank", "Place", "Ranks", "SharedHistogram", "across_ranks", "joined", "target_across",
+    "under_torchrun", "weighted_batches",
+]  # fmt: skip
+
+_FINE = 4096  # bins of steps that are sorted in a single process, to make columns exact
+_PATIENCE = 3.0  # seconds to wait for torchrun's signal
+_LOSS = re.compile(  # messages of Gloo, NCCL and torch's store; not those of sizes and memory
+    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe"
+    r"|timed? ?out|pair closure|no route to host|network error|socket"
+    r"|remote ?error|remote process exited|communicator was aborted",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rows of this rank among the `total` of all ranks: `count` of them, starting at `first`."""
+
+    first: int
+    count: int
+    total: int
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of one fit, seen from one of them. A single process sends no messages.
+
+    All ranks must call every method that sends a message.
+
+    Examples
+    --------
+    >>> [Ranks(r, 3).share(10).slice for r in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank is the one that prints and writes files."""
+        return self.rank == 0
+
+    def share(self, total: int) -> Place:
+        """This rank's equal share of `total` rows, which are contiguous."""
+        first, end = (r * total // self.size for r in (self.rank, self.rank + 1))
+        return Place(first, end - first, total)
+
+    def mine(self, rows: Any) -> Any:
+        """This rank's share of rows that every rank was given."""
+        return rows[self.share(len(rows)).slice]
+
+    def place(self, count: int, what: str = "rows") -> Place:
+        """Place of this rank's `count` rows among those of all ranks, which must all have `what`."""
+        answers = self.all_gather((count, what))
+        for r, (n, kind) in enumerate(answers):
+            if kind != what:
+                raise ValueError(
+                    f"rank {r} has {kind} but rank {self.rank} has {what}; give all ranks the same "
+                    "kind of data and the same arguments"
+                )
+            if n == 0:
+                raise ValueError(f"rank {r} of {self.size} has none of the data; use fewer ranks")
+        counts = [n for n, _ in answers]
+        return Place(sum(counts[: self.rank]), count, sum(counts))
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """Raise a ValueError unless `facts` are the same on all ranks; it lists the differences."""
+        for r, others in enumerate(self.all_gather(facts)):
+            differs = [
+                f"{name}={others.get(name)} on rank {r} but {facts.get(name)} on rank {self.rank}"
+                for name in sorted({*facts, *others})
+                if facts.get(name) != others.get(name)
+            ]
+            if differs:
+                raise ValueError(f"{'; '.join(differs)}: give all ranks the same parameters")
+
+    # Messages
+
+    def sum(self, t: Tensor) -> Tensor:
+        """The sum over all ranks, written into t, which is returned."""
+        return self._reduce(t, dist.ReduceOp.SUM)
+
+    def minimum(self, t: Tensor) -> Tensor:
+        """The elementwise minimum over all ranks, written into t, which is returned."""
+        return self._reduce(t, dist.ReduceOp.MIN)
+
+    def maximum(self, number: int) -> int:
+        """The largest of the ranks' numbers. It is sent between CPUs and does not wait for a GPU."""
+        return -int(self.minimum(torch.tensor([-number])))
+
+    def _reduce(self, t: Tensor, how: Any) -> Tensor:
+        if self.size > 1:
+            with self._reporting_lost_ranks():
+                dist.all_reduce(t, how)
+        return t
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in order of rank. They are pickled: keep them small."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with self._reporting_lost_ranks():
+            dist.all_gather_object(values, value)
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0, on all ranks."""
+        return self.all_gather(value if self.first else None)[0]
+
+    def _columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Every rank's columns (…, n) in turn, with the index of the first one."""
+        first = 0
+        for r, count in enumerate(self.all_gather(t.shape[-1])):
+            part = t.contiguous() if r == self.rank else t.new_empty((*t.shape[:-1], count))
+            with self._reporting_lost_ranks():
+                dist.broadcast(part, r)
+            yield first, part
+            first += count
+
+    def joint(self, t: Tensor) -> Tensor:
+        """The columns (…, n) of all ranks side by side."""
+        return t if self.size == 1 else torch.cat([part for _, part in self._columns(t)], dim=-1)
+
+    def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
+        """Columns of all ranks' t (d, n) by their indices. Ranks broadcast their own in turn."""
+        if self.size == 1:
+            return t[:, numbers]
+        out = t.new_empty(len(t), len(numbers))
+        for first, part in self._columns(t):
+            here = torch.nonzero((numbers >= first) & (numbers < first + part.shape[1]))[:, 0]
+            out[:, here] = part[:, numbers[here] - first]
+        return out
+
+    def gather(self, rows: Any) -> Any:
+        """The rows (n, …) of all ranks, of the same type as `rows`."""
+        if self.size == 1:
+            return rows
+        if isinstance(rows, Tensor):
+            return self.joint(rows.movedim(0, -1)).movedim(-1, 0).contiguous()
+        form = Form.of(rows)
+        if form is not None:
+            return form.made(self.gather(np.asarray(rows)))
+        if rows.dtype.kind not in "fiub":  # strings of any length
+            return np.concatenate(self.all_gather(rows))
+        as_bytes = torch.from_numpy(np.ascontiguousarray(rows)).reshape(-1).view(torch.uint8)
+        return self.joint(as_bytes).numpy().view(rows.dtype).reshape(-1, *rows.shape[1:])
+
+    def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
+        """The mean of each column over the n rows of all ranks: the same bits however they are spread.
+
+        With `about`, the mean of (rows − about)². Numbers are split into two integers, multiples of
+        2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact. The flow amplifies differences in
+        rounding: one bit here would change the particles after some dozens of steps.
+        """
+
+        def values(rows: np.ndarray) -> np.ndarray:
+            rows = np.asarray(rows, np.float64)
+            return rows if about is None else (rows - about) ** 2
+
+        ends = np.stack((rows.min(axis=0), -rows.max(axis=0))).astype(np.float64)
+        low, high = self.minimum(torch.from_numpy(ends)).numpy() * [[1], [-1]]
+        largest = np.maximum(np.abs(values(low)), np.abs(values(high)))
+        finite, power = np.isfinite(largest), np.frexp(largest)[1]
+        total, chunk = (
+            np.zeros((2, rows.shape[1]), np.int64),
+            max(1, (1 << 20) // max(1, rows.shape[1])),
+        )
+        for first in range(0, len(rows), chunk):
+            part = np.ldexp(np.where(finite, values(rows[first : first + chunk]), 0.0), 30 - power)
+            upper = np.rint(part)
+            limbs = np.stack((upper, np.rint(np.ldexp(part - upper, 32))))
+            total += limbs.astype(np.int64).sum(axis=1)
+        wholes = zip(*self.sum(torch.from_numpy(total)).tolist(), strict=True)
+        means = [((upper << 32) + lower) / n for upper, lower in wholes]  # rounded once
+        return np.asarray(np.where(finite, np.ldexp(np.array(means), power - 62), largest))
+
+    def agreeing(self, listeners: Sequence[Listener]) -> list[Listener]:
+        """Listeners that end a stage on all ranks as soon as one listener, on any rank, asks to."""
+        if self.maximum(len(listeners)) == 0 or self.size == 1:
+            return list(listeners)
+
+        class Agreed:
+            def __call__(_, event: Event) -> bool:
+                return self.maximum(int(tell(listeners, event))) > 0
+
+            def close(_) -> None:
+                for listener in listeners:
+                    getattr(listener, "close", lambda: None)()
+
+        return [Agreed()]
+
+    @contextmanager
+    def _reporting_lost_ranks(self) -> Iterator[None]:
+        """Raise `LostRank` where torch reports that a rank does not answer; pass on other errors."""
+        try:
+            yield
+        except RuntimeError as error:
+            network = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
+            if isinstance(error, (LostRank, torch.OutOfMemoryError)) or not (
+                network or _LOSS.search(str(error))
+            ):
+                raise
+            _outlive_torchrun()
+            which = f"rank {self.rank} of {self.size}"
+            raise LostRank(f"{which} has lost another rank, which died or does not answer") from error
+
+
+class LostRank(RuntimeError):
+    """Another rank no longer answers, or the job was ended from outside."""
+
+
+def _outlive_torchrun() -> None:
+    """Wait for the SIGTERM with which torchrun ends all ranks when one has died, and ignore it.
+
+    It comes within a second. It would end this rank before the error is reported.
+    """
+    if threading.current_thread() is not threading.main_thread() or not dist.is_torchelastic_launched():
+        return
+    heard = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    try:
+        heard.wait(_PATIENCE)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def under_torchrun() -> bool:
+    """Whether this process is one of several that `torchrun` started."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Iterator[Ranks]:
+    """The ranks that `torchrun` started, connected while the block runs; a single rank without it.
+
+    NCCL connects GPUs, where each rank takes the GPU of its local rank. Gloo connects CPUs.
+
+    Parameters
+    ----------
+    device : as for the estimator
+    timeout : seconds without an answer after which a rank counts as lost
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> with joined("cpu") as ranks:
+    ...     flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
+    ...     flow.fit(ranks.mine(X), ranks=ranks).particles_.shape
+    (200, 2)
+    """
+    if not under_torchrun():
+        yield Ranks()
+        return
+    backend = "gloo"
+    if resolve_device(device).type == "cuda":
+        local, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= available:
+            raise ValueError(
+                f"local rank {local} has no GPU: torch sees {available} here; start at most "
+                f"--nproc-per-node {available}, or pass device='cpu'"
+            )
+        torch.cuda.set_device(local)
+        backend = "cpu:gloo,cuda:nccl"
+    ours = not dist.is_initialized()
+    if ours:
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+    ranks = Ranks(dist.get_rank(), dist.get_world_size())
+
+    def ended(*_: Any) -> None:
+        cause = "another rank died, or the job was cancelled"
+        raise LostRank(f"rank {ranks.rank} of {ranks.size} was told to end: {cause}")
+
+    in_main = threading.current_thread() is threading.main_thread()  # only there are signals handled
+    before: Any = signal.signal(signal.SIGTERM, ended) if in_main else None
+    try:
+        yield ranks
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
+    if ours:  # not after an error: other ranks may be gone
+        dist.destroy_process_group()
+
+
+# Maps of clouds that are spread over ranks
+
+
+def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
+    """The flow with maps that are fitted to the clouds of all ranks, by histograms.
+
+    Stages that make columns exact take fine histograms; any other transport that sorts is an error.
+    """
+    if ranks.size == 1:
+        return flow
+    shared = (_shared(stage.transport, ranks, stage.exact) for stage in flow.stages)
+    stages = [replace(s, transport=transport) for s, transport in zip(flow.stages, shared, strict=True)]
+    return replace(flow, stages=stages)
+
+
+def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
+    if isinstance(transport, Shrunk):
+        return replace(transport, transport=_shared(transport.transport, ranks, exact), total=ranks.sum)
+    if isinstance(transport, Auto):
+        transport = Histogram(transport.n_bins)
+    if exact and not isinstance(transport, Histogram):
+        transport = Histogram(_FINE)
+    if not isinstance(transport, Histogram):
+        raise ValueError(
+            f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together; use "
+            "transport='histogram' or 'auto', or fit in one process"
+        )
+    return SharedHistogram(transport, ranks)
+
+
+@dataclass(frozen=True)
+class SharedHistogram:
+    """Histograms of clouds of which every rank has a part; all ranks get the same table.
+
+    Ranks send their ranges, four numbers per direction, and then their counts: 2·h·B numbers of eight
+    bytes. Both sums are exact, so the tables are those of a single process.
+    """
+
+    histogram: Histogram
+    ranks: Ranks
+    most: None = None
+
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
+        """Count all columns, or every run separately; a rank may have no data, or none of a class."""
+        weights, runs, histogram = batch.weights, batch.runs, self.histogram
+        if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
+            z_q, weights = z_q[:, :0], weights[:0]  # see `weighted_batches`
+        h, kernel = len(z_p), kernels.for_tensor(z_p)
+        starts = [(0, z.shape[1]) for z in (z_p, z_q)] if runs is None else [r.starts for r in runs]
+        clouds = zip((z_p, z_q), starts, strict=True)
+        parts = [[z[:, first:end] for first, end in pairwise(own)] for z, own in clouds]
+        far = torch.full_like(kernel.value_range(z_p[:, :1])[0], torch.inf)
+        ranges = [[kernel.value_range(z) if z.shape[1] else (far, -far) for z in own] for own in parts]
+        lo, hi = (torch.stack([torch.cat([r[end] for r in own]) for own in ranges]) for end in (0, 1))
+        ends = self.ranks.minimum(torch.stack((lo, -hi)))  # (lo and −hi, p and q, C·h)
+        still = []
+        if runs is not None:
+            nothing = torch.isinf(ends).any(0).any(0).view(-1, h)[:, 0]
+            still = torch.nonzero(nothing)[:, 0].tolist()
+            ends = torch.where(torch.isinf(ends), 0.0, ends)
+        (lo_p, lo_q), (hi_p, hi_q) = histogram.range_of(ends[0], -ends[1])
+
+        def counts(own: list[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None) -> Tensor:
+            none = torch.zeros((h, histogram.n_bins), dtype=torch.int32, device=lo.device)
+            ranges = zip(own, lo.view(-1, h), hi.view(-1, h), strict=True)
+            n_bins = histogram.n_bins
+            found = (kernel.count(z, *r, n_bins, weights) if z.shape[1] else none for z, *r in ranges)
+            return torch.cat(list(found))
+
+        p = counts(parts[0], lo_p, hi_p, None)
+        q = counts(parts[1], lo_q, hi_q, weights)
+        both = self.ranks.sum(torch.cat((p, q)).double())
+        counts_p, counts_q = both[: len(p)].to(p.dtype), both[len(p) :]
+        counts_q = counts_q.to(p.dtype) if weights is None else counts_q
+        of_all = Counts(counts_p, lo_p, hi_p), Counts(counts_q, lo_q, hi_q)
+        return histogram.between(*of_all, z_p.dtype, still, len(starts[0]) - 1)
+
+
+def weighted_batches(
+    codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor, device: torch.device | str
+) -> Batches:
+    """A single batch of everything, with the weights of this rank's data, whose indices are `here`.
+
+    `codes_q` and `codes_p` are the conditions of all data and all particles; None if they play no part.
+    """
+    weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
+    if weights is None:
+        return Batches()
+    own = weights[here]
+    used = torch.nonzero(own)[:, 0]
+    if len(used) == 0:  # empty projections would fail: keep one column, of weight 0
+        used = torch.zeros(1, dtype=torch.int64)
+    data = None if len(used) == len(own) else [used.to(device)]
+    return Batches(data=data, weights=own[used].to(device))
+
+
+def target_across(  # many: what one rank has, and what all ranks have
+    ranks: Ranks,
+    flow: Flow,
+    particles: Cloud,
+    data: Cloud,
+    stage: int,
+    codes_p: Tensor | None,
+    codes_q: Tensor | None,
+    here: Place,
+) -> Target:
+    """This rank's data as a target of a stage. With several ranks, each step looks at all columns.
+
+    `codes_p` and `codes_q` are the conditions of all ranks' particles and data, of which this rank has
+    the data at `here`.
+    """
+    if ranks.size == 1:
+        return flow.target(particles, data, stage)
+    codes = (codes_q, codes_p) if flow.conditional else (None, None)
+    numbers = torch.arange(here.first, here.first + here.count)
+    return Target.from_cloud(data, weighted_batches(*codes, numbers, data.x.device))
