@@ -32,18 +32,11 @@ __all__ = ["PictureJob", "PictureSpace"]
 
 
 class ParticleLabels(NamedTuple):
-    """The classes of the particles of all ranks.
+    """The classes of the particles of all ranks."""
 
-    Parameters
-    ----------
-    rows : pictures whose labels the kept particles take; None without labels
-    codes : classes of all moved particles
-    column : of each particle, the kept ones first; None if they are not shuffled
-    """
-
-    rows: Tensor | None = None
-    codes: Tensor | None = None
-    column: Tensor | None = None
+    rows: Tensor | None = None  # pictures whose labels the kept particles take; None without labels
+    codes: Tensor | None = None  # classes of all moved particles
+    column: Tensor | None = None  # of each particle, the kept ones first; None if they are not shuffled
 
     def n_moved(self, m: int, model: bool) -> int:
         """Number of particles to move in order to keep m; a `model` may need more than m."""
@@ -68,18 +61,13 @@ def assign_labels(
 
 @dataclass(frozen=True)
 class PictureSpace:
-    """Pictures, for one estimator.
+    """Pictures, for one estimator."""
 
-    Parameters
-    ----------
-    parameters : the estimator's checked parameters, including `options`, which is not None
-    device : device of the fit
-    layout : that pictures must have; None takes theirs
-    """
-
-    parameters: Mapping[str, Any]
-    device: torch.device
-    layout: Layout | None = None
+    parameters: Mapping[
+        str, Any
+    ]  # the estimator's checked parameters, including `options`, which is not None
+    device: torch.device  # device of the fit
+    layout: Layout | None = None  # that pictures must have; None takes theirs
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> PictureRows:
         if y is not None and self.parameters["observed"] is not None:
@@ -181,24 +169,14 @@ class PictureSpace:
 
 @dataclass(frozen=True)
 class PictureJob:
-    """A planned fit of pictures. No particle has moved yet. It is its own only part.
+    """A planned fit of pictures. No particle has moved yet. It is its own only part."""
 
-    Parameters
-    ----------
-    plan : the plan of the fit
-    data : the pictures, with mirror images and clusters if enabled
-    assigned : the particles' classes
-    mask : (d, 1) observed pixels, or None
-    seed : the seed of all random numbers
-    ranks : the processes of the fit
-    """
-
-    plan: PicturePlan
-    data: PictureData
-    assigned: ParticleLabels
-    mask: Tensor | None
-    seed: Seed
-    ranks: Ranks
+    plan: PicturePlan  # the plan of the fit
+    data: PictureData  # the pictures, with mirror images and clusters if enabled
+    assigned: ParticleLabels  # the particles' classes
+    mask: Tensor | None  # (d, 1) observed pixels, or None
+    seed: Seed  # the seed of all random numbers
+    ranks: Ranks  # the processes of the fit
     name: str = ""
 
     @property
@@ -329,30 +307,19 @@ class Result(NamedTuple):
 
 @dataclass
 class MovingPictures:
-    """A fit whose particles stand at their start, or are on their way.
+    """A fit whose particles stand at their start, or are on their way."""
 
-    Parameters
-    ----------
-    job : what was planned
-    particles : this rank's particles
-    column : of each particle, the kept ones first; None if they are in that order
-    batches : the particles and data that each step uses
-    parts : columns of the pictures that stages look at, in turn; none if all stages see all
-    noise : the particles' random numbers
-    share : this rank's part of all moved particles
-    mosaics : where the particles started; None is noise
-    rates : of the noise of the maps
-    """
-
-    job: PictureJob
-    particles: Cloud
-    column: Tensor | None
-    batches: Batches
-    parts: list[Tensor]
-    noise: Noise
-    share: Place
-    mosaics: Mosaics | None
-    rates: tuple[float, ...]
+    job: PictureJob  # what was planned
+    particles: Cloud  # this rank's particles
+    column: Tensor | None  # of each particle, the kept ones first; None if they are in that order
+    batches: Batches  # the particles and data that each step uses
+    parts: list[
+        Tensor
+    ]  # columns of the pictures that stages look at, in turn; none if all stages see all
+    noise: Noise  # the particles' random numbers
+    share: Place  # this rank's part of all moved particles
+    mosaics: Mosaics | None  # where the particles started; None is noise
+    rates: tuple[float, ...]  # of the noise of the maps
     rule: events.HeldOut | None = None
 
     @property

@@ -31,23 +31,17 @@ _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 
 @dataclass(frozen=True)
 class PictureRows:
-    """The user's pictures.
+    """The user's pictures."""
 
-    Parameters
-    ----------
-    layout : their shape and type
-    bytes : (n, c, h, w), pixels of at most 256 values; None for others
-    numbers : (n, c, h, w), all other pixels; None for those
-    given : labels of the pictures of all ranks; None without
-    place : position of these pictures among those of all ranks; None if there are no others
-    """
-
-    layout: Layout
+    layout: Layout  # their shape and type
+    # (n, c, h, w), pixels of at most 256 values; None for others
     bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
+    # (n, c, h, w), all other pixels; None for those
     numbers: (
         Annotated[np.ndarray, Array("n c h w", (torch.int32, torch.float32, torch.float64))] | None
     ) = None
-    given: Conditions | None = None
+    given: Conditions | None = None  # labels of the pictures of all ranks; None without
+    # position of these pictures among those of all ranks; None if there are no others
     place: Place | None = field(default=None, metadata={"saved": False})
 
     def check(self) -> None:
@@ -161,32 +155,18 @@ def read_pictures(
 
 @dataclass(frozen=True)
 class PictureData:
-    """This rank's pictures as columns on a device, and the labels of all ranks.
+    """This rank's pictures as columns on a device, and the labels of all ranks."""
 
-    Parameters
-    ----------
-    layout : the pictures' layout
-    raw : (d, n) raw values, on the device
-    device : device of the fit
-    place : position of this rank's pictures among those of all ranks, without mirror images
-    condition : the classes; None without labels
-    codes : encoded labels, on the CPU; mirror images come after all pictures
-    names : the labels
-    own_codes : codes of the columns of `raw`, on the device
-    mirrored : whether mirror images are included
-    order : order of the columns in `cloud`; None keeps that of `raw`
-    """
-
-    layout: Layout
-    raw: Tensor
-    device: torch.device
-    place: Place
-    condition: conditions.Labels | None = None
-    codes: Tensor | None = None
-    names: np.ndarray | None = None
-    own_codes: Tensor | None = None
-    mirrored: bool = False
-    order: Tensor | None = None
+    layout: Layout  # the pictures' layout
+    raw: Tensor  # (d, n) raw values, on the device
+    device: torch.device  # device of the fit
+    place: Place  # position of this rank's pictures among those of all ranks, without mirror images
+    condition: conditions.Labels | None = None  # the classes; None without labels
+    codes: Tensor | None = None  # encoded labels, on the CPU; mirror images come after all pictures
+    names: np.ndarray | None = None  # the labels
+    own_codes: Tensor | None = None  # codes of the columns of `raw`, on the device
+    mirrored: bool = False  # whether mirror images are included
+    order: Tensor | None = None  # order of the columns in `cloud`; None keeps that of `raw`
 
     @classmethod
     def from_rows(cls, rows: PictureRows, device: torch.device) -> Self:

@@ -46,18 +46,13 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Assigned:
-    """The conditions of the particles of all ranks.
+    """The conditions of the particles of all ranks."""
 
-    Parameters
-    ----------
-    y : conditions of the kept particles, as the user wrote them; None without conditions
-    codes : encoded conditions of all moved particles
-    order : the moved particles are shuffled: column j holds particle ``order[j]``. Kept particles have
-        the lowest numbers. None if they are not shuffled
-    """
-
+    # conditions of the kept particles, as the user wrote them; None without conditions
     y: np.ndarray | None = None
-    codes: Tensor | None = None
+    codes: Tensor | None = None  # encoded conditions of all moved particles
+    # the moved particles are shuffled: column j holds particle ``order[j]``. Kept particles have the lowest
+    # numbers. None if they are not shuffled
     order: Tensor | None = None
 
     def n_moved(self, m: int) -> int:
@@ -130,34 +125,19 @@ def hold_out(
 
 @dataclass(frozen=True)
 class VectorPart:
-    """One flow of a fit, planned.
+    """One flow of a fit, planned."""
 
-    Parameters
-    ----------
-    name : the class, if classes are fitted separately; else ""
-    plan : the plan of this flow
-    rows : the rows to fit
-    x : (n, d), these rows in the engine's units
-    held : the held-out rows; None without early stopping
-    units : the units of the columns
-    assigned : the particles' conditions
-    smoothing : draws around the rows; None fits the rows themselves
-    seed : the seed of all random numbers
-    device : the device of the fit
-    ranks : the processes of the fit
-    """
-
-    name: str
-    plan: VectorPlan
-    rows: VectorRows
-    x: Tensor
-    held: Held | None
-    units: Units
-    assigned: Assigned
-    smoothing: Smoothing | None
-    seed: Seed
-    device: torch.device
-    ranks: Ranks
+    name: str  # the class, if classes are fitted separately; else ""
+    plan: VectorPlan  # the plan of this flow
+    rows: VectorRows  # the rows to fit
+    x: Tensor  # (n, d), these rows in the engine's units
+    held: Held | None  # the held-out rows; None without early stopping
+    units: Units  # the units of the columns
+    assigned: Assigned  # the particles' conditions
+    smoothing: Smoothing | None  # draws around the rows; None fits the rows themselves
+    seed: Seed  # the seed of all random numbers
+    device: torch.device  # the device of the fit
+    ranks: Ranks  # the processes of the fit
 
     @property
     def n_stages(self) -> int:
@@ -193,28 +173,16 @@ class VectorPart:
 
 @dataclass
 class MovingVectors:
-    """A fit whose particles stand at their start, or are on their way.
+    """A fit whose particles stand at their start, or are on their way."""
 
-    Parameters
-    ----------
-    part : what was planned
-    particles : this rank's particles
-    data : this rank's data, which the flow looks at
-    last_data : those that the axis steps look at
-    noise : the particles' random numbers
-    share : this rank's part of all moved particles
-    codes_q : conditions of the data of all ranks
-    data_place : of this rank's data among those of all ranks
-    """
-
-    part: VectorPart
-    particles: Cloud
-    data: Cloud
-    last_data: Cloud
-    noise: Noise
-    share: Place
-    codes_q: Tensor | None
-    data_place: Place
+    part: VectorPart  # what was planned
+    particles: Cloud  # this rank's particles
+    data: Cloud  # this rank's data, which the flow looks at
+    last_data: Cloud  # those that the axis steps look at
+    noise: Noise  # the particles' random numbers
+    share: Place  # this rank's part of all moved particles
+    codes_q: Tensor | None  # conditions of the data of all ranks
+    data_place: Place  # of this rank's data among those of all ranks
 
     def __post_init__(self) -> None:
         part, plan = self.part, self.part.plan
@@ -291,6 +259,8 @@ class MovingVectors:
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
         stages, ranks = self.fitting.stages, self.part.ranks
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
+        if n_stages == 0:
+            return run.model
         target = target_across(
             ranks, self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
         )
@@ -340,23 +310,15 @@ def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
 
 @dataclass(frozen=True)
 class VectorJob:
-    """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local.
+    """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local."""
 
-    Parameters
-    ----------
-    plan : the plan of the whole fit
-    parts : its flows
-    fitted : the fitted state, without the models of the parts
-    y, codes : conditions of the kept particles, if each class has its own part, or they are local
-    seed : of the fit, if conditions are local
-    """
-
-    plan: VectorPlan
-    parts: tuple[VectorPart, ...]
-    fitted: FittedVectors
+    plan: VectorPlan  # the plan of the whole fit
+    parts: tuple[VectorPart, ...]  # its flows
+    fitted: FittedVectors  # the fitted state, without the models of the parts
+    # y, codes: conditions of the kept particles, if each class has its own part, or they are local
     y: np.ndarray | None = None
     codes: Tensor | None = None
-    seed: Seed | None = None
+    seed: Seed | None = None  # of the fit, if conditions are local
 
     def finish(self, results: Sequence[Result]) -> tuple[FittedVectors, Any, Any]:
         fitted = replace(self.fitted, models=tuple(result.model for result in results))

@@ -23,21 +23,13 @@ __all__ = ["VectorRows", "check_rows", "in_users_form", "read_rows"]
 
 @dataclass(frozen=True)
 class VectorRows:
-    """The user's rows.
+    """The user's rows."""
 
-    Parameters
-    ----------
-    X : (n, d), this rank's rows
-    given : conditions of the rows of all ranks; None without y
-    form : columns of the user's DataFrame; None for other types
-    tensor : the kind of device of the user's tensor; empty for other types
-    place : position of these rows among those of all ranks; None if there are no others
-    """
-
-    X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]
-    given: Conditions | None = None
-    form: Form | None = None
-    tensor: str = ""
+    X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]  # (n, d), this rank's rows
+    given: Conditions | None = None  # conditions of the rows of all ranks; None without y
+    form: Form | None = None  # columns of the user's DataFrame; None for other types
+    tensor: str = ""  # the kind of device of the user's tensor; empty for other types
+    # position of these rows among those of all ranks; None if there are no others
     place: Place | None = field(default=None, metadata={"saved": False})
 
     def __len__(self) -> int:

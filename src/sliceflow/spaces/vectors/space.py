@@ -46,20 +46,14 @@ _KINDS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class VectorSpace:
-    """Vectors, for one estimator.
+    """Vectors, for one estimator."""
 
-    Parameters
-    ----------
-    parameters : the estimator's checked parameters, including `options`, which is not None
-    device : device of the fit
-    validate : scikit-learn's check of the number and names of columns
-    particle_conditions : y of the particles, if the user chose it
-    """
-
-    parameters: Mapping[str, Any]
-    device: torch.device
-    validate: Callable[[Any], np.ndarray]
-    particle_conditions: np.ndarray | None = None
+    parameters: Mapping[
+        str, Any
+    ]  # the estimator's checked parameters, including `options`, which is not None
+    device: torch.device  # device of the fit
+    validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
+    particle_conditions: np.ndarray | None = None  # y of the particles, if the user chose it
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> VectorRows:
         if self.parameters["keep_rows"] and ranks.size > 1:
