@@ -7,7 +7,7 @@ So a model that forgot rows is the model that never saw them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
