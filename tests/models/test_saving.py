@@ -55,7 +55,9 @@ def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
         fitted(kind).save(tmp_path / kind)
         loaded = sliceflow.load(tmp_path / kind)
         assert not hasattr(loaded, "particles_")
-        with pytest.raises(AttributeError, match=rf"particles_ is not in .*{kind}, which was saved without"):
+        with pytest.raises(
+            AttributeError, match=rf"particles_ is not in .*{kind}, which was saved without"
+        ):
             _ = loaded.particles_
         with pytest.raises(AttributeError, match="no attribute 'particle_'"):
             _ = loaded.particle_
@@ -66,7 +68,7 @@ def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
 
 @pytest.mark.parametrize("kind", ["labels", "local", "per class", "grey labels", "masked", "colour"])
 def test_a_loaded_model_can_be_fitted_again(kind, fitted, tmp_path):
-    make, data = PARTS[kind]
+    _, data = PARTS[kind]
     fitted(kind).save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu").set_params(random_state=3)
     assert loaded.fit(*data) is loaded
@@ -134,8 +136,8 @@ def test_a_path_that_is_no_model_is_a_model_file_error(tmp_path):
     for path in (tmp_path / "text", tmp_path / "nothing", tmp_path):
         with pytest.raises(ModelFileError):
             sliceflow.load(path)
+    FITTED["vectors"]().save(tmp_path / "model")
     with pytest.raises(ValueError, match="precision='float32' applies to pictures"):
-        FITTED["vectors"]().save(tmp_path / "model")
         sliceflow.load(tmp_path / "model", precision="float32")
     assert issubclass(ModelFileError, ValueError)
 
