@@ -420,6 +420,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
     check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', a preset, …")
     check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
+    verbose = parameters["verbose"]
+    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
     for name in ("mirror", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, PictureOptions)

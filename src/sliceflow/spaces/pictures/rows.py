@@ -101,7 +101,7 @@ def read_pictures(
     if layout is None:
         layout = Layout.infer(X, n_pixel_values)
         values, brightest = layout.n_pixel_values, int(array.max())
-        if values is not None and brightest < values // 4:
+        if values is not None and 0 < brightest < values // 4:
             warnings.warn(
                 f"the brightest pixel is {brightest}, but pixels may have {values} values; if they are "
                 f"0..{brightest}, pass n_pixel_values={brightest + 1}",

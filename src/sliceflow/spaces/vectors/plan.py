@@ -289,6 +289,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     )
     check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
+    verbose = parameters["verbose"]
+    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
     for name in ("standardize", "early_stopping", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, VectorOptions)
