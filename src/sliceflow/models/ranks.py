@@ -408,10 +408,7 @@ class SharedHistogram:
 def weighted_batches(
     codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor, device: torch.device | str
 ) -> Batches:
-    """A single batch of everything, with the weights of this rank's data, whose indices are `here`.
-
-    `codes_q` and `codes_p` are the conditions of all data and all particles; None if they play no part.
-    """
+    """A batch of everything, with the weights of this rank's data `here`, by the codes of all ranks."""
     weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
     if weights is None:
         return Batches()
@@ -433,10 +430,9 @@ def target_across(  # many: what one rank has, and what all ranks have
     codes_q: Tensor | None,
     here: Place,
 ) -> Target:
-    """This rank's data as a target of a stage. With several ranks, each step looks at all columns.
+    """This rank's data `here` as a target of a stage, by the codes of all ranks' particles and data.
 
-    `codes_p` and `codes_q` are the conditions of all ranks' particles and data, of which this rank has
-    the data at `here`.
+    With several ranks, each step looks at all columns.
     """
     if ranks.size == 1:
         return flow.target(particles, data, stage)
