@@ -289,8 +289,9 @@ class _Arrays:
         return isinstance(value, np.ndarray if self.numpy else Tensor)
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        arrays = (np.require(v, None, ["C", "W"]) if self.numpy else v for v in values)
-        own = [torch.from_numpy(v) if self.numpy else v.detach() for v in arrays]
+        if self.numpy:
+            values = [torch.from_numpy(np.require(v, None, ["C", "W"])) for v in values]
+        own = [v.detach() for v in values]
         names = [_name(t.dtype) for t in own]
         node = {"dtype": _column(names)}
         for name, chosen in _places(names).items():

@@ -132,7 +132,11 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
         fact = f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}"
         raise ValueError(f"{fact}; are there very many labels, or very long ones?")
 
-    parts = [len(head).to_bytes(8, "little"), head, *map(_bytes, arrays.values())]
+    parts: list[bytes | memoryview] = [
+        len(head).to_bytes(8, "little"),
+        head,
+        *map(_bytes, arrays.values()),
+    ]
     write_atomically(path, lambda file: file.writelines(parts))
 
 

@@ -151,8 +151,11 @@ class Ranks:
         """The value of rank 0, on all ranks."""
         return self.all_gather(value if self.first else None)[0]
 
-    def _columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Every rank's columns (…, n) in turn, with the index of the first one."""
+        if self.size == 1:
+            yield 0, t
+            return
         first = 0
         for r, count in enumerate(self.all_gather(t.shape[-1])):
             part = t.contiguous() if r == self.rank else t.new_empty((*t.shape[:-1], count))
@@ -163,14 +166,14 @@ class Ranks:
 
     def joint(self, t: Tensor) -> Tensor:
         """The columns (…, n) of all ranks side by side."""
-        return t if self.size == 1 else torch.cat([part for _, part in self._columns(t)], dim=-1)
+        return t if self.size == 1 else torch.cat([part for _, part in self.columns(t)], dim=-1)
 
     def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
         """Columns of all ranks' t (d, n) by their indices. Ranks broadcast their own in turn."""
         if self.size == 1:
             return t[:, numbers]
         out = t.new_empty(len(t), len(numbers))
-        for first, part in self._columns(t):
+        for first, part in self.columns(t):
             here = torch.nonzero((numbers >= first) & (numbers < first + part.shape[1]))[:, 0]
             out[:, here] = part[:, numbers[here] - first]
         return out
