@@ -528,35 +528,71 @@ def main(argv: Sequence[str] | None = None) -> None:
     measure(cpu_jobs() if args.command == "cpu" else gpu_jobs(args.device), args)
 
 
+SHOWN = {  # of each kind of row; the file has all numbers
+    "vectors": "sliced c2st nn_ratio copies recognised offline_sliced offline_c2st offline_copies cpu_seconds",
+    "posteriors": "c2st cpu_seconds",
+    "tables": "detection shape trend utility copies nn_ratio cpu_seconds",
+    "completions": "recognised by_class_recognised sliced nn_ratio copies cpu_seconds by_class_cpu_seconds",
+    "pictures on a CPU": "sliced c2st fd recognised coverage nn_ratio copies cpu_seconds",
+    "pictures": "seconds fid768 fd recognised coverage copies copies_thumbnails copies_features "
+    "offline_fid768 offline_coverage model_mb",
+}
+LOWER_IS_BETTER = (
+    "sliced",
+    "c2st",
+    "detection",
+    "trend",
+    "fid768",
+    "fd",
+    "copies",
+    "seconds",
+    "model_mb",
+)
+NOISE = 0.05  # of a number that was measured with one seed, as a share of it
+
+
 def side_by_side(files: Sequence[Path]) -> str:
-    """A Markdown table for every kind of row; means over seeds, and ± their standard deviation."""
+    """A Markdown table for every kind of row, means over seeds ± their standard deviation, and a verdict."""
     found = [json.loads(file.read_text(encoding="utf-8"))["rows"] for file in files]
     names = list(dict.fromkeys(row["name"] for rows in found for row in rows))
-    out = []
-    for kind in dict.fromkeys(name.partition("/")[0] for name in names):
-        own = [name for name in names if name.startswith(kind + "/")]
-        columns = dict.fromkeys(
-            key
-            for rows in found
-            for row in rows
-            if row["name"] in own
-            for key, value in row.items()
-            if isinstance(value, (int, float)) and key not in ("seed", "took")
-        )
+    out, worse = [], []
+    for kind, columns in SHOWN.items():
         lines = []
-        for name in own:
-            for file, rows in zip(files, found, strict=True):
-                mine = [row for row in rows if row["name"] == name]
-                if mine:
-                    cells = [_cell([r[c] for r in mine if c in r]) for c in columns]
-                    lines.append([f"{name.partition('/')[2]}, {file.stem}", str(len(mine)), *cells])
-        out.append(f"### {kind}\n\n{table(('set', 'seeds', *columns), lines)}\n")
+        for name in (name for name in names if name.startswith(kind + "/")):
+            own = [[row for row in rows if row["name"] == name] for rows in found]
+            for file, rows in zip(files, own, strict=True):
+                if rows:
+                    cells = [_cell([r[c] for r in rows if c in r]) for c in columns.split()]
+                    lines.append([f"{name.partition('/')[2]}, {file.stem}", str(len(rows)), *cells])
+            worse += [f"{name} {c}" for c in columns.split() if _worse(own[0], own[-1], c)]
+        if lines:
+            header = ("set", "seeds", *columns.split())
+            used = [i for i in range(len(header)) if any(line[i] for line in lines)]
+            lines = [[line[i] for i in used] for line in lines]
+            out.append(f"### {kind}\n\n{table([header[i] for i in used], lines)}\n")
+    if len(files) > 1:
+        out.append(f"Worse beyond the noise: {', '.join(worse) or 'nothing'}.\n")
     for file, rows in zip(files, found, strict=True):
-        kinds = {json.dumps(row["about"]): None for row in rows}
-        out += [
-            f"{file.stem}: {', '.join(f'{k} {v}' for k, v in json.loads(a).items())}." for a in kinds
-        ]
+        for about in {json.dumps(row["about"]): None for row in rows}:
+            facts_of = ", ".join(f"{k} {v}" for k, v in json.loads(about).items())
+            out.append(f"- {file.stem}: {facts_of}")
     return "\n".join(out)
+
+
+def _worse(before: list[Row], after: list[Row], column: str) -> bool:
+    """Whether a number got worse by more than twice what seeds make it vary, or `NOISE` of one seed."""
+    a, b = ([row[column] for row in rows if column in row] for rows in (before, after))
+    if not a or not b:
+        return False
+    ideal = 0.01 if "copies" in column else 0.5 if column.endswith(("c2st", "detection")) else None
+    gain = 1 if column.rpartition("offline_")[2].startswith(LOWER_IS_BETTER) else -1
+    if column.endswith("nn_ratio"):
+        ideal, gain = 1.0, 1
+        a, b = ([abs(np.log(v)) + 1 for v in values] for values in (a, b))
+    elif ideal is not None:  # what is better than ideal is not better
+        a, b = ([max(v, ideal) for v in values] for values in (a, b))
+    spread = max(np.std(a), np.std(b)) if len(a) > 1 < len(b) else NOISE * abs(float(np.mean(a)))
+    return bool(gain * (np.mean(b) - np.mean(a)) > max(2 * spread, 0.005))
 
 
 def _cell(values: list[float]) -> str:

@@ -83,45 +83,20 @@ def run(text: str, folder: Path) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """Make the input of the commands: folders of pictures, tables, half of a picture."""
+    """Make the input of the commands: half of a picture, and a table."""
     import numpy as np
     from PIL import Image
-    from sklearn.datasets import load_iris
 
     from sliceflow.datasets import load
 
-    digits, test = load("digits"), load("digits", "test")
-    for name, label in (("zeros", 0), ("ones", 1)):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i, image in enumerate(digits.images[digits.labels == label]):
-            picture = Image.fromarray((image * 15).astype(np.uint8)).resize((40, 30))
-            picture.save(folder / "photos" / name / f"{i:03d}.png")
-    (folder / "large").mkdir()
-    for i, image in enumerate(digits.images[:300]):
-        picture = Image.fromarray((image * 15).astype(np.uint8)).resize((37, 53))
-        picture.save(folder / "large" / f"{i:03d}.png")
+    test = load("digits", "test")
     Image.fromarray((test.images[3] * (255 / 16)).round().astype(np.uint8)).save(folder / "half.png")
-    iris = load_iris()
-    with (folder / "iris.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(
-            [*(name[:-5].replace(" ", "_") for name in iris.feature_names), "by", "species"]
-        )
-        for row, kind in zip(iris.data, iris.target, strict=True):
-            writer.writerow([*row, "Fisher", iris.target_names[kind]])
-    with (folder / "people.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(("age", "height", "income"))
-        for i, (age, height) in enumerate(np.random.default_rng(0).normal((40, 170), 9, (300, 2))):
-            known = {7: "unknown", 8: "", 9: ""}.get(i, f"{age:.1f}")
-            writer.writerow((known, f"{height:.1f}", 1000 * i if i < 6 else ""))
     with (folder / "patients.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("age", "sex", "pressure", "visits"))
         for i, (age, pressure) in enumerate(np.random.default_rng(1).normal((50, 90), 9, (300, 2))):
             shown = "" if i % 100 == 7 else f"{pressure + age / 5:.1f}"
             writer.writerow((int(age), "ab"[i % 2], shown, i * i % 7))
-    (folder / "run.toml").write_text('quality = "draft"\nparticles = 5000\nseed = 7\n')
 
 
 def main() -> None:

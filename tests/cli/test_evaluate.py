@@ -33,7 +33,8 @@ def test_other_pictures_are_compared_whatever_their_levels(digits_run, tmp_path)
     before = sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir())
     own = json.loads((digits_run[0] / "evaluation.json").read_text())
     found = json.loads(done("evaluate", digits_run[0], "--against", tmp_path / "floats.npy", "--json"))
-    assert found["numbers"] == own["numbers"]
+    labelled = ("recognised",)  # an array without labels
+    assert found["numbers"] == [one for one in own["numbers"] if one["name"] not in labelled]
     said = done("evaluate", digits_run[0], "--against", tmp_path / "fitted.npy")
     assert "not held out: 200 of them were fitted" in said
     assert sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir()) == before

@@ -32,8 +32,8 @@ class Walk:
 
 
 STEADY = [("flow", 100, 0.2)]
-PIXELS = [(f"{s}×{s}[{min(s, 7)}]", 8, 0.003 + 1e-4 * s * s) for s in (1, 2, 4, 7, 14, 28, 28, 28)]
-DEARER = [(f"{s}×{s}[3]", 8, 0.003 + 1e-6 * s**4) for s in (1, 2, 4, 7, 14, 28, 28)]
+PIXELS = [(f"{s}×{s}[{min(s, 7)}]", 8, 0.03 + 1e-3 * s * s) for s in (1, 2, 4, 7, 14, 28, 28, 28)]
+DEARER = [(f"{s}×{s}[3]", 8, 0.03 + 1e-5 * s**4) for s in (1, 2, 4, 7, 14, 28, 28)]
 
 
 @pytest.mark.parametrize("stages", [STEADY, PIXELS, DEARER], ids=["steady", "pixels", "dearer"])

@@ -34,21 +34,15 @@ _ROUNDS = 4  # batches of data for each batch of labelled particles
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step is fitted to.
+    """What one step is fitted to."""
 
-    Parameters
-    ----------
-    particles, data : columns of the clouds; None is all of them
-    weights : of these data; None if all count alike
-    runs : the classes of these particles and data, if every class has its own maps
-    codes : conditions of all data
-    """
-
+    # particles, data: columns of the clouds; None is all of them
     particles: Columns = None
     data: Columns = None
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # of these data; None if all count alike
+    # the classes of these particles and data, if every class has its own maps
     runs: tuple[Runs, Runs] | None = None
-    codes: Tensor | None = None
+    codes: Tensor | None = None  # conditions of all data
 
     def of_all(self, z: Tensor) -> Tensor | None:
         """The projections z of these particles if they are all particles, else None."""
@@ -60,20 +54,14 @@ ALL = Batch()
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of successive steps, which take turns.
+    """The batches of successive steps, which take turns."""
 
-    Parameters
-    ----------
-    particles, data : columns of each batch; None is all columns every time
-    order : that the data's columns must have; None leaves them unchanged
-    weights : of the data that are used, if those are always the same
-    runs : the classes of each batch, if every class has its own maps
-    """
-
+    # particles, data: columns of each batch; None is all columns every time
     particles: Sequence[Columns] | None = None
     data: Sequence[Columns] | None = None
-    order: Tensor | None = None
-    weights: Tensor | None = None
+    order: Tensor | None = None  # that the data's columns must have; None leaves them unchanged
+    weights: Tensor | None = None  # of the data that are used, if those are always the same
+    # the classes of each batch, if every class has its own maps
     runs: Sequence[tuple[Runs, Runs]] | None = None
 
     def at(self, turn: int, codes: Tensor | None = None) -> Batch:
@@ -85,18 +73,13 @@ class Batches:
 
 @dataclass
 class Target:
-    """What a flow moves particles onto: the data of every step, and the columns that it looks at.
+    """What a flow moves particles onto: the data of every step, and the columns that it looks at."""
 
-    Parameters
-    ----------
-    draw : the data for a stage and a step, by their numbers, in the `order` of the batches
-    batches : the columns that steps look at
-    every_step : draw the data anew for every step, such as pixels that are dequantised each time;
-        else once for every stage
-    """
-
+    # the data for a stage and a step, by their numbers, in the `order` of the batches
     draw: Callable[[int, int], Cloud]
-    batches: Batches = Batches()
+    batches: Batches = Batches()  # the columns that steps look at
+    # draw the data anew for every step, such as pixels that are dequantised each time; else once for every
+    # stage
     every_step: bool = False
     _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 

@@ -59,25 +59,15 @@ class Noise:
 
 @dataclass(frozen=True)
 class Flow:
-    """The settings of a flow, for `simulate` and `replay`.
+    """The settings of a flow, for `simulate` and `replay`."""
 
-    Parameters
-    ----------
-    stages : the schedule
-    seed : root of the frames' seeds
-    n_conditions : l, the width of the condition; 0 for none
-    amplifier : ξ. 0 ignores the condition: the unconditional flow, bit for bit. With ∞ each class has
-        its own maps
-    entropy : λ of the entropy-regularised flow (Liutkus et al. 2019)
-    budget : bytes for projections; more particles are moved in chunks
-    """
-
-    stages: Sequence[Stage]
-    seed: Seed
-    n_conditions: int = 0
+    stages: Sequence[Stage]  # the schedule
+    seed: Seed  # root of the frames' seeds
+    n_conditions: int = 0  # l, the width of the condition; 0 for none
+    # ξ. 0 ignores the condition: the unconditional flow, bit for bit. With ∞ each class has its own maps
     amplifier: float = 10.0
-    entropy: float = 0.0
-    budget: int = BUDGET
+    entropy: float = 0.0  # λ of the entropy-regularised flow (Liutkus et al. 2019)
+    budget: int = BUDGET  # bytes for projections; more particles are moved in chunks
 
     @property
     def conditional(self) -> bool:
@@ -100,7 +90,8 @@ class Flow:
 
     def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
-        seed, most = self.seed.child("batches"), self.stages[stage].transport.most
+        seed = self.seed.child("batches")
+        most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
         y_p, y_q = (particles.y, data.y) if self.conditional else (None, None)
         if self.apart and y_p is not None and y_q is not None:
             batches = divide_apart(most, y_p, y_q, self.n_conditions, seed)
@@ -136,23 +127,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a flow, and the particles that it moves.
-
-    Parameters
-    ----------
-    number : of its stage
-    k : number of the step in the stage
-    turn : steps done before, of all stages
-    particles : in the space of the stage
-    whole : the particles in their own space, up to date at the start of the stage
-    """
+    """One step of a flow, and the particles that it moves."""
 
     flow: Flow
-    number: int
-    k: int
-    turn: int
-    particles: Cloud
-    whole: Cloud
+    number: int  # of its stage
+    k: int  # number of the step in the stage
+    turn: int  # steps done before, of all stages
+    particles: Cloud  # in the space of the stage
+    whole: Cloud  # the particles in their own space, up to date at the start of the stage
 
     @property
     def stage(self) -> Stage:
@@ -215,26 +197,19 @@ class Step:
 
 @dataclass
 class Run:
-    """The progress of a simulation: where to start, and its state after every step.
+    """The progress of a simulation: where to start, and its state after every step."""
 
-    Parameters
-    ----------
-    stage, step : the next step; `step` is the stage's number of steps at its end
-    done, spared : steps done, and steps that were skipped
-    seconds : time spent
-    model : the steps of the model
-    coordinates : of the particles in the space of the stage; None if it moves the particles themselves
-    after : called after every step
-    """
-
+    # stage, step: the next step; `step` is the stage's number of steps at its end
     stage: int = 0
     step: int = 0
+    # done, spared: steps done, and steps that were skipped
     done: int = 0
     spared: int = 0
-    seconds: float = 0.0
-    model: list[ModelStep] = field(default_factory=list)
+    seconds: float = 0.0  # time spent
+    model: list[ModelStep] = field(default_factory=list)  # the steps of the model
+    # of the particles in the space of the stage; None if it moves the particles themselves
     coordinates: Tensor | None = None
-    after: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None  # called after every step
     began: float = 0.0
 
     def advance(self, step: Step, fit: Fit, listeners: Sequence[Listener]) -> None:

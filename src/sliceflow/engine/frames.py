@@ -33,22 +33,10 @@ if TYPE_CHECKING:
     from sliceflow.engine.transports import Table
 
 __all__ = [
-    "AnyFrame",
-    "Axis",
-    "Frame",
-    "FrameKind",
-    "MaxSliced",
-    "Orthogonal",
-    "Random",
-    "condition_directions",
-    "count_directions",
-    "frame_bytes",
-    "independent",
-    "releasing",
-    "rotation",
-    "rotation_bytes",
-    "step_uniform",
-]
+    "AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random",
+    "condition_directions", "count_directions", "frame_bytes", "releasing", "rotation",
+    "rotation_bytes", "step_uniform",
+]  # fmt: skip
 
 _MAX_FRESH = 16  # up to this dimension each step draws its own rotation
 _POOL = 8
@@ -60,20 +48,14 @@ _POOLS, _BLOCKS = 1 << 27, 1 << 26  # bytes cached, of pools and of rotations
 
 @dataclass(frozen=True)
 class Frame:
-    """The directions of one step, on a device.
+    """The directions of one step, on a device."""
 
-    Parameters
-    ----------
-    theta : (h, d) directions in the space of x, or None for the coordinate axes
-    theta_y : (h, l) directions in the space of the condition, or None if the frame ignores it
-    parseval : c, with ΘᵀΘ = c·I, exactly or on average
-    fitted : whether the directions were fitted to particles and data
-    """
-
-    theta: Tensor | None
-    theta_y: Tensor | None
-    parseval: float = 1.0
-    fitted: bool = False
+    theta: Tensor | None  # (h, d) directions in the space of x, or None for the coordinate axes
+    theta_y: (
+        Tensor | None
+    )  # (h, l) directions in the space of the condition, or None if the frame ignores it
+    parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
+    fitted: bool = False  # whether the directions were fitted to particles and data
 
     @property
     def n_directions(self) -> int:
@@ -130,19 +112,6 @@ class FrameKind(Protocol):
         fitted to x and the `data` (d, N).
         """
         ...
-
-
-def independent(
-    theta: Tensor, seed: Seed, n_conditions: int, device: torch.device | str, dtype: torch.dtype
-) -> Frame:
-    """The frame of h independent directions θ_x (h, d), normalised together with a random θ_y.
-
-    ΘᵀΘ = c·I with c = h/d holds only on average.
-    """
-    h, d = theta.shape
-    joint = torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1)
-    joint = torch.nn.functional.normalize(joint, dim=1).to(device, dtype)
-    return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
 
 
 def uniform_rotations(normal: Tensor) -> Tensor:
@@ -206,21 +175,13 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
         return 0
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * n_conditions
-    h = getattr(kind, "n_directions", d)
-    return (
-        int(h) * (d + n_conditions) * (4 * 8 + 2 * itemsize)
-    )  # drawn, concatenated, normalised, rounded
+    h = int(getattr(kind, "n_directions", d))
+    return h * (d + n_conditions) * (4 * 8 + 2 * itemsize)  # drawn, joined, normalised, rounded
 
 
 @cached(_BLOCKS)
-def _rotation_block(
-    seed: Seed,
-    block: int,
-    steps: int,
-    d: int,
-    side: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
+def _rotation_block(  # many: these are the key of the cache
+    seed: Seed, block: int, steps: int, d: int, side: int, device: torch.device | str, dtype: torch.dtype
 ) -> Tensor:
     """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
     first = block * steps
@@ -310,8 +271,10 @@ class Random:
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
-        theta = seed.child("x").normal(self.n_directions, len(x))
-        return independent(theta, seed, n_conditions, x.device, x.dtype)
+        h, d = self.n_directions, len(x)
+        parts = seed.child("x").normal(h, d), seed.child("y").normal(h, n_conditions)
+        joint = torch.nn.functional.normalize(torch.cat(parts, dim=1), dim=1).to(x.device, x.dtype)
+        return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sliceflow.engine import frames, transports
+from sliceflow.engine import transports
 from sliceflow.errors import need
 
 __all__ = ["PICTURES", "VECTORS", "Setting", "values", "with_preset"]
@@ -43,8 +43,9 @@ _NO_TAPER = Setting(0.0, "Algorithm 1: every step has the same size η; Sec. 6: 
 
 VECTORS = {
     "frame": Setting(
-        frames.Random(N_DIRECTIONS),
-        "Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6: H = 10,000",
+        "paper",
+        "Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6: H = 10,000 for "
+        "pictures. Rows of d columns take 64·d directions, at most 10,000",
     ),
     "transport": _TRANSPORT,
     "amplifier": _AMPLIFIER,

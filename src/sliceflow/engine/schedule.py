@@ -47,29 +47,24 @@ _AUTO, WHOLE = Auto(), Whole()
 
 @dataclass(frozen=True)
 class Stage:
-    """`n_steps` steps with one kind of frame, one transport, and in one space.
-
-    Parameters
-    ----------
-    taper : the step size falls linearly to 0 over this last fraction of the stage. A late step of full
-        size solves its directions at the expense of the others; smaller steps average this out
-    n_knots : knots that a model keeps of each map; 0 keeps no model, None keeps the maps as fitted
-    reach : a bound on how far a value can move: maps keep their knots where they bend (`compact`)
-    exact : the steps make columns exact: without noise of the entropy, with the tails of all maps
-    space : that the particles are moved in
-    branch : of the flow's seed, for the frames; () is ("frame", number of the stage)
-    """
+    """`n_steps` steps with one kind of frame, one transport, and in one space."""
 
     name: str
     frame: FrameKind
     n_steps: int
     transport: Transport = _AUTO
     step_size: float = 1.0
+    # the step size falls linearly to 0 over this last fraction of the stage. A late step of full size solves
+    # its directions at the expense of the others; smaller steps average this out
     taper: float = 0.0
+    # knots that a model keeps of each map; 0 keeps no model, None keeps the maps as fitted
     n_knots: int | None = 512
+    # a bound on how far a value can move: maps keep their knots where they bend (`compact`)
     reach: float | None = None
+    # the steps make columns exact: without noise of the entropy, with the tails of all maps
     exact: bool = False
-    space: Space = WHOLE
+    space: Space = WHOLE  # that the particles are moved in
+    # of the flow's seed, for the frames; () is ("frame", number of the stage)
     branch: tuple[str | int, ...] = ()
 
     def size_of(self, step: int) -> float:

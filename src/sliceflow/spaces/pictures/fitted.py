@@ -31,27 +31,17 @@ _CHUNK = 1 << 13  # offline samples per pass
 
 @dataclass(frozen=True)
 class FittedPictures:
-    """The state of a fitted estimator.
+    """The state of a fitted estimator."""
 
-    Parameters
-    ----------
-    plan : what the fit did
-    seed : of the fit: its frames are drawn again
-    steps : the maps of each step
-    condition : classes or clusters; None without
-    codes : the pictures' classes
-    mask : (d, 1) observed pixels, or None
-    mosaics : the pictures that particles start from; None is noise
-    device : device that draws the samples
-    """
-
-    plan: PicturePlan
-    seed: Seed
-    steps: tuple[ModelStep, ...]
-    condition: conditions.Labels | None = None
+    plan: PicturePlan  # what the fit did
+    seed: Seed  # of the fit: its frames are drawn again
+    steps: tuple[ModelStep, ...]  # the maps of each step
+    condition: conditions.Labels | None = None  # classes or clusters; None without
+    # the pictures' classes
     codes: Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None = None
-    mask: Annotated[Tensor, Array("d 1", torch.bool)] | None = None
-    mosaics: Mosaics | None = None
+    mask: Annotated[Tensor, Array("d 1", torch.bool)] | None = None  # (d, 1) observed pixels, or None
+    mosaics: Mosaics | None = None  # the pictures that particles start from; None is noise
+    # device that draws the samples
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     def check(self) -> None:

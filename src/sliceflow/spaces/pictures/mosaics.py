@@ -44,17 +44,6 @@ _LEVELS = 64  # pixel values that are kept: files are a third smaller than with 
 class Mosaics:
     """Mosaics of `size` pictures.
 
-    Parameters
-    ----------
-    size : s
-    locality : β
-    layout : the layout of `pixels`
-    pixels : (n, c, h, w), all pictures, with at most 64 or all of their values
-    mirrored : whether mirror images follow them
-    codes : (N,) class numbers, also of mirror images; None if there are no classes
-    n_classes : C; 1 without classes
-    device : that makes mosaics
-
     Examples
     --------
     >>> pixels = torch.randint(256, (1000, 3, 2, 2), dtype=torch.uint8)
@@ -65,16 +54,20 @@ class Mosaics:
     True
     """
 
-    size: Annotated[int, Between(1, 1 << 10)]
-    locality: Annotated[float, Between(0)]
-    layout: Layout
+    size: Annotated[int, Between(1, 1 << 10)]  # s
+    locality: Annotated[float, Between(0)]  # β
+    layout: Layout  # the layout of `pixels`
+    # (n, c, h, w), all pictures, with at most 64 or all of their values
     pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")]
-    mirrored: bool = False
+    mirrored: bool = False  # whether mirror images follow them
+    # (N,) class numbers, also of mirror images; None if there are no classes
     codes: Annotated[Tensor, Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")] | None = (
         None
     )
-    n_classes: Annotated[int, Between(1, 1 << 24)] = 1
-    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+    n_classes: Annotated[int, Between(1, 1 << 24)] = 1  # C; 1 without classes
+    device: torch.device = field(
+        default=torch.device("cpu"), metadata={"saved": False}
+    )  # that makes mosaics
 
     @classmethod
     def from_data(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -14,9 +14,8 @@ from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
-from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditions, join_labels, row_keys
+from sliceflow.models.rows import Conditions, GivenRows, join_labels
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.spaces.pictures.layout import Layout, as_array
 from sliceflow.spaces.pictures.pyramid import Subspace
@@ -29,20 +28,13 @@ _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 
 
 @dataclass(frozen=True)
-class PictureRows:
-    """The user's pictures.
+class PictureRows(GivenRows):
+    """The user's pictures."""
 
-    Parameters
-    ----------
-    layout : their shape and type
-    bytes : (n, c, h, w), pixels of at most 256 values; None for others
-    numbers : (n, c, h, w), all other pixels; None for those
-    given : labels of the pictures of all ranks; None without
-    place : position of these pictures among those of all ranks; None if there are no others
-    """
-
-    layout: Layout
+    layout: Layout  # their shape and type
+    # (n, c, h, w), pixels of at most 256 values; None for others
     bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
+    # (n, c, h, w), all other pixels; None for those
     numbers: (
         Annotated[np.ndarray, Array("n c h w", (torch.int32, torch.float32, torch.float64))] | None
     ) = None
@@ -74,22 +66,9 @@ class PictureRows:
         array = self.pixels.transpose(0, 2, 3, 1).astype(self.layout.dtype, copy=False)
         return array if self.layout.channels else array[..., 0]
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
     @property
-    def n(self) -> int:
-        """Pictures of all ranks."""
-        return len(self) if self.place is None else self.place.total
-
-    @property
-    def here(self) -> Place:
-        """The place of this rank's pictures."""
-        return Place(0, len(self), len(self)) if self.place is None else self.place
-
-    @property
-    def y(self) -> np.ndarray | None:
-        return None if self.given is None else self.given.y
+    def values(self) -> np.ndarray:
+        return self.pixels
 
     def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
         given, pixels = Conditions.infer(y, len(pixels), "labels"), np.ascontiguousarray(pixels)
@@ -106,15 +85,9 @@ class PictureRows:
     def take(self, numbers: np.ndarray) -> Self:
         return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
 
-    def keys(self) -> Sequence[Hashable]:
-        return row_keys(self.pixels, self.y)
-
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         pictures = np.ascontiguousarray(self.pictures)
         return torch.from_numpy(pictures) if self.layout.tensor else pictures, self.y
-
-    def digests(self, ranks: Ranks) -> dict[str, str]:
-        return {"X": digest(self.pixels, ranks, self.here), "y": digest(self.y)}
 
 
 def read_pictures(
@@ -124,9 +97,17 @@ def read_pictures(
 
     `layout` is that of the model, if the pictures must be like its own.
     """
+    array = as_array(X)
     if layout is None:
         layout = Layout.infer(X, n_pixel_values)
-    array = as_array(X)
+        values, brightest = layout.n_pixel_values, int(array.max())
+        if values is not None and brightest < values // 4:
+            warnings.warn(
+                f"the brightest pixel is {brightest}, but pixels may have {values} values; if they are "
+                f"0..{brightest}, pass n_pixel_values={brightest + 1}",
+                UserWarning,
+                stacklevel=5,
+            )
     layout.check_pictures(array)
     pixels = array.reshape(len(array), layout.height, layout.width, -1).transpose(0, 3, 1, 2)
     place = ranks.place(len(array), f"{layout}{'' if y is None else ' and labels'}")
@@ -152,32 +133,18 @@ def read_pictures(
 
 @dataclass(frozen=True)
 class PictureData:
-    """This rank's pictures as columns on a device, and the labels of all ranks.
+    """This rank's pictures as columns on a device, and the labels of all ranks."""
 
-    Parameters
-    ----------
-    layout : the pictures' layout
-    raw : (d, n) raw values, on the device
-    device : device of the fit
-    place : position of this rank's pictures among those of all ranks, without mirror images
-    condition : the classes; None without labels
-    codes : encoded labels, on the CPU; mirror images come after all pictures
-    names : the labels
-    own_codes : codes of the columns of `raw`, on the device
-    mirrored : whether mirror images are included
-    order : order of the columns in `cloud`; None keeps that of `raw`
-    """
-
-    layout: Layout
-    raw: Tensor
-    device: torch.device
-    place: Place
-    condition: conditions.Labels | None = None
-    codes: Tensor | None = None
-    names: np.ndarray | None = None
-    own_codes: Tensor | None = None
-    mirrored: bool = False
-    order: Tensor | None = None
+    layout: Layout  # the pictures' layout
+    raw: Tensor  # (d, n) raw values, on the device
+    device: torch.device  # device of the fit
+    place: Place  # position of this rank's pictures among those of all ranks, without mirror images
+    condition: conditions.Labels | None = None  # the classes; None without labels
+    codes: Tensor | None = None  # encoded labels, on the CPU; mirror images come after all pictures
+    names: np.ndarray | None = None  # the labels
+    own_codes: Tensor | None = None  # codes of the columns of `raw`, on the device
+    mirrored: bool = False  # whether mirror images are included
+    order: Tensor | None = None  # order of the columns in `cloud`; None keeps that of `raw`
 
     @classmethod
     def from_rows(cls, rows: PictureRows, device: torch.device) -> Self:
@@ -215,14 +182,14 @@ class PictureData:
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
-    def part(self, columns: Tensor) -> Self:
+    def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
-        own, n = self.own_codes, len(columns)
+        raw, own = self.raw[:, columns], self.own_codes
         return replace(
             self,
-            raw=self.raw[:, columns],
+            raw=raw,
             own_codes=None if own is None else own[columns],
-            place=Place(0, n, n),
+            place=Place(0, raw.shape[1], raw.shape[1]),
             mirrored=False,
         )
 

@@ -79,9 +79,10 @@ def from_string(text: str, height: int, width: int, steps: Steps = 100) -> list[
             )
         h, w = (max(1, round(resolution * side / longer)) for side in (height, width))
         for patch in patches:
-            if patch < 1:
+            if not 1 <= patch <= resolution:
                 raise ValueError(
-                    f"schedule entry {word!r} has a patch of {patch} pixels; use at least 1"
+                    f"schedule entry {word!r} has a patch of {patch} pixels at a resolution of "
+                    f"{resolution}; use 1 to {resolution}"
                 )
             n_steps = steps(h, w, patch) if callable(steps) else steps
             n_steps = max(1, int(match[4]) if match[4] else round(n_steps * float(match[3] or 1)))

@@ -89,22 +89,17 @@ class TileFrame:
 
 @dataclass(frozen=True)
 class Tiles:
-    """S×S tiles at a random offset, with one shared random rotation: the default for pictures.
+    """S×S tiles at a random offset, with one shared random rotation: the default for pictures."""
 
-    Parameters
-    ----------
-    channels, height, width : shape of the pictures (or of a pyramid level's coefficients)
-    patch : S; at most the size of the picture
-    cosines : rotate small groups of a tile's cosines, for photographs; else rotate all pixels
-    precision : dtype of the rotations; None takes the particles'
-    """
-
+    # channels, height, width: shape of the pictures (or of a pyramid level's coefficients)
     channels: int
     height: int
     width: int
-    patch: int
-    cosines: bool = False
-    precision: torch.dtype | None = None
+    patch: int  # S; at most the size of the picture
+    cosines: bool = (
+        False  # rotate small groups of a tile's cosines, for photographs; else rotate all pixels
+    )
+    precision: torch.dtype | None = None  # dtype of the rotations; None takes the particles'
 
     @property
     def most_directions(self) -> int:

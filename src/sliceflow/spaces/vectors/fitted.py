@@ -34,45 +34,30 @@ _CHUNK = 1 << 16  # offline samples per pass
 
 @dataclass(frozen=True)
 class VectorModel:
-    """The maps of one flow.
+    """The maps of one flow."""
 
-    Parameters
-    ----------
-    seed : of the flow: its frames are drawn again
-    steps : the maps of each step
-    units : the units of the columns
-    """
-
-    seed: Seed
-    steps: tuple[ModelStep, ...]
-    units: Units
+    seed: Seed  # of the flow: its frames are drawn again
+    steps: tuple[ModelStep, ...]  # the maps of each step
+    units: Units  # the units of the columns
 
 
 @dataclass(frozen=True)
 class FittedVectors:
-    """The state of a fitted estimator.
+    """The state of a fitted estimator."""
 
-    Parameters
-    ----------
-    plan : what the fit did
-    units : the units of the columns of all rows
-    models : one flow, or one per class if classes are fitted separately (ξ = ∞)
-    given : the conditions of the rows; None without y
-    form : columns of the user's DataFrame; None for other types
-    tensor : the kind of device of the user's tensor; empty for other types
-    settings : of local conditions, for all rows or for each combination of labels; else empty
-    device : device that draws the samples
-    local : the rows, if conditions are local: the estimator keeps them, and passes them to `with_rows`
-    """
-
-    plan: VectorPlan
-    units: Units
-    models: tuple[VectorModel, ...] = ()
-    given: Conditions | None = None
-    form: Form | None = None
-    tensor: str = ""
+    plan: VectorPlan  # what the fit did
+    units: Units  # the units of the columns of all rows
+    models: tuple[
+        VectorModel, ...
+    ] = ()  # one flow, or one per class if classes are fitted separately (ξ = ∞)
+    given: Conditions | None = None  # the conditions of the rows; None without y
+    form: Form | None = None  # columns of the user's DataFrame; None for other types
+    tensor: str = ""  # the kind of device of the user's tensor; empty for other types
+    # of local conditions, for all rows or for each combination of labels; else empty
     settings: tuple[LocalSettings, ...] = ()
+    # device that draws the samples
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
+    # the rows, if conditions are local: the estimator keeps them, and passes them to `with_rows`
     local: LocalModel | None = field(default=None, metadata={"saved": False})
 
     @property

@@ -22,16 +22,10 @@ PARTICLES = 200  # of a fit unless the user says how many: each needs a neighbou
 
 @dataclass(frozen=True)
 class LocalModel:
-    """The rows of a fit, ready to be asked for x given y.
+    """The rows of a fit, ready to be asked for x given y."""
 
-    Parameters
-    ----------
-    parts : all rows; with labels in y, the rows of each combination of them
-    labelled : whether the first column of codes is the number of a combination of labels
-    """
-
-    parts: tuple[LocalRows, ...]
-    labelled: bool
+    parts: tuple[LocalRows, ...]  # all rows; with labels in y, the rows of each combination of them
+    labelled: bool  # whether the first column of codes is the number of a combination of labels
 
     @classmethod
     def fit_to(

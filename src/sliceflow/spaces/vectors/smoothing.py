@@ -26,21 +26,13 @@ _MOST_OF_MANY_COLUMNS, _FEW_COLUMNS = 5_000, 4  # Both come sooner if there are 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Draws along the rows' neighbours, so that a flow fits the distribution and not the rows.
+    """Draws along the rows' neighbours, so that a flow fits the distribution and not the rows."""
 
-    Parameters
-    ----------
-    h : how far rows are spread; 0 fits the rows themselves
-    why : why "auto" became this h; empty if the user set it
-    x : (n, d), the rows of all ranks
-    groups : the rows of each class with their neighbours
-    exact : columns (d,) whose own distribution the axis steps keep in any case
-    """
-
-    h: float
-    why: str = ""
-    x: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-    groups: Sequence[Group] = ()
+    h: float  # how far rows are spread; 0 fits the rows themselves
+    why: str = ""  # why "auto" became this h; empty if the user set it
+    x: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (n, d), the rows of all ranks
+    groups: Sequence[Group] = ()  # the rows of each class with their neighbours
+    # columns (d,) whose own distribution the axis steps keep in any case
     exact: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
 
     @classmethod
