@@ -64,11 +64,11 @@ class Label:
     """Annotates a label of a class: a str, int, float, bool, None, bytes, or a tuple of labels."""
 
 
+@dataclass(frozen=True, eq=False)
 class Record:
     """A dict with these keys, each of its own kind: ``Annotated[dict[str, Any], Record({…})]``."""
 
-    def __init__(self, kinds: Mapping[str, Any]) -> None:
-        self.kinds = dict(kinds)
+    kinds: Mapping[str, Any]
 
 
 def pack(kind: Any, value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -166,10 +166,9 @@ class _At:
 
 def _short(value: Any) -> str:
     try:
-        shown = repr(value)
+        return f"{value!r:.60}"
     except (ValueError, RecursionError):  # integers of thousands of digits, deep nesting
-        shown = f"a {type(value).__name__} too long to show"
-    return shown if len(shown) <= 60 else shown[:57] + "…"
+        return f"a {type(value).__name__} too long to show"
 
 
 def _column(values: Sequence[Any]) -> Any:

@@ -98,10 +98,8 @@ class Ranks:
         answers = self.all_gather((count, what))
         for r, (n, kind) in enumerate(answers):
             if kind != what:
-                raise ValueError(
-                    f"rank {r} has {kind} but rank {self.rank} has {what}; give all ranks the same "
-                    "kind of data and the same arguments"
-                )
+                advice = "give all ranks the same kind of data and the same arguments"
+                raise ValueError(f"rank {r} has {kind} but rank {self.rank} has {what}; {advice}")
             if n == 0:
                 raise ValueError(f"rank {r} of {self.size} has none of the data; use fewer ranks")
         counts = [n for n, _ in answers]
@@ -242,9 +240,9 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            network = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
+            lost = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
             if isinstance(error, (LostRank, torch.OutOfMemoryError)) or not (
-                network or _LOSS.search(str(error))
+                lost or _LOSS.search(str(error))
             ):
                 raise
             _outlive_torchrun()
