@@ -204,12 +204,9 @@ class Checkpoints:
         try:
             self._write(fit)
         except OSError as error:  # a full disk is no reason to lose the run
-            warnings.warn(
-                f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
-                "and the last checkpoint is kept",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            fact = f"no checkpoint could be written to {self._path} ({error})"
+            advice = "the fit continues, and the last checkpoint is kept"
+            warnings.warn(f"{fact}; {advice}", RuntimeWarning, stacklevel=3)
 
     def _write(self, fit: _Fit) -> None:
         run, heard, failure = fit.run, None if fit.rule is None else tuple(fit.rule.heard), ""

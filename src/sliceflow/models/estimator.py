@@ -306,10 +306,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         requested = condition.encode(conditions.repeated(condition, y, n))
         if len(requested) != n:
             if n != 1:
-                raise ValueError(
-                    f"y has {len(requested)} conditions but n={n}; pass one condition for all samples, "
-                    f"or n={len(requested)} for one sample of each"
-                )
+                advice = f"pass one condition for all samples, or n={len(requested)} for one of each"
+                raise ValueError(f"y has {len(requested)} conditions but n={n}; {advice}")
             self._need_memory(fitted, len(requested))
         return len(requested), requested
 
