@@ -127,7 +127,7 @@ class SlicedWassersteinFlow(FlowEstimator):
             distributed like the data's. With ranks, those of all ranks
         listeners, checkpoint_dir, checkpoint_every, ranks : as in `FlowEstimator.fit`
         """
-        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         return self._fit(space, X, y, call)
 
