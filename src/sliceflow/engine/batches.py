@@ -108,14 +108,9 @@ class Target:
 
 
 def divide(
-    m: int,
-    n: int,
-    most: int | None,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
-    seed: Seed,
+    m: int, n: int, most: int | None, codes_p: Tensor | None, codes_q: Tensor | None, seed: Seed,
     device: torch.device | str = "cpu",
-) -> Batches:
+) -> Batches:  # fmt: skip
     """Batches of at most `most` of m particles and of n data.
 
     Parameters

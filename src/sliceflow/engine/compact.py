@@ -17,17 +17,9 @@ from sliceflow import kernels
 from sliceflow.engine.transports import GridTable, KnotTable, Table
 
 __all__ = [
-    "JUMPS",
-    "MOST_BINS",
-    "MOST_KNOTS",
-    "CompactTable",
-    "ModelStep",
-    "at_bends",
-    "map_bytes",
-    "thin_grid",
-    "thin_knots",
-    "thinned",
-]
+    "JUMPS", "MOST_BINS", "MOST_KNOTS", "CompactTable", "ModelStep", "at_bends", "map_bytes",
+    "thin_grid", "thin_knots", "thinned",
+]  # fmt: skip
 
 MOST_KNOTS = 257  # of a map: its two ends, and as many as a byte can count
 MOST_BINS = (1 << 16) - 1

@@ -149,13 +149,9 @@ class Step:
         return frame.amplified(flow.amplifier)
 
     def move(
-        self,
-        frame: AnyFrame,
-        table: Table,
-        noise: Noise,
-        z: Tensor | None = None,
+        self, frame: AnyFrame, table: Table, noise: Noise, z: Tensor | None = None,
         dz: Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, where η = s·d is the paper's step size.
 
         `z` are the projections of all particles, if they are known, and `dz` is T(z) − z, if that is
@@ -240,15 +236,9 @@ class Run:
 
 @releasing()
 def simulate(
-    flow: Flow,
-    particles: Cloud,
-    target: Target,
-    noise: Noise,
-    *,
-    listeners: Sequence[Listener] = (),
-    run: Run | None = None,
-    n_stages: int | None = None,
-) -> list[ModelStep]:
+    flow: Flow, particles: Cloud, target: Target, noise: Noise, *,
+    listeners: Sequence[Listener] = (), run: Run | None = None, n_stages: int | None = None,
+) -> list[ModelStep]:  # fmt: skip
     """Move the particles onto the target, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage. So does
@@ -272,12 +262,9 @@ def simulate(
 
 
 def replay(
-    flow: Flow,
-    model: Sequence[ModelStep],
-    particles: Cloud,
-    noise: Noise,
+    flow: Flow, model: Sequence[ModelStep], particles: Cloud, noise: Noise,
     after: Callable[[Step], None] = lambda step: None,
-) -> None:
+) -> None:  # fmt: skip
     """Move fresh particles, in place, by the steps of a model; `after` is called after each of them."""
     turn, stages = 0, dict[int, list[ModelStep]]()
     for kept in model:

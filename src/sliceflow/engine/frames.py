@@ -33,22 +33,10 @@ if TYPE_CHECKING:
     from sliceflow.engine.transports import Table
 
 __all__ = [
-    "AnyFrame",
-    "Axis",
-    "Frame",
-    "FrameKind",
-    "MaxSliced",
-    "Orthogonal",
-    "Random",
-    "condition_directions",
-    "count_directions",
-    "frame_bytes",
-    "independent",
-    "releasing",
-    "rotation",
-    "rotation_bytes",
-    "step_uniform",
-]
+    "AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random",
+    "condition_directions", "count_directions", "frame_bytes", "independent", "releasing", "rotation",
+    "rotation_bytes", "step_uniform",
+]  # fmt: skip
 
 _MAX_FRESH = 16  # up to this dimension each step draws its own rotation
 _POOL = 8
@@ -208,14 +196,9 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
 
 @cached(_BLOCKS)
 def _rotation_block(
-    seed: Seed,
-    block: int,
-    steps: int,
-    d: int,
-    side: int,
-    device: torch.device | str,
+    seed: Seed, block: int, steps: int, d: int, side: int, device: torch.device | str,
     dtype: torch.dtype,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
     first = block * steps
     if d <= _MAX_FRESH:
@@ -235,13 +218,9 @@ def zero_padded(rotations: Tensor, side: int) -> Tensor:
 
 
 def rotation(
-    seed: Seed,
-    step: int,
-    d: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-    side: int | None = None,
-) -> Tensor:
+    seed: Seed, step: int, d: int, device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64, side: int | None = None,
+) -> Tensor:  # fmt: skip
     """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
     Up to d = 16 each step has a new rotation. For larger d a QR decomposition would cost as much as the

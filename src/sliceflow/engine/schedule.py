@@ -74,15 +74,9 @@ class Stage:
 
 
 def flat(
-    frame: FrameKind,
-    n_steps: int,
-    *,
-    transport: Transport = _AUTO,
-    taper: float = 0.5,
-    n_knots: int | None = 512,
-    n_axis_steps: int = 2,
-    n_axis_knots: int | None = 512,
-) -> list[Stage]:
+    frame: FrameKind, n_steps: int, *, transport: Transport = _AUTO, taper: float = 0.5,
+    n_knots: int | None = 512, n_axis_steps: int = 2, n_axis_knots: int | None = 512,
+) -> list[Stage]:  # fmt: skip
     """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact.
 
     Examples

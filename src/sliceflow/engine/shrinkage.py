@@ -119,14 +119,9 @@ def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def noise_rates(
-    m: int,
-    n: int,
-    codes_p: Tensor | None = None,
-    codes_q: Tensor | None = None,
-    n_apart: int = 0,
-    most: int | None = None,
-    distinct: float = 1.0,
-) -> tuple[float, ...]:
+    m: int, n: int, codes_p: Tensor | None = None, codes_q: Tensor | None = None, n_apart: int = 0,
+    most: int | None = None, distinct: float = 1.0,
+) -> tuple[float, ...]:  # fmt: skip
     """1/m + 1/n for m particles and n data: what the noise of a map is proportional to.
 
     Parameters

@@ -21,18 +21,9 @@ from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.errors import is_int, need
 
 __all__ = [
-    "AlignedHistogram",
-    "Auto",
-    "Counts",
-    "Fit",
-    "GridTable",
-    "Histogram",
-    "Interpolated",
-    "KnotTable",
-    "Sorted",
-    "Table",
-    "Transport",
-]
+    "AlignedHistogram", "Auto", "Counts", "Fit", "GridTable", "Histogram", "Interpolated", "KnotTable",
+    "Sorted", "Table", "Transport",
+]  # fmt: skip
 
 _AT_ONCE = 1 << 30  # values sorted at a time
 MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little worse

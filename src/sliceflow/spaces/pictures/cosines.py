@@ -57,14 +57,9 @@ def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
 
 @cached(_CACHE_BYTES)
 def _block(
-    seed: Seed,
-    first: int,
-    steps: int,
-    tile: tuple[int, int, int],
-    side: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> Tensor:
+    seed: Seed, first: int, steps: int, tile: tuple[int, int, int], side: int,
+    device: torch.device | str, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
     """The rotations of steps first … first + steps − 1 of a stage, (steps, side, side)."""
     k = math.prod(tile)
     numbers = seed.child("cosines").uniform(steps, 2 * k, start=first, device=device)
@@ -84,13 +79,9 @@ def _block(
 
 
 def cosine_rotation(
-    seed: Seed,
-    step: int,
-    tile: tuple[int, int, int],
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-    side: int | None = None,
-) -> Tensor:
+    seed: Seed, step: int, tile: tuple[int, int, int], device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64, side: int | None = None,
+) -> Tensor:  # fmt: skip
     """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side).
 
     Examples

@@ -123,13 +123,9 @@ class FittedPictures:
 
     @releasing()
     def frames(
-        self,
-        n: int,
-        codes: Tensor | None,
-        seed: Seed,
-        n_frames: int = 1,
+        self, n: int, codes: Tensor | None, seed: Seed, n_frames: int = 1,
         raw: Tensor | None = None,
-    ) -> list[Any]:
+    ) -> list[Any]:  # fmt: skip
         """n pictures on their way, the last frame at the end; `raw` (d, N) are pictures to complete."""
         self.need_maps()
         known = self.mask

@@ -129,14 +129,9 @@ class Layout:
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 
     def encode(
-        self,
-        raw: Tensor,
-        seed: Seed,
-        *,
-        dequantize: bool = True,
-        total: int | None = None,
+        self, raw: Tensor, seed: Seed, *, dequantize: bool = True, total: int | None = None,
         runs: Sequence[slice] = (),
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
         A picture's noise depends on its column number. If the columns are only the slices `runs` of

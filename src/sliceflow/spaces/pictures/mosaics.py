@@ -219,13 +219,9 @@ def _cosines(n: int) -> Tensor:
 
 
 def start(
-    plan: PicturePlan,
-    mosaics: Mosaics | None,
-    count: int,
-    y: Tensor | None,
-    noise: Noise,
+    plan: PicturePlan, mosaics: Mosaics | None, count: int, y: Tensor | None, noise: Noise,
     device: torch.device,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The start (d, count) of particles with codes y: mosaics, or noise if these are None."""
     if mosaics is not None:
         return mosaics.start(count, y if plan.apart else None, noise)

@@ -37,14 +37,9 @@ class Smoothing:
 
     @classmethod
     def choose(
-        cls,
-        x: Tensor,
-        codes: Tensor | None,
-        n: int,
-        options: VectorOptions,
-        exact: np.ndarray,
+        cls, x: Tensor, codes: Tensor | None, n: int, options: VectorOptions, exact: np.ndarray,
         ranks: Ranks,
-    ) -> Smoothing:
+    ) -> Smoothing:  # fmt: skip
         """The option `smoothing` for this rank's rows x, of n in all; `codes` are those of all ranks."""
         auto = options.smoothing == "auto"
         most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
