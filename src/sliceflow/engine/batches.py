@@ -117,15 +117,6 @@ def divide(
     ----------
     most : None uses all columns
     codes_p, codes_q : the conditions of particles and data; None if they play no part
-
-    Examples
-    --------
-    >>> labels = torch.arange(1000) % 2
-    >>> batches = divide(1000, 1000, 100, labels, labels, Seed(0))
-    >>> batch = batches.at(0)
-    >>> own, other = labels[batch.particles], labels[batches.order][batch.data]
-    >>> len(other), int(own.sum()) == int(other.sum())
-    (100, True)
     """
     conditions = None if codes_p is None or codes_q is None else (codes_q, codes_p)
     if most is None or max(m, n) <= most:
@@ -151,13 +142,6 @@ def divide_apart(
     """The same if every class has its own maps: masses may differ.
 
     The particles must be sorted by class; the returned `order` sorts the data.
-
-    Examples
-    --------
-    >>> labels = torch.arange(1000) % 2
-    >>> batch = divide_apart(100, labels.sort().values, labels, 2, Seed(0)).at(0)
-    >>> len(batch.particles), batch.runs[0]
-    (100, Runs(starts=(0, 50, 100)))
     """
     m, n = len(codes_p), len(codes_q)
     all_runs = [Runs.from_codes(codes, n_classes) for codes in (codes_p, codes_q)]

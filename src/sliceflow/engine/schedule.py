@@ -77,14 +77,7 @@ def flat(
     frame: FrameKind, n_steps: int, *, transport: Transport = _AUTO, taper: float = 0.5,
     n_knots: int | None = 512, n_axis_steps: int = 2, n_axis_knots: int | None = 512,
 ) -> list[Stage]:  # fmt: skip
-    """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact.
-
-    Examples
-    --------
-    >>> from sliceflow.engine.frames import Orthogonal
-    >>> [(stage.name, stage.n_steps) for stage in flat(Orthogonal(), 200)]
-    [('flow', 200), ('axis', 2)]
-    """
+    """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact."""
     stages = [
         Stage("flow", frame, n_steps, transport, taper=taper, n_knots=n_knots),
         # Sorted, because bins would blur the values of discrete columns.

@@ -131,13 +131,6 @@ def noise_rates(
     n_apart : classes that have maps of their own; each of them has a rate
     most : particles, and data, that a step looks at
     distinct : share of different data: ½ if half of them are mirror images of the others
-
-    Examples
-    --------
-    >>> noise_rates(100, 200, distinct=0.5)
-    (0.02,)
-    >>> noise_rates(100, 50, torch.tensor([0, 1] * 50), torch.tensor([0, 1] * 25), n_apart=2)
-    (0.06, 0.06)
     """
     share_p, share_q = (1.0 if most is None else min(1.0, most / max(1, size)) for size in (m, n))
     if codes_p is not None and codes_q is not None and n_apart:
@@ -160,12 +153,6 @@ def variance_within(
 
     `total` adds up sums over ranks. The result is rounded to 20 bits: sums of ranks have another order
     than those of one process, and must give the same maps.
-
-    Examples
-    --------
-    >>> z = torch.tensor([[0.0, 2.0, 100.0, 102.0]])
-    >>> variance_within(z, torch.tensor([0, 0, 1, 1]), 2)
-    tensor([2.], dtype=torch.float64)
     """
     member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
     sums = [torch.cat((member.sum(0)[None], member.new_zeros(1, n_classes)))]

@@ -36,14 +36,7 @@ def _cosines(n: int) -> Tensor:
 
 @cached(_CACHE_BYTES)
 def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
-    """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels.
-
-    Examples
-    --------
-    >>> p = cosine_basis(3, 4, 5)
-    >>> bool(torch.allclose(p @ p.T, torch.eye(60, dtype=p.dtype)))
-    True
-    """
+    """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels."""
     basis = torch.kron(_cosines(channels), torch.kron(_cosines(s), _cosines(t)))
     return basis.to(device)
 
@@ -82,14 +75,7 @@ def cosine_rotation(
     seed: Seed, step: int, tile: tuple[int, int, int], device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64, side: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side).
-
-    Examples
-    --------
-    >>> theta = cosine_rotation(Seed(0), 3, (3, 5, 5))
-    >>> bool(torch.allclose(theta @ theta.T, torch.eye(75, dtype=theta.dtype)))
-    True
-    """
+    """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side)."""
     k = math.prod(tile)
     if k < _MIN_VALUES:
         return rotation(seed, step, k, device, dtype, side)

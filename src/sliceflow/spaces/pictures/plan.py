@@ -56,23 +56,7 @@ Real = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePlan(Plan):
-    """What a fit of pictures does. It prints as a table.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> from sliceflow import ImageFlow
-    >>> digits = load_digits()
-    >>> flow = ImageFlow(n_pixel_values=17, quality="draft", device="cpu")
-    >>> plan = flow.plan(digits.images.astype("uint8"), digits.target)
-    >>> plan.method, plan.patch_basis, len(plan.stages)
-    ('per class', 'cosines', 12)
-    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    method       per class
-    data         1797 pictures of 8×8, 17 values a pixel
-    condition    10 classes
-    ...
-    """
+    """What a fit of pictures does. It prints as a table."""
 
     n_pictures: Count  # pictures fitted, including mirror images, of all ranks
     layout: Layout  # the pictures' layout
@@ -230,13 +214,6 @@ def choose_shrinkage(
     level bring them to FID-768 .016, with 4 to .048. From noise it is 2.5·√(steps/pictures), at most 2:
     every step adds noise, and few pictures have more of it. On CIFAR-10 this is 0.5 for 200 steps,
     where 0.25 to 0.7 measure alike; digits would be copied with less than 1.
-
-    Examples
-    --------
-    >>> choose_shrinkage("auto", 5_000, 200)
-    0.5
-    >>> round(choose_shrinkage("auto", 130, 50), 2)
-    1.55
     """
     if shrinkage != "auto":
         return float(shrinkage)

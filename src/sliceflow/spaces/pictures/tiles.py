@@ -164,12 +164,6 @@ class RandomPatches:
     n_directions : H; the paper uses 10,000
     full : height and width of the picture; None if the level has the full resolution
     upsampling : from the level to the picture, a name of `pyramid.UPSAMPLINGS`
-
-    Examples
-    --------
-    >>> frame = RandomPatches(1, 8, 8, patch=3, n_directions=200).draw(Seed(0), 0, torch.rand(64, 9))
-    >>> frame.theta.shape, int((frame.theta != 0).sum(1).max())
-    (torch.Size([200, 64]), 9)
     """
 
     channels: int

@@ -93,12 +93,7 @@ def _differs(x: Tensor, draws: Tensor) -> Tensor:
 
 
 def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
-    """The values of each column, spread halfway to the next values: (n, times, d); `kept` ones stay.
-
-    >>> x = torch.tensor([[4.0], [0.0], [1.0]])
-    >>> spread_evenly(x, x == 4, 2)[:, :, 0].tolist()
-    [[4.0, 4.0], [0.0, 0.25], [0.75, 1.75]]
-    """
+    """The values of each column, spread halfway to the next values: (n, times, d); `kept` ones stay."""
     values, order = x.sort(0)
     gap = values.diff(dim=0)
     end = gap.new_zeros(1, x.shape[1])
