@@ -78,9 +78,7 @@ class Target:
     # the data for a stage and a step, by their numbers, in the `order` of the batches
     draw: Callable[[int, int], Cloud]
     batches: Batches = Batches()  # the columns that steps look at
-    # draw the data anew for every step, such as pixels that are dequantised each time; else once for every
-    # stage
-    every_step: bool = False
+    every_step: bool = False  # draw the data anew for every step, not only for every stage
     _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
@@ -100,9 +98,7 @@ class Target:
         batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
         if step.flow.apart and batch.runs is None:
             if runs[0] is None or runs[1] is None:
-                raise ValueError(
-                    "each class has its own maps, but the clouds do not tell classes apart"
-                )
+                raise ValueError("each class has its own maps, but clouds do not tell classes apart")
             batch = replace(batch, runs=(runs[0], runs[1]))
         return data, batch
 

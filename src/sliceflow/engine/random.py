@@ -57,12 +57,8 @@ class Seed:
             return cls(int(random_state.randint(0, 2**31 - 1)))
         if isinstance(random_state, np.random.Generator):
             return cls(int(random_state.integers(0, 2**63 - 1)))
-        raise ValueError(
-            f"random_state={random_state!r} cannot seed anything; pass None, an int >= 0, "
-            "a numpy RandomState or a numpy Generator"
-        )
-
-    of = from_random_state  # until every caller uses the longer name
+        kinds = "None, an int >= 0, a numpy RandomState or a numpy Generator"
+        raise ValueError(f"random_state={random_state!r} cannot seed anything; pass {kinds}")
 
     def child(self, *names: str | SupportsIndex) -> Seed:
         """A node below this one. Integers of any type give the same node."""

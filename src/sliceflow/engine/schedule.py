@@ -14,19 +14,15 @@ __all__ = ["Space", "Stage", "Whole", "flat"]
 
 
 class Space(Protocol):
-    """The space that a stage moves particles in: a subspace of the particles' own space."""
+    """The space that a stage moves particles in: a subspace of the particles' own space.
 
-    def down(self, x: Tensor) -> Tensor:
-        """The coordinates of columns x (d, n): x itself if the space is the whole one."""
-        ...
+    `down` gives the coordinates of columns x (d, n), x itself if the space is the whole one; `up` the
+    columns of coordinates. `finish` does in place what remains to be done at the end of the stage.
+    """
 
-    def up(self, coordinates: Tensor) -> Tensor:
-        """The columns (d, n) that have these coordinates."""
-        ...
-
-    def finish(self, x: Tensor) -> None:
-        """What remains to be done with the particles at the end of the stage, in place."""
-        ...
+    def down(self, x: Tensor) -> Tensor: ...
+    def up(self, coordinates: Tensor) -> Tensor: ...
+    def finish(self, x: Tensor) -> None: ...
 
 
 class Whole:

@@ -16,6 +16,7 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Fit, GridTable, KnotTable, Transport
 
 __all__ = ["Shrunk", "noise_rates", "shrunk_flow", "variance_within"]
@@ -68,10 +69,8 @@ class Shrunk:
         variance = None
         if self.n_shared:
             if batch.codes is None or batch.codes.dim() != 1:
-                raise ValueError(
-                    "shrinkage needs the variance within each class, which continuous conditions do "
-                    "not have; set shrinkage=0"
-                )
+                what = "shrinkage needs the variance within each class"
+                raise ValueError(f"{what}, which continuous conditions do not have; set shrinkage=0")
             codes = batch.codes if batch.data is None else batch.codes[batch.data]
             variance = variance_within(z_q, codes, self.n_shared, self.total)
         rate = _on_device(tuple(self.strength * r for r in self.rates), fit.cost.device)
@@ -104,13 +103,12 @@ def _shrink(fit: Fit, rate: Tensor, variance: Tensor | None) -> tuple[Fit, Tenso
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
     """The flow with shrunk maps, except where they make columns exact."""
-    stages = [
-        stage
-        if stage.exact
-        else replace(stage, transport=Shrunk(stage.transport, strength, rates, flow.n_shared))
-        for stage in flow.stages
-    ]
-    return replace(flow, stages=stages)
+
+    def shrunk(stage: Stage) -> Stage:
+        transport = Shrunk(stage.transport, strength, rates, flow.n_shared)
+        return stage if stage.exact else replace(stage, transport=transport)
+
+    return replace(flow, stages=list(map(shrunk, flow.stages)))
 
 
 @lru_cache(64)
@@ -141,9 +139,8 @@ def noise_rates(
         if weights is not None:
             n = int(weights.sum() ** 2 / weights.square().sum())
         pairs = [(m, n)]
-    return tuple(
-        1 / max(1.0, share_p * of_p) + 1 / max(1.0, share_q * distinct * of_q) for of_p, of_q in pairs
-    )
+    share_q *= distinct
+    return tuple(1 / max(1.0, share_p * p) + 1 / max(1.0, share_q * q) for p, q in pairs)
 
 
 def variance_within(
