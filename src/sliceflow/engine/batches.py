@@ -98,7 +98,8 @@ class Target:
         batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
         if step.flow.apart and batch.runs is None:
             if runs[0] is None or runs[1] is None:
-                raise ValueError("each class has its own maps, but clouds do not tell classes apart")
+                fact = "but the clouds do not tell classes apart"
+                raise ValueError(f"each class has its own maps, {fact}")
             batch = replace(batch, runs=(runs[0], runs[1]))
         return data, batch
 

@@ -243,8 +243,8 @@ def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     left = x.gather(1, i)
     gap = x.gather(1, after) - left
     share = torch.where(gap > 0, (at - left) / gap, 0.0).clamp_(0, 1).to(y.dtype)
-    ends = (y.gather(1, at) if rows > 1 else y.index_select(1, at[0]) for at in (i, after))
-    return torch.lerp(*ends, share)
+    low, high = (y.gather(1, at) if rows > 1 else y.index_select(1, at[0]) for at in (i, after))
+    return torch.lerp(low, high, share)
 
 
 def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:

@@ -94,9 +94,8 @@ class PictureSpace:
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
-        basis = plans.choose_patch_basis(
-            parameters["patch_basis"], layout, data.raw, data.own_numbers, n, ranks
-        )
+        pictures = layout, data.raw, data.own_numbers, n
+        basis = plans.choose_patch_basis(parameters["patch_basis"], *pictures, ranks)
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint)
         kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
@@ -128,9 +127,9 @@ class PictureSpace:
         n, transport, apart = data.n, plan.transport, plan.apart
         if isinstance(transport, Auto):
             transport = transport.choose((plan.n_particles if apart else moved) + n, ranks.size)
-        n_random = plan.options.n_directions if plan.patch_basis == "random" else None
-        widest = max(plans.most_directions(plan.layout, stage, n_random) for stage in plan.stages)
-        looked_at = columns_looked_at(transport.most, widest, self.device) if ranks.size == 1 else None
+        looked_at = None
+        if ranks.size == 1:
+            looked_at = columns_looked_at(transport.most, max(plan.directions), self.device)
         by_stage = self.device.type == "cpu" and plan.options.dequantize_every == "stage"
         if by_stage and looked_at is not None:
             looked_at = min(looked_at, max(moved, plans.FEWEST_LOOKED_AT))
@@ -140,11 +139,9 @@ class PictureSpace:
         n_here, m_here = data.raw.shape[1], ranks.share(moved).count
         nbytes, seconds = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
         plan = replace(plan, nbytes=nbytes, seconds=seconds)
-        plan.need_memory(
-            f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model of "
-            f"{plan.n_steps} steps need",
-            "lower n_particles, quality or n_knots (0 keeps no model)",
-        )
+        what = f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model"
+        advice = "lower n_particles, quality or n_knots (0 keeps no model)"
+        plan.need_memory(f"{what} of {plan.n_steps} steps need", advice)
         return plan
 
 
@@ -193,14 +190,9 @@ class PictureJob:
         x = start(plan, mosaics, share.count, own, noise, device)
         if self.known is not None:
             x = torch.where(self.known, self._observed(share), x)
-        rates = noise_rates(
-            plan.n_moved,
-            data.n,
-            *((codes_p, codes) if plan.amplifier > 0 else (None, None)),
-            n_apart=apart,
-            most=plan.n_looked_at,
-            distinct=0.5 if plan.mirror else 1.0,
-        )
+        both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
+        how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
+        rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
         cloud = Cloud(x, own, runs)
         return MovingPictures(self, cloud, column, batches, parts, noise, share, mosaics, rates)
 
@@ -250,13 +242,9 @@ class PictureJob:
         counts = n_kept, share.total - n_kept
         pairs = zip(counts, seeds, strict=True)
         numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
-        return data.layout.encode(
-            data.picked(numbers.to(data.device), self.ranks),
-            seed.child("observed"),
-            dequantize=self.plan.options.dequantize,
-            total=share.total,
-            runs=[share.slice],
-        )
+        raw = data.picked(numbers.to(data.device), self.ranks)
+        how: Any = dict(dequantize=self.plan.options.dequantize, total=share.total)
+        return data.layout.encode(raw, seed.child("observed"), runs=[share.slice], **how)
 
     def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
         (result,) = results

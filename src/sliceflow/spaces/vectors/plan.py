@@ -118,7 +118,7 @@ class VectorPlan(Plan):
         if self.neighbours:
             return []
         options, maps = self.options, dict[str, Any](transport=self.transport, n_knots=self.n_knots)
-        axis = dict(n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
+        axis = dict[str, Any](n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
         return flat(self.frame, self.n_steps, taper=options.taper, **maps, **axis)
 
     def flow(self, seed: Seed, device: torch.device) -> Flow:
