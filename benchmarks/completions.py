@@ -35,6 +35,7 @@ from scores import copies, distances_to, frechet, nn_ratio
 
 from sliceflow import ImageFlow, datasets
 from sliceflow.datasets import Pictures
+from sliceflow.devices import resolve_device
 from sliceflow.spaces.pictures.layout import MASKS
 
 HEADER = ("set", "method", "FD", "recognised", "NN ratio", "copies", "speckle", "seam", "seconds")
@@ -139,10 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--train", type=int, help="pictures to learn from; all unless set")
     parser.add_argument("--quality", type=int, default=8, help="steps per stage")
     parser.add_argument("--epochs", type=int, help="of the network that judges")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/completions"))
     args = parser.parse_args(arguments)
+    args.device = str(resolve_device(args.device))
     command = shlex.join(["python", "benchmarks/completions.py", *arguments])
     rows: list[dict[str, Any]] = []
     for name in args.sets:

@@ -30,6 +30,7 @@ from report import keep, number, table
 from scores import distances_to, nn_ratio, sliced_distance
 from sklearn.datasets import make_moons
 
+from sliceflow.devices import resolve_device
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, simulate
 from sliceflow.engine.frames import Orthogonal
@@ -113,9 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rows", type=int, help="of the set; all unless set")
     parser.add_argument("--data-root", type=Path, help="folder of the sets; else SLICEFLOW_DATA")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
     parser.add_argument("--out", type=Path, default=Path("runs/fixed_point"))
     args = parser.parse_args(arguments)
+    args.device = str(resolve_device(args.device))
     command = shlex.join(["python", "benchmarks/fixed_point.py", *arguments])
     rows: list[dict[str, Any]] = []
     for name in args.sets:

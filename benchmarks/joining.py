@@ -26,6 +26,7 @@ from report import keep, number, table
 
 from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
+from sliceflow.devices import resolve_device
 
 HEADER = (
     "after",
@@ -67,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--data-root", type=Path, help="folder of the sets; digits without it")
     parser.add_argument("--rows", type=int, help="pictures of each set; all unless set")
     parser.add_argument("--quality", default="standard", help="a preset, or steps per stage")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
     parser.add_argument("--epochs", type=int, help="of the network that judges")
     parser.add_argument("--out", type=Path, default=Path("runs/joining"))
     args = parser.parse_args(arguments)
+    args.device = str(resolve_device(args.device))
     command = shlex.join(["python", "benchmarks/joining.py", *arguments])
     quality = int(args.quality) if args.quality.isdigit() else args.quality
     train, test = both(args)

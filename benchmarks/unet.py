@@ -32,6 +32,7 @@ from torch.nn import functional
 
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.datasets import Pictures
+from sliceflow.devices import resolve_device
 
 SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
 HEADER = (
@@ -288,10 +289,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--rows", type=int, help="of the training set; default: all")
     parser.add_argument("--fid-weights", type=Path, help="the FID network's file: also give FID-768")
     parser.add_argument("--epochs", type=int, help="of the network that FD is measured with")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/unet"))
     args = parser.parse_args(arguments)
+    args.device = str(resolve_device(args.device))
     device = torch.device(args.device)
     train, test = load_split(args.name, args.data_root, args.rows)
     options = {"mirror": train.images.ndim == 4, "fid_weights": args.fid_weights}

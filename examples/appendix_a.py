@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from matplotlib.patches import Patch
 
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, Noise, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -56,9 +57,9 @@ def run(
         if event.steps_done in moments:
             kept.append(event.particles.numpy().copy())
 
-    stage = Stage("flow", frame, n_steps=moments[-1], step_size=dt)
+    stage = Stage("flow", frame, moments[-1], Sorted(), step_size=dt)
     flow = Flow([stage], Seed(1), n_conditions=int(amplifier > 0), amplifier=amplifier)
-    simulate(flow, particles, data, Sorted(), Noise(Seed(2)), listeners=[keep])
+    simulate(flow, particles, flow.target(particles, data), Noise(Seed(2)), listeners=[keep])
     return kept
 
 

@@ -14,7 +14,6 @@ from sklearn.datasets import load_digits, make_moons
 from sklearn.preprocessing import StandardScaler
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
-from sliceflow.cli.grid import animation
 from sliceflow.engine.events import Event
 
 SIDE, GAP, FRAMES = 300, 20, 36
@@ -36,7 +35,9 @@ def main() -> None:
     frames.append(beside(moons[-1], digits[-1]))
     path = given.out / "opening.gif"
     palette = beside(moons[0], digits[len(digits) // 2]).quantize(48)
-    animation(path, [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames])
+    first, *rest = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    times = [80] * len(rest) + [2000]  # milliseconds; the end stays
+    first.save(path, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
     print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
 

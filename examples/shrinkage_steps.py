@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
-from sliceflow.engine.flow import Cloud, Flow, Noise, simulate
+from sliceflow.engine.flow import Flow, Noise, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrinkage, noise_rates
+from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import Sorted
 from sliceflow.spaces.pictures.tiles import Tiles
 
@@ -38,10 +39,12 @@ def moved(x: torch.Tensor, data: torch.Tensor, kappa: float, seed: Seed) -> torc
     def keep(event: Event) -> None:
         kept.append(event.particles.clone())
 
-    flow = Flow([Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS)], seed.child("flow"))
-    shrinkage = Shrinkage(kappa, noise_rates(x.shape[1], data.shape[1])) if kappa else None
-    noise, data = Noise(seed.child("noise")), Cloud(data)
-    simulate(flow, particles, data, Sorted(), noise, n_knots=0, listeners=(keep,), shrinkage=shrinkage)
+    stage = Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS, Sorted(), n_knots=0)
+    flow = Flow([stage], seed.child("flow"))
+    if kappa:
+        flow = shrunk_flow(flow, kappa, noise_rates(x.shape[1], data.shape[1]))
+    target = flow.target(particles, Cloud(data))
+    simulate(flow, particles, target, Noise(seed.child("noise")), listeners=(keep,))
     return torch.stack(kept + [kept[-1]] * (N_STEPS + 1 - len(kept)))  # a stage may end early
 
 

@@ -53,24 +53,33 @@ def table() -> Any:
     return TableFlow(random_state=3).fit(columns(80))
 
 
-FITTED: dict[str, Callable[[], Any]] = {
-    "vectors": lambda: vectors().fit(X),
-    "labels": lambda: vectors().fit(X, LABELS),
-    "tuples": lambda: vectors().fit(X, [("a", i % 3, None) for i in range(60)]),
-    "floats": lambda: vectors(entropy=0.01).fit(X.astype(np.float32)),
-    "columns": lambda: vectors(condition="joint").fit(X, X[:, :2]),
-    "local": lambda: vectors(condition="local").fit(X, X[:, :1]),
-    "histogram": lambda: vectors(transport=Histogram(16)).fit(X),
-    "max-sliced": lambda: vectors(frame="max-sliced").fit(X),
-    "grey": lambda: pictures().fit(PICTURES),
-    "grey labels": lambda: pictures().fit(PICTURES, EVEN_AND_ODD),
-    "bends": lambda: pictures(4, transport=Histogram(16)).fit(PICTURES),
-    "classes apart": lambda: pictures(4, transport=Histogram(16), amplifier=math.inf).fit(
-        PICTURES, EVEN_AND_ODD
+MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
+TUPLES = [("a", i % 3, None) for i in range(60)]
+FEW_BINS = Histogram(16)
+PARTS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {  # an estimator, and what it is fitted to
+    "vectors": (vectors, (X,)),
+    "labels": (vectors, (X, LABELS)),
+    "tuples": (vectors, (X, TUPLES)),
+    "floats": (lambda: vectors(entropy=0.01), (X.astype(np.float32),)),
+    "columns": (lambda: vectors(condition="joint"), (X, X[:, :2])),
+    "local": (lambda: vectors(condition="local"), (X, X[:, :1])),
+    "mixed": (vectors, (X, MIXED)),
+    "histogram": (lambda: vectors(transport=FEW_BINS), (X,)),
+    "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),
+    "per class": (lambda: vectors(amplifier=math.inf), (X, LABELS)),
+    "early stopping": (lambda: vectors(early_stopping=True), (X,)),
+    "grey": (pictures, (PICTURES,)),
+    "grey floats": (lambda: pictures(mirror=True), ((PICTURES / 16).astype(np.float32),)),
+    "grey labels": (pictures, (PICTURES, EVEN_AND_ODD)),
+    "bends": (lambda: pictures(4, transport=FEW_BINS), (PICTURES,)),
+    "classes apart": (
+        lambda: pictures(4, transport=FEW_BINS, amplifier=math.inf),
+        (PICTURES, EVEN_AND_ODD),
     ),
-    "colour": lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256).fit(COLOURS),
-    "masked": lambda: pictures(observed="top").fit(PICTURES),
-    "table": table,
+    "clusters": (lambda: pictures(4, transport=FEW_BINS, n_clusters=3), (PICTURES,)),
+    "colour": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLOURS,)),
+    "masked": (lambda: pictures(observed="top"), (PICTURES,)),
 }
-VECTORS = ["vectors", "labels", "tuples", "floats", "columns", "local", "histogram", "max-sliced"]
-GREY = ["grey", "grey labels", "bends", "classes apart", "masked"]
+FITTED: dict[str, Callable[[], Any]] = {
+    kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()
+} | {"table": table}

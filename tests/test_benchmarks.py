@@ -374,6 +374,7 @@ def test_real_rows_stand_still_with_shrinkage(tmp_path):
     assert shrunk["steps"] < plain["steps"] == 30
 
 
+@pytest.mark.slow
 def test_clothes_join_digits_and_forgetting_leaves_no_trace(tmp_path):
     rows = joining.main(
         ["--rows", "200", "--quality", "1", "--epochs", "1", "--out", str(tmp_path / "j")]
@@ -382,6 +383,7 @@ def test_clothes_join_digits_and_forgetting_leaves_no_trace(tmp_path):
     assert rows[-1]["same file"]
 
 
+@pytest.mark.slow
 def test_every_way_to_complete_is_measured(tmp_path):
     rows = completions.main(
         f"--sets digits --n 40 --train 200 --quality 1 --epochs 1 --out {tmp_path / 'c'}".split()

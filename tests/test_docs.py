@@ -14,7 +14,10 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 ALL_PAGES = [*PAGES, *sorted(ROOT.glob("C*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
-QUICK = ("README.md", "index.md")  # the others fit for many seconds
+QUICK = (  # the others fit for many seconds
+    "README.md", "architecture.md", "datasets.md", "index.md", "many-machines.md", "save-and-load.md",
+    "tables.md", "vectors.md",
+)  # fmt: skip
 # What users import beside the names of `sliceflow.__all__`.
 MODULES = ("datasets", "inference", "metrics")
 NAMES = ("errors.NotEnoughMemoryError", "errors.ParameterError")

@@ -28,7 +28,7 @@ __all__ = [
     "transports",
 ]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _MODULE_OF_NAME = {
     "ImageFlow": "spaces.pictures.estimator",

@@ -9,6 +9,7 @@ import torch
 from sliceflow.devices import resolve_device
 from sliceflow.models.saving import load_estimator
 from sliceflow.spaces.pictures.estimator import ImageFlow
+from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
 __all__ = ["load"]
@@ -20,7 +21,7 @@ def load(
     precision: str | None = None,
     *,
     max_memory: int | None = None,
-) -> SlicedWassersteinFlow | ImageFlow:
+) -> SlicedWassersteinFlow | ImageFlow | TableFlow:
     """The fitted estimator that ``flow.save(path)`` wrote, ready to sample.
 
     Parameters
@@ -56,8 +57,8 @@ def load(
     >>> bool((loaded.sample(5, random_state=0) == flow.sample(5, random_state=0)).all())
     True
     """
-    kinds = (SlicedWassersteinFlow, ImageFlow)
-    flow: SlicedWassersteinFlow | ImageFlow = load_estimator(
+    kinds = (SlicedWassersteinFlow, ImageFlow, TableFlow)
+    flow: SlicedWassersteinFlow | ImageFlow | TableFlow = load_estimator(
         path, kinds, resolve_device(device), max_memory
     )
     flow.set_params(device=device)

@@ -26,7 +26,6 @@ from sliceflow.errors import NotEnoughMemoryError, ParameterError
         (("fit", ""), 2, ("''", "digits, mnist")),
         (("fit", "empty"), 1, ("empty holds no pictures", "pass a folder")),
         (("fit", "empty.csv"), 1, ("empty.csv is empty", "a row of column names")),
-        (("fit", "words.csv"), 1, ("1 row", "at least 2")),
         (("fit", "uneven.csv"), 1, ("row 3 has 3 cells", "fix that row")),
         (("fit", "twice.csv"), 1, ("two columns named 'a'", "rename one")),
         (("fit", "bytes.csv"), 1, ("neither UTF-8 nor Windows-1252", "save it as UTF-8")),

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from sliceflow import datasets
-from sliceflow.cli import seams
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
+from sliceflow.errors import rows_of_the_file
 
 __all__ = [
     "NAMES",
@@ -122,7 +122,8 @@ def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | Non
     if settings.kind == VECTORS:
         return split(_vectors(settings, frame), settings.holdout)
     whole = Data(path.stem, TABLE, frame, columns=[str(name) for name in frame.columns])
-    seams.check_table(estimator(settings, whole), frame)  # with the rows as the file numbers them
+    with rows_of_the_file():  # before some are held out
+        estimator(settings, whole).check(frame)
     return split(whole, settings.holdout)
 
 

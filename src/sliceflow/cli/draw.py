@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.cli import seams
 from sliceflow.cli.data import read_frame, read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, check_new, load_model
@@ -109,7 +108,7 @@ def impute(
         flow = load_model(run, device)
         if _kind(flow) != "table":
             raise WrongUsage(f"{run} is not a model of a table", "fit one, or leave --run out")
-    filled = seams.impute(flow, frame, n=n, seed=seed)
+    filled = flow.impute(frame, n=n, random_state=seed)
     tables = [filled] if n == 1 else filled
     for path, table in zip(outs, tables, strict=True):
         _write_frame(table, path)

@@ -108,7 +108,10 @@ def _from_library(error: BaseException, flags: Collection[str]) -> Failed:
     message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
     fact, _, advice = message.rpartition("; ")
     if not known or not fact:
-        return Failed(message, "--debug shows where it happened")
+        hint = "check the data and the flags; --help shows what each takes"
+        return Failed(
+            message, hint if isinstance(error, ValueError) else "--debug shows where it happened"
+        )
     return Failed(fact, _KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
 
 

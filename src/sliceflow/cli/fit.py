@@ -17,13 +17,13 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sliceflow.cli import evaluate, progress, seams
+from sliceflow.cli import evaluate, progress
 from sliceflow.cli.data import Data, check_source, estimator, labels_of, read
 from sliceflow.cli.failures import Failed
 from sliceflow.cli.info import installed_version
 from sliceflow.cli.interrupts import uninterrupted
 from sliceflow.cli.run_folder import Lock, RunFolder, load_model
-from sliceflow.cli.settings import PICTURES, Settings
+from sliceflow.cli.settings import PICTURES, TABLE, Settings
 
 if TYPE_CHECKING:
     from sliceflow.models.ranks import Ranks
@@ -120,10 +120,10 @@ def _prepare(
     if train.kind == PICTURES and train.labels is not None and labels is None and not completes:
         say("note: the labels are not used; --conditional fits by class")
     flow = estimator(settings, train)
-    plan = seams.make_plan(flow, train.x, labels)
-    seconds = getattr(plan, "seconds", None)
-    if seconds is not None and seconds > _LONG and settings.quality != "draft":
-        say(f"note: this takes about {progress.seconds_text(seconds)}; --quality draft takes less")
+    plan = flow.plan(train.x, labels)
+    if plan.seconds > _LONG:
+        less = "; --quality draft takes less" if train.kind != TABLE else ""
+        say(f"note: this takes about {progress.seconds_text(plan.seconds)}{less}")
     return _Job(settings, folder, ranks, train, test, flow, plan)
 
 
@@ -131,16 +131,13 @@ def _print_plan(job: _Job, as_json: bool) -> None:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
-    nbytes, seconds = (getattr(job.plan, name, None) for name in ("nbytes", "seconds"))
-    free = free_memory(resolve_device(job.flow.device))
+    plan, free = job.plan, free_memory(resolve_device(job.flow.device))
     if as_json:
-        stages = seams.plan_stages(job.plan)
-        out = {"kind": job.train.kind, "data": job.train.what, "plan": str(job.plan), "stages": stages}
-        print(json.dumps(out | {"bytes": nbytes, "free_bytes": free, "seconds": seconds}, indent=2))
+        out: dict[str, Any] = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan)}
+        out |= {"bytes": plan.nbytes, "free_bytes": free, "seconds": plan.seconds}
+        print(json.dumps(out, indent=2))
         return
-    print(job.plan)
-    if seconds is not None:
-        print(f"it takes about {progress.seconds_text(seconds)} here")
+    print(plan)
     if free is not None:
         print(f"{free / 2**30:.1f} GiB of memory are free")
     print("nothing was written")
@@ -167,10 +164,9 @@ def _run(job: _Job, *, replace: bool, show_progress: bool) -> None:
     begin = _Beginning(job.folder, config, replace=replace)
     listeners: list[Any] = [begin] if first else []
     if show_progress:
-        listeners.append(progress.Progress(seams.plan_stages(job.plan)))
+        listeners.append(progress.Progress(_stages(job.plan)))
     began = time.perf_counter()
-    seams.fit(
-        flow,
+    flow.fit(
         x,
         labels,
         listeners=listeners,
@@ -185,6 +181,12 @@ def _run(job: _Job, *, replace: bool, show_progress: bool) -> None:
         flow.save(job.folder / "model.sliceflow")
         job.folder.write_json("config.json", config | _outcome(flow, time.perf_counter() - began))
         job.folder.remove_checkpoint()
+
+
+def _stages(plan: Any) -> list[tuple[str, int]]:
+    """Name and steps of the stages of pictures, whose steps differ in cost; else nothing."""
+    stages = getattr(plan, "stages", ())
+    return [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
 
 
 class _Beginning:
@@ -273,10 +275,8 @@ def _outcome(flow: Any, seconds: float) -> dict[str, Any]:
     from sliceflow.devices import resolve_device
 
     out: dict[str, Any] = {"finished": _now(), "device": str(resolve_device(flow.device))}
-    out["seconds"] = seconds
-    if hasattr(flow, "n_iter_"):
-        out["steps"] = flow.n_iter_
-    if hasattr(flow, "plan_") and hasattr(flow.plan_, "start"):
+    out |= {"seconds": seconds, "steps": flow.n_iter_}
+    if hasattr(flow.plan_, "start"):
         out["start"] = flow.plan_.start
     return out | {"classes": [str(c) for c in getattr(flow, "classes_", ())]}
 

@@ -35,8 +35,7 @@ def run_info(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
     flow = load_model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
-    plan = getattr(flow, "plan_", None)
-    summed, near = (getattr(plan, name, 0) for name in ("n_summed", "neighbours"))
+    summed, near = (getattr(flow.plan_, name, 0) for name in ("n_summed", "neighbours"))
     keeps = getattr(flow, "keep_rows", True) or summed or near
     held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
     out: dict[str, Any] = {

@@ -21,10 +21,10 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.points import gif
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
-from sliceflow.cli import seams
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import PICTURES, TABLE, Settings
+from sliceflow.errors import rows_of_the_file
 
 __all__ = ["PICTURE_LIMIT", "TABLE_LIMIT", "TableWork", "play", "run_of", "runs_in", "server"]
 
@@ -84,7 +84,7 @@ class TableWork:
         from sliceflow.cli.data import read_frame
 
         self._frame = read_frame(Path(path))
-        return {"columns": seams.understand(self._frame), "rows": len(self._frame)}
+        return {"columns": understand(self._frame), "rows": len(self._frame)}
 
     def fit(
         self, kinds: dict[str, str], constraints: list[str], name: str, tell: Callable[[int], None]
@@ -98,7 +98,8 @@ class TableWork:
         everything = data.Data(PurePath(name).stem, TABLE, self._frame, columns=columns)
         flow, begun = data.estimator(settings, everything), time.perf_counter()
         try:
-            seams.check_table(flow, self._frame)
+            with rows_of_the_file():
+                flow.check(self._frame)
             train, test = data.split(everything, settings.holdout)
             tell(1)
             flow.fit(train.x)
@@ -122,7 +123,22 @@ class TableWork:
 
     def impute(self, seed: int) -> bytes:
         """The table with its missing cells filled."""
-        return _csv(seams.impute(self._flow, self._frame, n=1, seed=seed))
+        return _csv(self._flow.impute(self._frame, random_state=seed))
+
+
+def understand(frame: Any) -> list[dict[str, Any]]:
+    """What every column was understood as; one that cannot be used is to be left out, and says why."""
+    from sliceflow.spaces.tables import cells, columns
+
+    out, distinct = [], np.flatnonzero(~frame.duplicated().to_numpy())
+    for of in cells.read_frame(frame).cells:
+        try:
+            with rows_of_the_file():
+                out.append(columns.understand(of, distinct).describe())
+        except ValueError as error:
+            row = {"column": str(of.name), "kind": "drop", "missing": 0, "distinct": 0}
+            out.append(row | {"note": str(error).split("; ")[0], "refused": True})
+    return out
 
 
 def _csv(frame: Any) -> bytes:

@@ -90,7 +90,8 @@ class Flow:
 
     def target(self, particles: Cloud, data: Cloud, stage: int = 0) -> Target:
         """The data as a target, with as many columns a step as the transport of a stage looks at."""
-        seed, most = self.seed.child("batches"), self.stages[stage].transport.most
+        seed = self.seed.child("batches")
+        most = self.stages[stage].transport.most if self.stages else None  # no stages: no steps
         y_p, y_q = (particles.y, data.y) if self.conditional else (None, None)
         if self.apart and y_p is not None and y_q is not None:
             batches = divide_apart(most, y_p, y_q, self.n_conditions, seed)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyFrame", "Axis", "Frame", "FrameKind", "MaxSliced", "Orthogonal", "Random",
-    "condition_directions", "count_directions", "frame_bytes", "independent", "releasing", "rotation",
+    "condition_directions", "count_directions", "frame_bytes", "releasing", "rotation",
     "rotation_bytes", "step_uniform",
 ]  # fmt: skip
 
@@ -111,19 +111,6 @@ class FrameKind(Protocol):
     ) -> AnyFrame: ...
 
 
-def independent(
-    theta: Tensor, seed: Seed, n_conditions: int, device: torch.device | str, dtype: torch.dtype
-) -> Frame:
-    """The frame of h independent directions θ_x (h, d), normalised together with a random θ_y.
-
-    ΘᵀΘ = c·I with c = h/d holds only on average.
-    """
-    h, d = theta.shape
-    joint = torch.cat((theta, seed.child("y").normal(h, n_conditions)), dim=1)
-    joint = torch.nn.functional.normalize(joint, dim=1).to(device, dtype)
-    return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
-
-
 def uniform_rotations(normal: Tensor) -> Tensor:
     """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
     q, r = torch.linalg.qr(normal)
@@ -185,16 +172,20 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
         return 0
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * n_conditions
-    h = getattr(kind, "n_directions", d)
-    # Directions are drawn, concatenated, normalised, and rounded.
-    return int(h) * (d + n_conditions) * (4 * 8 + 2 * itemsize)
+    h = int(getattr(kind, "n_directions", d))
+    return h * (d + n_conditions) * (4 * 8 + 2 * itemsize)  # drawn, joined, normalised, rounded
 
 
 @cached(_BLOCKS)
-def _rotation_block(
-    seed: Seed, block: int, steps: int, d: int, side: int, device: torch.device | str,
+def _rotation_block(  # many: these are the key of the cache
+    seed: Seed,
+    block: int,
+    steps: int,
+    d: int,
+    side: int,
+    device: torch.device | str,
     dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
     first = block * steps
     if d <= _MAX_FRESH:
@@ -276,8 +267,10 @@ class Random:
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         seed = seed.child("fixed") if self.fixed else seed.child(step)
-        theta = seed.child("x").normal(self.n_directions, len(x))
-        return independent(theta, seed, n_conditions, x.device, x.dtype)
+        h, d = self.n_directions, len(x)
+        parts = seed.child("x").normal(h, d), seed.child("y").normal(h, n_conditions)
+        joint = torch.nn.functional.normalize(torch.cat(parts, dim=1), dim=1).to(x.device, x.dtype)
+        return Frame(joint[:, :d], joint[:, d:] if n_conditions else None, parseval=h / d)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from sliceflow.engine.clouds import Cloud, Runs
 from sliceflow.errors import is_int, need
 
 __all__ = [
-    "AlignedHistogram", "Auto", "Counts", "Fit", "GridTable", "Histogram", "Interpolated", "KnotTable",
-    "Sorted", "Table", "Transport",
+    "AlignedHistogram", "Auto", "Counts", "Fit", "GridTable", "Histogram", "Interpolated",
+    "KnotTable", "Sorted", "Table", "Transport",
 ]  # fmt: skip
 
 _AT_ONCE = 1 << 30  # values sorted at a time

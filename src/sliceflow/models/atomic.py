@@ -16,20 +16,9 @@ __all__ = ["write_atomically"]
 def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
     """Write a new file beside `path`, flush it to disk, and rename it.
 
-    The new file has the mode of the one it replaces, and its owner where that is allowed. Of a symbolic
-    link, the target is replaced. Folders, pipes, sockets and devices are errors.
-
-    Parameters
-    ----------
-    path : a file in an existing folder
-    put : writes to the open file it is called with; if it raises, nothing is changed
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_atomically(f"{folder}/x", lambda file: print(file.write(b"all of it")))
-    9
+    `put` writes to the open file; if it raises, nothing is changed. The new file has the mode of the one
+    it replaces, and its owner where that is allowed. Of a symbolic link, the target is replaced.
+    Folders, pipes, sockets and devices are errors.
     """
     old = _file_at(path)
     target = Path(os.path.realpath(path))
@@ -38,8 +27,11 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o600
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            if old is not None:
-                _take_after(beside, old)
+            if old is not None:  # the same owner, where that is allowed, and the same mode
+                if hasattr(os, "chown"):
+                    with suppress(OSError):
+                        os.chown(beside, old.st_uid, old.st_gid)
+                os.chmod(beside, stat.S_IMODE(old.st_mode))
             put(file)
             file.flush()
             os.fsync(file.fileno())
@@ -58,27 +50,18 @@ def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], obj
 
 def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
     """The status of the file to be replaced, or None; an OSError for anything but a file."""
-    if not os.path.basename(os.fspath(path)):  # or it would replace the folder
-        raise IsADirectoryError(f"{os.fspath(path)!r} names no file; give the name of a file")
+    name = os.fspath(path)
+    if not os.path.basename(name):  # or it would replace the folder
+        raise IsADirectoryError(f"{name!r} names no file; give the name of a file")
     try:
         old = os.stat(path)
     except FileNotFoundError:
         return None
     except ValueError as error:  # NUL, or what the system cannot encode
-        raise ValueError(f"{os.fspath(path)!r} cannot name a file: {error}") from error
+        raise ValueError(f"{name!r} cannot name a file: {error}") from error
     if stat.S_ISDIR(old.st_mode):
-        raise IsADirectoryError(f"{os.fspath(path)} is a folder; give the name of a file")
+        raise IsADirectoryError(f"{name} is a folder; give the name of a file")
     if not stat.S_ISREG(old.st_mode):
-        raise FileExistsError(
-            f"{os.fspath(path)} is a pipe, a socket or a device, which is not replaced; "
-            "give the name of a file"
-        )
+        what = "a pipe, a socket or a device, which is not replaced"
+        raise FileExistsError(f"{name} is {what}; give the name of a file")
     return old
-
-
-def _take_after(new: Path, old: os.stat_result) -> None:
-    """Give a file the mode of another, and its owner where that is allowed."""
-    if hasattr(os, "chown"):
-        with suppress(OSError):
-            os.chown(new, old.st_uid, old.st_gid)
-    os.chmod(new, stat.S_IMODE(old.st_mode))

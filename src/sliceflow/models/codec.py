@@ -43,23 +43,14 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Array:
-    """What an array or tensor must be: ``Annotated[Tensor, Array("h k", torch.float32)]``.
+    """What an array or tensor must be: ``Annotated[Tensor, Array("h k", torch.float32)]``."""
 
-    Parameters
-    ----------
-    dims : names or sizes of the dimensions. A name has one size within one object
-    dtype : that it has, or several that it may have
-    ge, lt : bounds of the values. `lt` may be the name of a dimension or of an int field
-    finite : whether NaN and infinities are errors
-    packed : "planes", "delta" or "pictures" (see `packing.pack`); "" writes it as it is
-    """
-
-    dims: str
-    dtype: torch.dtype | tuple[torch.dtype, ...]
-    ge: float | None = None
-    lt: float | str | None = None
-    finite: bool = True
-    packed: Literal["", "planes", "delta", "pictures"] = ""
+    dims: str  # names or sizes of the dimensions; a name has one size within one object
+    dtype: torch.dtype | tuple[torch.dtype, ...]  # that it has, or several that it may have
+    ge: float | None = None  # bounds of the values
+    lt: float | str | None = None  # may be the name of a dimension or of an int field
+    finite: bool = True  # whether NaN and infinities are errors
+    packed: Literal["", "planes", "delta", "pictures"] = ""  # see `packing.pack`; "" is as it is
 
 
 @dataclass(frozen=True)
@@ -75,14 +66,7 @@ class Label:
 
 
 class Record:
-    """A dict with these keys, each of its own kind: ``Annotated[dict[str, Any], Record({…})]``.
-
-    Examples
-    --------
-    >>> parameters = Record({"n_steps": int, "amplifier": float | Literal["auto"]})
-    >>> pack(parameters, {"n_steps": 5, "amplifier": math.inf}, {})
-    {'n_steps': 5, 'amplifier': {'float': 'inf'}}
-    """
+    """A dict with these keys, each of its own kind: ``Annotated[dict[str, Any], Record({…})]``."""
 
     def __init__(self, kinds: Mapping[str, Any]) -> None:
         self.kinds = dict(kinds)
@@ -108,11 +92,7 @@ def pack(kind: Any, value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(
-    kind: Any,
-    node: Any,
-    tensors: Mapping[str, Tensor],
-    allowance: Allowance,
-    device: torch.device | str = "cpu",
+    kind: Any, node: Any, tensors: Mapping[str, Tensor], allowance: Allowance, device: Any = "cpu"
 ) -> Any:
     """The value that `pack` wrote, its tensors on `device`. A ValueError says what does not fit."""
     at = _At(dict(tensors), allowance, torch.device(device))
@@ -121,12 +101,7 @@ def unpack(
     return value
 
 
-def store_as(
-    kind: Any,
-    stored: Any,
-    to: Callable[[Any], Any] | None = None,
-    back: Callable[[Any], Any] | None = None,
-) -> None:
+def store_as(kind: Any, stored: Any, to: _Convert | None = None, back: _Convert | None = None) -> None:
     """Write values of `kind` as those of another, `stored`: what `to` gives, and `back` takes.
 
     Without these, `kind` is another name of `stored`: a protocol, and the classes that follow it.
@@ -135,7 +110,8 @@ def store_as(
     _kind.cache_clear()
 
 
-_STORED: dict[Any, tuple[Any, Callable[[Any], Any] | None, Callable[[Any], Any] | None]] = {}
+_Convert = Callable[[Any], Any]
+_STORED: dict[Any, tuple[Any, _Convert | None, _Convert | None]] = {}
 _Scope = Mapping[str, Sequence[Any]]  # sizes of dimensions and int fields of the objects of a column
 
 
@@ -279,10 +255,9 @@ class _Scalar:
     def _checked(self, values: list[Any], at: _At) -> list[Any]:
         names = [t.__name__ for t in self.types] + [repr(v) for v in self.literals]
         limits = [f" from {b.low} to {b.high}" for b in self.types.values() if b is not None][:1]
+        wanted = " or ".join(names) + "".join(limits)
         for value in values:
-            at.need(
-                self._fits(value), f"is %s; it must be {' or '.join(names) + ''.join(limits)}", value
-            )
+            at.need(self._fits(value), f"is %s; it must be {wanted}", value)
         return values
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
@@ -315,10 +290,8 @@ class _Arrays:
         return isinstance(value, np.ndarray if self.numpy else Tensor)
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        own = [
-            torch.from_numpy(np.require(v, None, ["C", "W"])) if self.numpy else v.detach()
-            for v in values
-        ]
+        arrays = (np.require(v, None, ["C", "W"]) if self.numpy else v for v in values)
+        own = [torch.from_numpy(v) if self.numpy else v.detach() for v in arrays]
         names = [str(t.dtype).removeprefix("torch.") for t in own]
         node = {"dtype": _column(names)}
         for name, chosen in _places(names).items():
@@ -408,8 +381,6 @@ class _Struct:
         return list(dict.fromkeys(every))
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        if not values:
-            return []
         for value in values:
             at.need(self.holds(value), f"is %s; it must be a {self.tag}", value)
             getattr(value, "check", lambda: None)()
@@ -427,8 +398,6 @@ class _Struct:
         return node
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
-        if n == 0:
-            return _none(node, at)
         at.allowance.take(_OBJECT * n)
         dims, scope, columns = self.dims(), dict[str, Any](), dict[str, list[Any]]()
         given = at.items(node, [*self.kinds, *(["dims"] if dims else [])])
@@ -446,14 +415,9 @@ class _Struct:
         try:
             value = self.make(values)
             getattr(value, "check", lambda: None)()
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{at.path}: {error}" if at.path else str(error)) from error
         return value
-
-
-def _none(node: Any, at: _At) -> list[Any]:
-    at.need(node == [], "is %s; it must be empty", node)
-    return []
 
 
 def _is_int(kind: Any) -> bool:
@@ -462,8 +426,11 @@ def _is_int(kind: Any) -> bool:
 
 def _array_in(kind: Any) -> _Arrays | None:
     """The arrays of a field that has them, always or not."""
-    options = kind.options.values() if isinstance(kind, _Union) else [kind]
-    return next((option for option in options if isinstance(option, _Arrays)), None)
+    return next((option for option in _options(kind) if isinstance(option, _Arrays)), None)
+
+
+def _options(kind: Any) -> list[Any]:
+    return [*kind.options.values()] if isinstance(kind, _Union) else [kind]
 
 
 def _match(array: Any, dims: list[str], i: int, sizes: dict[str, Any], at: _At) -> None:
@@ -489,8 +456,6 @@ class _Sequence:
         return isinstance(value, tuple | list)
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        if not values:
-            return []
         for value in values:
             at.need(self.holds(value), "is %s; it must be a tuple or a list", value)
         items = [item for value in values for item in value]
@@ -498,12 +463,11 @@ class _Sequence:
         return {"sizes": sizes, "items": self.items.pack(items, at) if items else []}
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
-        if n == 0:
-            return _none(node, at)
         column, inner = at.items(node, ("sizes", "items"))
         sizes = at.sizes(at.column(column, n))
         at.allowance.take(_SCALAR * sum(sizes))
-        items = self.items.unpack(inner, sum(sizes), at) if any(sizes) else _none(inner, at)
+        at.need(any(sizes) or inner == [], "is %s; it must be empty", inner)
+        items = self.items.unpack(inner, sum(sizes), at) if any(sizes) else []
         return [self.make(items[a:b]) for a, b in pairwise([0, *accumulate(sizes)])]
 
 
@@ -543,8 +507,6 @@ class _Union:
         return node
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
-        if n == 0:
-            return _none(node, at)
         tags = at.column(node.get("is") if isinstance(node, dict) else None, n)
         right = all(isinstance(tag, str) and tag in self.options for tag in tags)
         at.need(right, f"is not one of {', '.join(self.options)}")
@@ -584,9 +546,8 @@ def _kind(annotation: Any) -> Any:
         hints, new = get_type_hints(annotation, include_extras=True), cast(Any, annotation)
         saved = [f.name for f in fields(annotation) if f.metadata.get("saved", True)]
         kinds = {name: _need(hints[name]) for name in saved}
-        return _Struct(
-            new.__name__, kinds, lambda v: type(v) is annotation, getattr, lambda values: new(**values)
-        )
+        holds = lambda v: type(v) is annotation  # noqa: E731
+        return _Struct(new.__name__, kinds, holds, getattr, lambda values: new(**values))
     return _generic(origin, args)
 
 
@@ -611,11 +572,9 @@ def _annotated(annotation: Any, *about: Any) -> Any:
 
 def _union(kinds: Sequence[Any]) -> Any:
     """All numbers and texts are one option: JSON tells them apart."""
-    flat = [
-        o for kind in kinds for o in (kind.options.values() if isinstance(kind, _Union) else [kind])
-    ]
+    flat = [option for kind in kinds for option in _options(kind) if option is not None]
     scalars = [kind for kind in flat if isinstance(kind, _Scalar)]
-    options = [kind for kind in flat if kind is not None and not isinstance(kind, _Scalar)]
+    options = [kind for kind in flat if not isinstance(kind, _Scalar)]
     if scalars:
         merged = {t: b for kind in scalars for t, b in kind.types.items()}
         options.insert(0, _Scalar(merged, tuple(v for kind in scalars for v in kind.literals)))

@@ -11,7 +11,7 @@ import copy
 import os
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -24,91 +24,25 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.fitting import Job, run_parts
+from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
-from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import without
 
-__all__ = ["Fitted", "FlowEstimator", "Model", "Space"]
+__all__ = ["Call", "FlowEstimator", "Model"]
 
 _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
 
 
-class Space(Protocol):
-    """What an estimator knows of its rows, with its parameters checked."""
-
-    def read(self, X: Any, y: Any, ranks: Ranks) -> Any:
-        """The user's rows, checked: `rows.Rows`. Raises a ValueError if they are not valid."""
-        ...
-
-    def digests(self) -> dict[str, str]:
-        """Short texts that identify what else the fit was given, by name."""
-        ...
-
-    def prepare(self, rows: Any, seed: Seed, ranks: Ranks) -> Job:
-        """The fit of these rows, planned. No particle has moved yet."""
-        ...
-
-
-class Fitted(Protocol):
-    """A fitted state that draws samples."""
-
-    @property
-    def plan(self) -> Plan:
-        """What the fit did."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device that draws the samples."""
-        ...
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether samples need the rows, so that the model keeps them in any case."""
-        ...
-
-    @property
-    def condition(self) -> Any:
-        """The kind of y; None without."""
-        ...
-
-    @property
-    def codes(self) -> Tensor | None:
-        """The conditions of the training rows, encoded."""
-        ...
-
-    def sample_bytes(self, n: int) -> int:
-        """Memory to draw n samples."""
-        ...
-
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        """n samples with these conditions, in the form of the user's X."""
-        ...
-
-    def columns(self, X: Any) -> Tensor:
-        """Rows in the form of the user's X as columns (d, n), in units that make columns comparable."""
-        ...
-
-
 @dataclass(frozen=True)
 class Model:
-    """All that a fit learnt: what `save` writes.
+    """All that a fit learnt: what `save` writes."""
 
-    Parameters
-    ----------
-    seed : the seed of the fit, which a refresh takes again
-    fitted : draws the samples; its `plan` says what the fit did
-    history : lists by name; see `events.History`
-    rows : the training rows, if the model keeps them
-    """
-
-    seed: Seed
-    fitted: Any
-    history: dict[str, list[Any]]
-    rows: Any = None
+    seed: Seed  # of the fit, which a refresh takes again
+    fitted: Any  # draws the samples; its `plan` says what the fit did
+    history: dict[str, list[Any]]  # see `events.History`
+    rows: Any = None  # the training rows, if the model keeps them
 
 
 @dataclass(frozen=True)
@@ -217,28 +151,28 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         refresh : False only removes the rows; until the next refresh the maps are still those of all
         listeners : as in `fit`
         """
-        known = self._known_rows()
-        if known is None:
-            raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
-        space = self._space(like_fitted=True)
+        known, space = self._need_rows(), self._space(like_fitted=True)
         return self._renew(space, without(known, space.read(X, y, Ranks())), refresh, listeners)
 
     def refresh(self, *, listeners: events.Listeners = ()) -> Self:
         """Fit all rows that the model keeps, with the same seed and today's parameters."""
-        space, known = self._space(), self._known_rows()
-        if known is None:
+        return self._renew(self._space(), self._need_rows(), True, listeners)
+
+    def _need_rows(self) -> Any:
+        if (known := self._known_rows()) is None:
             raise ValueError("this estimator has no rows yet; call fit or partial_fit first")
-        return self._renew(space, known, True, listeners)
+        return known
 
     def _fit(self, space: Any, X: Any, y: Any, call: Call) -> Self:
-        parameters, device = self.get_params(deep=False), resolve_device(self.device)
-        name = type(self).__name__
-        same_on_all(call.ranks, name, parameters, device, call.checkpoint_dir, **space.digests())
+        about = (type(self).__name__, self.get_params(deep=False), resolve_device(self.device))
+        same_on_all(call.ranks, *about, call.checkpoint_dir, **space.digests())
         return self._fit_rows(space, space.read(X, y, call.ranks), call)
 
     def _plan(self, space: Any, X: Any, y: Any) -> Any:
-        seed = Seed.from_random_state(copy.deepcopy(self.random_state))  # a generator must not advance
-        return space.prepare(space.read(X, y, Ranks()), seed, Ranks()).plan
+        return space.prepare(space.read(X, y, Ranks()), self._seed_copy(), Ranks()).plan
+
+    def _seed_copy(self) -> Seed:
+        return Seed.from_random_state(copy.deepcopy(self.random_state))  # a generator must not advance
 
     def _known_rows(self) -> Any:
         """The rows of the model and those that wait; None before the first fit."""
@@ -265,22 +199,15 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit_rows(
         self, space: Any, rows: Any, call: Call, seed: Seed | None = None, keep: bool = False
     ) -> Self:
-        ranks = call.ranks
-        fixed = seed is not None or self.random_state is not None
+        ranks, fixed = call.ranks, seed is not None or self.random_state is not None
         seed = ranks.broadcast(seed or Seed.from_random_state(self.random_state))
         job = space.prepare(rows, seed, ranks)
         checkpoints: list[Checkpoints] = []
         if call.checkpoint_dir is not None:
-            of = identity(
-                type(self).__name__,
-                job.plan.settings(),
-                torch.device(job.plan.device),
-                seed if fixed else None,
-                **rows.digests(ranks),
-                **space.digests(),
-            )
-            where = (call.checkpoint_dir, call.checkpoint_every, of, seed, ranks)
-            n = len(job.parts)
+            about = (type(self).__name__, job.plan.settings(), torch.device(job.plan.device))
+            data = rows.digests(ranks) | space.digests()
+            known = identity(*about, seed if fixed else None, **data)
+            where, n = (call.checkpoint_dir, call.checkpoint_every, known, seed, ranks), len(job.parts)
             names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
             checkpoints = [Checkpoints(*where, part=name) for name in names]
             found = next((c.seed for c in checkpoints if c.resumes), seed)
@@ -339,8 +266,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         rows = fitted.draw(n, codes, seed)
         if not return_y:
             return rows
-        hidden = codes is None or getattr(fitted.condition, "hidden", False)
-        return rows, None if hidden else fitted.condition.decode(codes)
+        return rows, None if codes is None or _hidden(fitted) else fitted.condition.decode(codes)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance between fresh samples and rows: higher is better.
@@ -361,10 +287,9 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             if len(codes) != n:
                 raise ValueError(f"X has {n} rows but y has {len(codes)}; pass one y for every row")
         times = -(-_MIN_SCORED // n)
+        drawn = None if codes is None else codes.repeat(times, *[1] * (codes.dim() - 1))
         if codes is None:
             _, drawn = self._codes_for(fitted, times * n, None, seed)
-        else:
-            drawn = codes.repeat(times, *[1] * (codes.dim() - 1))
         fresh = fitted.columns(fitted.draw(times * n, drawn, seed))
         rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else drawn)
         return -rule.distance(fresh)

@@ -1,4 +1,22 @@
-"""The run of a fit: its parts one after the other, with checkpoints, listeners and one history."""
+"""The run of a fit: its parts one after the other, with checkpoints, listeners and one history.
+
+What a space provides, step by step. Rows, plans and fitted states are frozen dataclasses, which a file
+can hold.
+
+- `read(X, y, ranks)` checks the user's rows. Rows have `append(others)`, `take(numbers)`, `keys()` that
+  are equal for equal rows, `in_users_form(device)`, which gives X and y back, and `digests(ranks)`.
+- `digests()` identifies what else the fit is given, by name.
+- `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`. Most have one part; a fit per
+  class has one for each class, whose name it has.
+- `part.begin()` allocates particles and data: see `Begun`.
+- `job.finish(results)` takes the results of the parts. It gives the fitted state, the batched samples in
+  the form of X, and their y. `job.copies(results)` says what shows that particles copy rows, and what
+  helps; it is empty if nothing does.
+- The fitted state has its `plan` and the `device` that draws samples; the `condition`, which is the kind
+  of y, and the `codes` of the training rows, both None without y. `needs_rows` tells whether the model
+  keeps its rows in any case. `draw(n, codes, seed)` gives samples in the form of X and takes
+  `sample_bytes(n)`. `columns(X)` are rows as columns (d, n), in units that make columns comparable.
+"""
 
 from __future__ import annotations
 
@@ -7,93 +25,60 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from sliceflow.engine import events
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import Run
+from sliceflow.engine.flow import Cloud, Run
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.plan import Plan
 
-__all__ = ["Job", "Part", "run_parts"]
+__all__ = ["Begun", "Part", "run_parts"]
 
 
 class Part(Protocol):
-    """One flow of a fit. Most fits have one; a fit per class has one for each class."""
+    """One flow of a fit, with its planned stages and steps; the name is "" if there is only one."""
 
     @property
-    def name(self) -> str:
-        """The class, or "" if there is one part."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def n_stages(self) -> int:
-        """Planned stages."""
-        ...
-
+    def n_stages(self) -> int: ...
     @property
-    def n_steps(self) -> int:
-        """Planned steps."""
-        ...
-
-    def begin(self) -> Any:
-        """Allocate particles and data: `Begun`."""
-        ...
+    def n_steps(self) -> int: ...
+    def begin(self) -> Begun: ...
 
 
 class Begun(Protocol):
-    """A part whose particles stand at their start."""
+    """A part whose particles stand at their start; `first` is the number of this rank's first one.
+
+    `move` does the steps that can be resumed, from the position of `run` on, and obeys the stopping
+    `rule`. `finish` does what follows, which is quick, and gives the result.
+    """
 
     @property
-    def particles(self) -> Cloud:
-        """This rank's particles. A checkpoint writes them and puts them back."""
-        ...
-
+    def particles(self) -> Cloud: ...
     @property
-    def first(self) -> int:
-        """The number of this rank's first particle."""
-        ...
-
+    def first(self) -> int: ...
     @property
-    def rule(self) -> events.HeldOut | None:
-        """The stopping rule; None without early stopping."""
-        ...
-
-    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
-        """Do the steps that can be resumed, from the position of `run` on."""
-        ...
-
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Any:
-        """Do what follows the last of them, which is quick, and return the result."""
-        ...
-
-
-class Job(Protocol):
-    """A planned fit."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def parts(self) -> Sequence[Part]: ...
-
-    def finish(self, results: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """The fitted state, the batched samples in the form of the user's X, and their y."""
-        ...
-
-    def copies(self, results: Sequence[Any]) -> str:
-        """What shows that particles copy rows, and what helps; empty if nothing does."""
-        ...
+    def rule(self) -> events.HeldOut | None: ...
+    def move(self, run: Run, listeners: Sequence[events.Listener]) -> None: ...
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Any: ...
 
 
 def run_parts(
-    parts: Sequence[Part],
-    listeners: Sequence[events.Listener],
-    checkpoints: Sequence[Checkpoints] = (),
+    parts: Sequence[Part], listeners: Sequence[events.Listener], checkpoints: Sequence[Checkpoints] = ()
 ) -> tuple[list[Any], dict[str, list[Any]]]:
     """Run the parts; returns their results and the joint history."""
     results: list[Any] = []
     histories: list[dict[str, list[Any]]] = []
     for i, part in enumerate(parts):
+        heard = listeners
+        if len(parts) > 1:  # the steps of a part as steps of all
+            relay = events.relayed(
+                listeners,
+                part.name,
+                stages_before=sum(part.n_stages for part in parts[:i]),
+                steps_before=sum(len(history["step"]) for history in histories),
+                steps_after=sum(part.n_steps for part in parts[i + 1 :]),
+                seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
+            )
+            heard = [relay]
         history = events.History()
-        heard = listeners if len(parts) == 1 else [_relay(parts, i, histories, listeners)]
         results.append(_run(part, history, heard, checkpoints[i] if checkpoints else None))
         histories.append(history.as_columns())
     if len(parts) == 1:
@@ -106,33 +91,13 @@ def run_parts(
 def _run(
     part: Part,
     history: events.History,
-    listeners: Sequence[events.Listener],
+    heard: Sequence[events.Listener],
     checkpoint: Checkpoints | None,
 ) -> Any:
     begun, run = part.begin(), Run()
-    first_heard: list[events.Listener] = [history, *listeners]
-    if begun.rule is not None:
-        first_heard.append(begun.rule)
+    rules = [] if begun.rule is None else [begun.rule]
     state = (run, begun.particles, history, begun.rule, begun.first)
-    running: Any = nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state)
-    with running as keep:
-        begun.move(run, first_heard)
+    with nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state) as keep:
+        begun.move(run, [history, *heard, *rules])
         keep()
-        return begun.finish(run, [history, *listeners])
-
-
-def _relay(
-    parts: Sequence[Part],
-    i: int,
-    histories: Sequence[dict[str, list[Any]]],
-    listeners: Sequence[events.Listener],
-) -> events.Listener:
-    """A listener that reports the steps of part i to others as steps of all parts."""
-    return events.relayed(
-        listeners,
-        parts[i].name,
-        stages_before=sum(part.n_stages for part in parts[:i]),
-        steps_before=sum(len(history["step"]) for history in histories),
-        steps_after=sum(part.n_steps for part in parts[i + 1 :]),
-        seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
-    )
+        return begun.finish(run, [history, *heard])

@@ -21,22 +21,13 @@ __all__ = ["digest", "identity", "same_on_all"]
 def identity(
     name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
 ) -> dict[str, str]:
-    """What a fit is of: whatever its result depends on, by name.
+    """What a fit of the estimator `name` depends on, by name.
 
-    Parameters
-    ----------
-    name : of the estimator
-    settings : of the fit: those of its plan, or the parameters
-    device : which it runs on
-    seed : of its random_state; None where it is drawn anew for every fit
-    data : the `digest` of everything it is given
+    `settings` are those of its plan, or the parameters. `seed` is None where it is drawn anew for every
+    fit. `data` has the `digest` of everything that the fit is given.
     """
-    out = {
-        "library": sliceflow.__version__,
-        "estimator": name,
-        "device": device.type,
-        "random_state": repr(seed),
-    }
+    out = {"library": sliceflow.__version__, "estimator": name}
+    out |= {"device": device.type, "random_state": repr(seed)}
     for name, value in settings.items():
         value = from_tensor(value)
         if isinstance(value, np.ndarray):  # its repr omits the middle
@@ -58,11 +49,8 @@ def same_on_all(
 ) -> None:
     """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
 
-    Parameters
-    ----------
-    name, parameters : of the estimator
-    checkpoint_dir : of the fit; whether there is one is all that matters
-    data : the `digest` of what all ranks must be given alike
+    Of `checkpoint_dir` only matters whether there is one. `data` has the `digest` of what all ranks must
+    be given alike.
     """
     if ranks.size == 1:
         return
@@ -79,10 +67,7 @@ def digest(
 ) -> str:
     """A short text that identifies an array, however its rows are spread over ranks.
 
-    Parameters
-    ----------
-    array : the rows of this rank
-    place : of these rows among those of all `ranks`
+    `array` has the rows of this rank, and `place` is theirs among those of all `ranks`.
     """
     if array is None:
         return "None"

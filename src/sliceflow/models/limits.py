@@ -14,16 +14,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.compact import CompactTable
+from sliceflow.models.plan import in_bytes
 
-__all__ = [
-    "Allowance",
-    "by_stage",
-    "check_reach",
-    "farthest",
-    "grid_bytes",
-    "offset_of",
-    "rotation_bytes",
-]
+__all__ = ["Allowance", "by_stage", "check_reach", "grid_bytes", "offset_of", "rotation_bytes"]
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
 _UNPACKED = 100 << 20  # bytes that a small file may unpack to,
@@ -35,12 +28,9 @@ _STEEPEST = 32.0  # the largest component of a direction of the condition
 
 
 class Allowance:
-    """The memory that the model of a file may take.
+    """The memory that the model of a file of `size` bytes may take.
 
-    Parameters
-    ----------
-    size : of the file, in bytes
-    most : bytes for the model and for drawing one sample; None derives it from the size
+    `most` is for the model and for drawing one sample; None derives it from the size.
     """
 
     def __init__(self, size: int, most: int | None = None) -> None:
@@ -54,18 +44,17 @@ class Allowance:
 
     def for_sample(self, count: int) -> None:
         """Raise a ValueError if the model and `count` bytes for drawing a sample are too many."""
-        self._check(
-            self.taken + count, _SAMPLE + _SAMPLE_RATIO * self.size, "drawing a sample of it takes"
-        )
+        usual = _SAMPLE + _SAMPLE_RATIO * self.size
+        self._check(self.taken + count, usual, "drawing a sample of it takes")
 
     def _check(self, count: int, usual: int, what: str) -> None:
         if count <= (usual if self.most is None else self.most):
             return
-        given = f"a file of {_shown(self.size)} may take {_shown(usual)}"
+        given = f"a file of {in_bytes(self.size)} may take {in_bytes(usual)}"
         if self.most is not None:
-            given = f"max_memory is {_shown(self.most)}"
+            given = f"max_memory is {in_bytes(self.most)}"
         raise ValueError(
-            f"{what} {_shown(count)} of memory, and {given}; if you trust the file, load it with "
+            f"{what} {in_bytes(count)} of memory, and {given}; if you trust the file, load it with "
             f"max_memory={count} or more"
         )
 
@@ -82,20 +71,14 @@ def check_reach(
     """The largest distance from 0 that a particle can reach; a ValueError if `dtype` cannot hold it.
 
     A step moves a particle along every direction by at most twice the largest number in its maps. The
-    bound is far above what particles do, and far below the largest number.
-
-    Parameters
-    ----------
-    stages : step size and model steps of each
-    d : dimension of the particles
-    start : standard deviation of the particles at the start
-    entropy : λ
-    offset : the largest offset of a projection by the condition
+    bound is far above what particles do, and far below the largest number. `stages` has the step size
+    and the model steps of each, `start` is the standard deviation of the d columns at the start,
+    `entropy` is λ, and `offset` is the largest offset of a projection by the condition.
     """
     reach, most = _FARTHEST * start, torch.finfo(dtype).max / 4
     for size, steps in stages:
         noise = _FARTHEST * math.sqrt(2 * entropy * size * d)
-        reach += len(steps) * (2 * size * farthest(steps) * d + noise)
+        reach += len(steps) * (2 * size * _farthest(steps) * d + noise)
     if not (d * reach < most and offset < most):
         raise ValueError(
             f"its samples may not stay finite: maps, steps and conditions reach {reach + offset:.1e}, "
@@ -109,12 +92,11 @@ def by_stage(stages: Sequence[Any], steps: Sequence[Any]) -> list[tuple[float, l
     return [(s.step_size, [step for step in steps if step.stage == i]) for i, s in enumerate(stages)]
 
 
-def farthest(steps: Iterable[Any]) -> float:
+def _farthest(steps: Iterable[Any]) -> float:
     """An upper bound of the numbers in the maps of some steps."""
     most = 0.0
     for table in (step.table for step in steps):
-        names = ("lo", "hi") if hasattr(table, "lo") else ("knots",)
-        parts = [getattr(table, name) for name in names]
+        parts = [table.lo, table.hi] if hasattr(table, "lo") else [table.knots]
         if isinstance(table, CompactTable):
             most = max(most, math.ldexp(1.0, table.exponent + 15))
         else:
@@ -138,13 +120,5 @@ def rotation_bytes(d: int) -> int:
 
 def grid_bytes(steps: Iterable[Any]) -> int:
     """Bytes of the grid of the largest step of compact maps."""
-    tables = (step.table for step in steps)
-    compact = (table for table in tables if isinstance(table, CompactTable))
+    compact = [step.table for step in steps if isinstance(step.table, CompactTable)]
     return max((24 * table.n_maps * (table.n_bins + 1) for table in compact), default=0)
-
-
-def _shown(count: int) -> str:
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count} bytes"

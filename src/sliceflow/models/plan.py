@@ -17,24 +17,15 @@ _CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")  # they do not chang
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a fit does. Each space adds its own fields, and `lines` to print.
-
-    Parameters
-    ----------
-    device : device of the fit
-    n_ranks : number of processes
-    nbytes : memory of the fit on each device, without the input data
-    seconds : about how long the fit takes on this device
-    """
+    """What a fit does. Each space adds its own fields, the `method` in a word or two, and `lines`."""
 
     device: str
     n_ranks: int = 1
-    nbytes: int = 0
-    seconds: float = 0.0
+    nbytes: int = 0  # memory of the fit on each device, without the input data
+    seconds: float = 0.0  # about how long the fit takes on this device
 
     @property
     def method(self) -> str:
-        """The method in a word or two."""
         raise NotImplementedError
 
     def lines(self) -> Sequence[tuple[str, object]]:
@@ -71,13 +62,7 @@ class Plan:
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes in KiB, MiB or GiB.
-
-    Examples
-    --------
-    >>> in_bytes(1536), in_bytes(3 << 30)
-    ('1.5 KiB', '3.0 GiB')
-    """
+    """A number of bytes in KiB, MiB or GiB, such as "1.5 KiB"."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"
@@ -85,13 +70,7 @@ def in_bytes(count: int) -> str:
 
 
 def in_seconds(seconds: float) -> str:
-    """A time in seconds, minutes or hours.
-
-    Examples
-    --------
-    >>> in_seconds(0.2), in_seconds(48), in_seconds(400)
-    ('1 s', '48 s', '7 min')
-    """
+    """A time in seconds, minutes or hours, such as "48 s"."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

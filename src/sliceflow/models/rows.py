@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,44 +21,12 @@ from sliceflow.models.codec import Array
 from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["Conditions", "GivenRows", "Rows", "join_labels", "row_keys", "without"]
-
-
-class Rows(Protocol):
-    """The checked rows of a fit, as the user passed them."""
-
-    def __len__(self) -> int: ...
-
-    def append(self, others: Self) -> Self:
-        """These rows, then the others. A ValueError says how they do not fit together."""
-        ...
-
-    def take(self, numbers: np.ndarray) -> Self:
-        """The rows with these numbers, in this order."""
-        ...
-
-    def keys(self) -> Sequence[Hashable]:
-        """Something to look each row up by: equal for equal rows."""
-        ...
-
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
-        """X and y as the user passed them: arrays, tensors on `device`, or DataFrames."""
-        ...
-
-    def digests(self, ranks: Ranks) -> dict[str, str]:
-        """Short texts that identify the rows of all ranks, by name."""
-        ...
+__all__ = ["Conditions", "GivenRows", "join_labels", "row_keys", "without"]
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of rows.
-
-    Parameters
-    ----------
-    condition : the kind of y
-    classes : (n,) class numbers; None if y has no labels
-    numbers : (n, l) continuous columns, as the user wrote them; None if y has none
+    """The conditions of rows: their kind, the class numbers of labels, and columns as the user wrote them.
 
     Examples
     --------
@@ -88,22 +56,18 @@ class Conditions:
 
     def take(self, numbers: Tensor) -> Conditions:
         """Those of some rows; the kind stays."""
-        classes, columns = self.classes, self.numbers
-        return Conditions(
-            self.condition,
-            None if classes is None else classes[numbers],
-            None if columns is None else columns[numbers.numpy()],
-        )
+        classes = None if self.classes is None else self.classes[numbers]
+        columns = None if self.numbers is None else self.numbers[numbers.numpy()]
+        return Conditions(self.condition, classes, columns)
 
     def check(self) -> None:
         """Raise a ValueError unless classes and numbers fit the condition."""
         kind, classes, numbers = self.condition, self.classes, self.numbers
-        labels = kind.labels if isinstance(kind, conditions.Mixed) else kind
-        columns = kind.columns if isinstance(kind, conditions.Mixed) else kind
-        if isinstance(labels, conditions.Labels) != (classes is not None):
-            raise ValueError("classes and the kind of condition do not fit")
-        if isinstance(columns, conditions.Columns) != (numbers is not None):
-            raise ValueError("numbers and the kind of condition do not fit")
+        mixed = isinstance(kind, conditions.Mixed)
+        labels, columns = (kind.labels, kind.columns) if mixed else (kind, kind)
+        has = isinstance(labels, conditions.Labels), isinstance(columns, conditions.Columns)
+        if has != (classes is not None, numbers is not None):
+            raise ValueError("classes or numbers do not fit the kind of condition")
         if classes is not None and len(classes) and int(classes.max()) >= labels.width:
             raise ValueError(f"a class number is not below {labels.width}")
         if numbers is not None and numbers.shape[1] != columns.width:
@@ -202,11 +166,6 @@ def join_labels(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarr
     """The conditions y of two sets of rows, one after the other.
 
     Arrays of different kinds become objects, because numpy would turn the label 1 into "1".
-
-    Examples
-    --------
-    >>> join_labels(np.array([1, 2]), np.array(["1"])).tolist()
-    [1, 2, '1']
     """
     if (first is None) != (second is None):
         given, missing = ("earlier", "new") if second is None else ("new", "earlier")
@@ -242,13 +201,7 @@ def _narrow(y: np.ndarray) -> np.ndarray:
 
 
 def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
-    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types.
-
-    Examples
-    --------
-    >>> row_keys(np.array([[1, 2]]), np.array([3])) == row_keys(np.array([[1.0, 2.0]]), np.array([3.0]))
-    True
-    """
+    """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
     flat = np.ascontiguousarray(X).reshape(len(X), -1)
     given: list[Any] = [None] * len(X) if y is None else y.tolist()
     return [

@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow.kernels.reference import MOST_LEVEL, ROUNDS
 from sliceflow.kernels.triton.values import larger
 
-__all__ = ["at_bends"]
+__all__ = ["at_bends", "through_knots"]
 
 _WIDE = 1024  # bins of a map looked at together,
 _PAIRS = 4096  # and pairs of a knot and a bin
@@ -230,3 +230,49 @@ def at_bends(
         num_warps=4 if lanes * block <= 2048 else 8, enable_fp_fusion=False,
     )  # fmt: skip
     return new_lo, new_hi, places, levels
+
+
+@triton.jit(do_not_specialize=["exponent"])
+def _through_knots_kernel(
+    lo, hi, at, levels, values, exponent,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    values += row * (BINS + 1)
+    at += row * KNOTS
+    levels += row * KNOTS
+    step = _power_of_two(exponent)
+    start = tl.load(lo + row)
+    width = (tl.load(hi + row) - start) / BINS
+    so_far = tl.full([], float("-inf"), values.dtype.element_ty)
+    for first in range(0, BINS + 1, WIDE):
+        e = first + tl.arange(0, WIDE)
+        k, beyond_k = tl.zeros([WIDE], tl.int32), tl.zeros([WIDE], tl.int32) + KNOTS
+        for _ in range(STEPS):  # the last knot at or below the edge
+            middle = (k + beyond_k) // 2
+            open_, below = beyond_k - k > 1, tl.load(at + middle) <= e
+            k, beyond_k = tl.where(open_ & below, middle, k), tl.where(open_ & ~below, middle, beyond_k)
+        following = tl.minimum(k + 1, KNOTS - 1)  # the last knot is the last edge
+        place, next_place = tl.load(at + k), tl.load(at + following)
+        value = start + width * place.to(tl.float64) + tl.load(levels + k).to(tl.float64) * step
+        next_value = start + width * next_place.to(tl.float64)
+        next_value += tl.load(levels + following).to(tl.float64) * step
+        rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
+        whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
+        whole = tl.where(e <= BINS, whole, float("-inf"))
+        tl.store(values + e, tl.maximum(tl.associative_scan(whole, 0, larger), so_far), mask=e <= BINS)
+        so_far = tl.maximum(so_far, tl.max(whole, 0))
+
+
+def through_knots(
+    lo: Tensor, hi: Tensor, at: Tensor, levels: Tensor, n_bins: int, exponent: int, dtype: torch.dtype
+) -> Tensor:
+    h, n_knots = at.shape
+    values = torch.empty((h, n_bins + 1), dtype=dtype, device=lo.device)
+    wide = min(max(triton.next_power_of_2(n_bins + 1), 16), _WIDE)
+    grid: Any = (h,)
+    _through_knots_kernel[grid](
+        lo.contiguous(), hi.contiguous(), at.contiguous(), levels.contiguous(), values, exponent,
+        BINS=n_bins, KNOTS=n_knots, STEPS=n_knots.bit_length(), WIDE=wide, enable_fp_fusion=False,
+    )  # fmt: skip
+    return values

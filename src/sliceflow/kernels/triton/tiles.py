@@ -26,6 +26,7 @@ from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.kernels.triton.values import (
     Packed,
+    add_class_offsets,
     block_of,
     blocks_of,
     by_word,
@@ -279,7 +280,7 @@ def _project_large(
     z = _turned(theta, _cut(x, theta, geometry, columns), geometry.side, x.dtype)
     if offsets is None or codes is None:
         return z
-    return reference.add_class_offsets(z, offsets, codes if columns is None else codes[columns])
+    return add_class_offsets(z, offsets, codes if columns is None else codes[columns])
 
 
 def _move_large(  # many: tiles, a map and classes, as bare tensors

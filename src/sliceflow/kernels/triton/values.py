@@ -16,7 +16,8 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
 __all__ = [
-    "Packed", "bins_per_unit", "block_of", "blocks_of", "by_word", "displace_grid", "displace_in_place",
+    "Packed", "add_class_offsets",
+    "bins_per_unit", "block_of", "blocks_of", "by_word", "displace_grid", "displace_in_place",
     "displace_runs", "larger", "pack", "value_range",
 ]  # fmt: skip
 
@@ -146,6 +147,28 @@ def displace_in_place(
         z, rows, words, offset, code, blocks, n, words.shape[1], n_classes,
         LABELS=offsets is not None, RUNS=starts is not None, BLOCK=2048,
     )  # fmt: skip
+
+
+@triton.jit
+def _add_kernel(z, offsets, codes, out, n, stride, n_classes, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = column < n
+    code = tl.load(codes + column, mask=valid, other=0)
+    v = tl.load(z + row * stride + column, mask=valid, other=0.0)
+    shift = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
+    tl.store(out + row * n + column, v + shift, mask=valid)
+
+
+def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+    h, n = z.shape
+    if z.stride(1) != 1:
+        z = z.contiguous()
+    dtype = torch.promote_types(z.dtype, offsets.dtype)
+    out = torch.empty((h, n), dtype=dtype, device=z.device)
+    grid: Any = (h, triton.cdiv(n, 4096))
+    _add_kernel[grid](z, offsets.contiguous(), codes, out, n, z.stride(0), offsets.shape[1], BLOCK=4096)
+    return out
 
 
 @triton.jit

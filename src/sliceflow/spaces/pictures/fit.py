@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -306,12 +307,17 @@ class MovingPictures:
         flow = levels.flow(plan.transport, plan.n_knots, self._shrunk)
         flow = across_ranks(flow, job.ranks)
         every_step = options.dequantize and options.dequantize_every == "step"
+        parts: list[slice] = []
+        if self.parts:  # side by side in memory
+            data = data.part(torch.cat(self.parts))
+            ends = list(accumulate(map(len, self.parts), initial=0))
+            parts = [slice(*pair) for pair in pairwise(ends)]
 
         def draw(*place: int) -> Cloud:
             numbers = place if every_step else place[:1]
-            of_stage = data.part(self.parts[place[0] % len(self.parts)]) if self.parts else data
+            of_stage = data.part(parts[place[0] % len(parts)]) if parts else data
             cloud = of_stage.cloud(job.seed.child("data", *numbers), options.dequantize)
-            if self.parts and plan.apart and cloud.y is not None:
+            if parts and plan.apart and cloud.y is not None:
                 cloud.runs = Runs.from_codes(cloud.y, plan.apart)
             return cloud
 

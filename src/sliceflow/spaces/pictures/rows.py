@@ -169,11 +169,10 @@ class PictureData:
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
-    def part(self, columns: Tensor) -> Self:
+    def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
-        own, place = self.own_codes, Place(0, len(columns), len(columns))
-        own = None if own is None else own[columns]
-        raw = self.raw[:, columns]
+        raw, own = self.raw[:, columns], self.own_codes
+        own, place = None if own is None else own[columns], Place(0, raw.shape[1], raw.shape[1])
         return replace(self, raw=raw, own_codes=own, place=place, mirrored=False)
 
     def with_mirror_images(self) -> Self:

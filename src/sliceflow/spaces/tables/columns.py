@@ -1,42 +1,75 @@
-"""What the columns of a table are: kinds, grids, levels, and values from and to ranks in (0, 1).
+"""What the columns of a table are, and the positions of their cells.
 
-Every column becomes a column of numbers: values, ticks of a clock, or codes of categories. A column is
-then a step function: `levels`, the different numbers in ascending order, and how many cells have each.
-A rank u in (0, 1) is a level, or a new number between levels where each occurs once.
+The model sees a column as positions: 0, 1, … for its levels, −1 for a missing cell. Levels of numbers
+and times ascend, those of categories descend by frequency. A position between two levels is a new value
+between them, rounded to what the column can have.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
-from sliceflow.cells import Cells, Kept
+from sliceflow.spaces.tables.cells import Cells, build_series, shown
+from sliceflow.spaces.tables.identifiers import (
+    NEARLY_UNIQUE,
+    identifies,
+    mostly_unique,
+    new_identifiers,
+    pattern_of,
+)
 from sliceflow.written import ISO, Written, written_as
 
-__all__ = ["ATOM", "KINDS", "MANY", "Column", "understood"]
+__all__ = ["KINDS", "Column", "understand"]
 
 KINDS = (
     "continuous", "integer", "boolean", "category", "ordered", "datetime", "identifier", "constant",
     "drop",
 )  # fmt: skip
-MANY = 40  # different values, from which on numbers are smooth,
-ATOM = 0.1  # if none has more than this share of the cells
+_SMOOTH = 0.05  # different values per row, from which on new values between them are drawn,
+_FEWEST_LEVELS = 10
+_ATOM = (3, 0.0005)  # except next to values of more rows than these, and than this share
 _MOST_DECIMALS = 6
-_FEWEST_IDENTIFIERS = 20
-_FEW_PATTERNS = (
-    3  # of digits, letters and signs, of different texts that are identifiers, not sentences
-)
+_EXACT = 2**53
+_LOOKED_AT = 5_000  # cells, to see how numbers are written
+_AXES = 12  # categories with an axis each, the most frequent
 _LONG_TEXT = 40  # characters, on average, of texts that are no categories
 _DATES = 0.8  # share of texts that are dates, from which on the others are mistakes
-_LOOKED_AT = 1_000  # texts, to see whether they are dates
-_OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})([ T]\d{1,2}:\d{2}.*)?")
-_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|index|number|no)$|^(id|uuid)[_\W]|[a-z]I[dD]$", re.I)
+_FORMATS = (
+    "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d",
+    "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
+    "%d-%m-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
+)  # fmt: skip
+_MAYBE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
+
+
+@dataclass(frozen=True)
+class DateText:
+    """Times written as text in one format."""
+
+    format: str
+
+    def parse(self, text: str) -> int | None:
+        """Seconds since 1970; None if it is not written this way."""
+        try:
+            found = datetime.strptime(text, self.format)
+        except ValueError:
+            return None
+        return int((found - datetime(1970, 1, 1)).total_seconds()) if self.write(found) == text else None
+
+    def write(self, time: datetime) -> str:
+        return time.strftime(self.format)
+
+    def texts(self, seconds: np.ndarray) -> list[str]:
+        times = seconds.astype(np.int64).astype("datetime64[s]").tolist()
+        return [self.write(time) for time in times]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,397 +78,400 @@ class Column:
 
     Parameters
     ----------
-    kept : how to build it again
+    cells : the user's cells
     kind : one of `KINDS`
-    labels : of a category: what code 0, 1, … stands for
-    step, offset : numbers are offset + step·k for whole k; step 0: any number
-    months : ticks count months, because every date is the first of one
-    written : how numbers are written as text; None if they are not
-    hashes : of an identifier: of the values that must not come back
-    pattern : of an identifier: 9, a, A or f for any digit or letter; after a backslash, a fixed one
+    order : (k,), the level of each position
+    values : (k,), the number of each position, ascending; of categories the position itself
+    step, offset : numbers are offset + step·i for whole i; step 0: any number
+    base : of whole numbers and ticks: `values` count from here, in units of `step`
+    months : values count months, because every date is the first of one
+    written : how numbers or times are written as text
+    reason : why the column is an identifier
     """
 
-    kept: Kept
+    cells: Cells
     kind: str
-    labels: tuple[Any, ...] = ()
+    order: np.ndarray
+    values: np.ndarray
     step: float = 0.0
     offset: float = 0.0
+    base: int | None = None
     months: bool = False
-    written: Written | None = None
-    hashes: np.ndarray | None = None
-    pattern: str = ""
+    written: Written | DateText | None = None
+    reason: str = ""
 
     @property
-    def name(self) -> str:
-        return self.kept.name
-
-    @property
-    def modelled(self) -> bool:
-        """Whether the flow has a coordinate for it."""
-        return self.kind not in ("constant", "identifier", "drop", "derived")
+    def name(self) -> Any:
+        return self.cells.name
 
     @property
     def is_category(self) -> bool:
         return self.kind in ("category", "ordered", "boolean")
 
-    # numbers from and to cells
+    @property
+    def modelled(self) -> bool:
+        """Whether the chain draws it: an identifier only if cells are missing."""
+        if self.kind in ("constant", "identifier"):
+            return bool(self.cells.missing.any()) and len(self.order) > 0
+        return self.kind != "drop"
 
-    def numbers(self, cells: Cells) -> np.ndarray:
-        """The column as float64, NaN where missing; a ValueError names a cell that does not fit."""
-        out = np.full(len(cells.values), np.nan)
-        ok = ~cells.missing
-        if self.kind in ("identifier", "drop"):
-            return np.where(ok, 0.0, np.nan)
-        if self.labels:
-            codes = {label: i for i, label in enumerate(self.labels)}
-            plain = [_plain(v) for v in cells.values[ok].tolist()]
-            bad = next((i for i, v in enumerate(plain) if v not in codes), None)
-            if bad is not None:
-                raise ValueError(
-                    f"column {self.name!r} has no category {plain[bad]!r} "
-                    f"(row {np.flatnonzero(ok)[bad]}); it has {some(self.labels)}"
-                )
-            out[ok] = [codes[v] for v in plain]
-            return out
-        values = cells.values
-        if self.written is not None:
-            parsed = self.written.parse(values[ok])
-            bad = next(iter(np.flatnonzero(np.isnan(parsed)).tolist()), None)
-            if bad is not None:
-                raise ValueError(
-                    f"column {self.name!r} holds numbers, but {values[ok][bad]!r} in row "
-                    f"{np.flatnonzero(ok)[bad]}; fix the cell, or pass "
-                    f"columns={{{self.name!r}: 'category'}}"
-                )
-            out[ok] = parsed
-        elif cells.kept.form == "text" and ok.any():
-            raise ValueError(
-                f"column {self.name!r} holds numbers, but row {np.flatnonzero(ok)[0]} is the text "
-                f"{values[ok][0]!r}"
-            )
-        elif ok.any():
-            out[ok] = values[ok].astype(np.float64)
-        if np.isinf(out).any():
-            row = int(np.flatnonzero(np.isinf(out))[0])
-            raise ValueError(
-                f"column {self.name!r} is {out[row]:g} in row {row}; replace infinities, or make "
-                "them missing"
-            )
-        return _month_numbers(out, self.kept) if self.months else out
+    @cached_property
+    def places(self) -> np.ndarray:
+        """(k,), the position of each level."""
+        out = np.zeros(max(self.cells.n_levels, 1), dtype=np.int64)
+        if self.kind != "identifier":
+            out[self.order] = np.arange(len(self.order))
+        return out
 
-    def cells(self, numbers: np.ndarray) -> tuple[Kept, np.ndarray, np.ndarray]:
-        """What `sliceflow.cells.made` builds the column of: numbers as values, NaN as missing."""
-        missing = np.isnan(numbers)
-        full = np.where(missing, 0.0 if not self.labels else 0, numbers)
-        if self.labels:
-            labels = np.empty(len(self.labels), dtype=object)
-            labels[:] = self.labels
-            values = labels[full.astype(np.int64)]
-            if self.kept.form != "text":
-                values = values.astype(np.float64 if self.kept.form == "number" else np.int64)
-            return self.kept, values, missing
-        if self.months:
-            full = _month_ticks(full, self.kept)
-        if self.written is not None:
-            return self.kept, self.written.texts(full), missing
-        whole = self.kept.form in ("integer", "datetime", "date", "duration", "boolean")
-        return self.kept, np.rint(full).astype(np.int64) if whole else full, missing
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """(n,), of the column's own cells."""
+        return np.where(self.cells.missing, -1.0, self.places[self.cells.codes])
+
+    @cached_property
+    def free(self) -> np.ndarray:
+        """(k,), levels of few rows, between which new values are drawn; none if values are few."""
+        k, n = len(self.values), int((~self.cells.missing).sum())
+        numeric = self.kind in ("continuous", "integer", "datetime")
+        if not numeric or k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self._exact:
+            return np.zeros(k, dtype=bool)
+        counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
+        return np.asarray(counts <= max(_ATOM[0], _ATOM[1] * n))
+
+    @cached_property
+    def _scores(self) -> np.ndarray:
+        """(k + 1,), the normal score of a missing cell and of each level."""
+        counts = np.bincount(self.positions.astype(np.int64) + 1, minlength=len(self.order) + 1)
+        middle = np.cumsum(counts) - counts / 2
+        return ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6))
+
+    def axes(self, positions: np.ndarray) -> np.ndarray:
+        """(m, a), comparable coordinates: a normal score, or one axis for each frequent category."""
+        if self.is_category:
+            levels = np.arange(min(_AXES, len(self.order)))
+            return np.asarray((positions[:, None] == levels) / np.sqrt(2))
+        return np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None]
+
+    @property
+    def _exact(self) -> bool:
+        return bool(np.abs(self.values).max(initial=0) < _EXACT)
+
+    # Values
+
+    def numbers(self, positions: np.ndarray) -> np.ndarray:
+        """The number at each position, NaN where it is missing."""
+        if len(self.values) == 0:
+            return np.full(len(positions), np.nan)
+        found = np.interp(positions, np.arange(len(self.values)), self.values)
+        return np.where(positions < 0, np.nan, found)
+
+    def settled(self, positions: np.ndarray) -> np.ndarray:
+        """The positions of the nearest values that the column can have."""
+        new = positions != np.rint(positions)
+        if not new.any():
+            return positions
+        out = positions.copy()
+        out[new] = self.positions_of(self.on_grid(self.numbers(positions[new])))
+        return out
+
+    def positions_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The positions of numbers within the range of the column; NaN outside it, −1 for NaN."""
+        at = np.interp(numbers, self.values, np.arange(len(self.values)), np.nan, np.nan)
+        # np.interp may miss a level by a rounding error, and only levels are exact.
+        near = np.rint(np.nan_to_num(at)).astype(np.int64)
+        at = np.where(self.values[near] == numbers, near, at)
+        return np.where(np.isnan(numbers), -1.0, at)
 
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
-        """The nearest numbers that the column can have."""
+        if self.base is not None:
+            return np.rint(numbers)
         if self.step == 0:
             return numbers
         k = np.rint((numbers - self.offset) / self.step)
-        if 0 < self.step < 1:  # 0.1 = 1/10 exactly as decimals are read
-            scale = round(1 / self.step) if abs(1 / self.step - round(1 / self.step)) < 1e-9 else 0
-            if scale:
-                return np.asarray(np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS))
-            return np.asarray(np.round(self.offset + self.step * k, _MOST_DECIMALS))
-        return np.asarray(self.offset + self.step * k)
+        scale = round(1 / self.step)
+        if self.step < 1 and abs(1 / self.step - scale) < 1e-9:  # 0.1 = 1/10 exactly as decimals are read
+            return np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS)
+        return np.round(self.offset + self.step * k, _MOST_DECIMALS)
 
-    # for people
+    def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
+        """The column of new rows, with its dtype."""
+        missing = positions < 0
+        if self.kind == "identifier":
+            return self._identifiers(missing, rng)
+        new = ~missing & (positions != np.rint(positions))
+        codes = np.full(len(positions), -1, dtype=np.int64)
+        codes[~missing & ~new] = self.order[positions[~missing & ~new].astype(np.int64)]
+        if not new.any():
+            return build_series(self.cells, codes)
+        codes[new], fresh = -2, np.zeros(len(positions), dtype=object)
+        fresh[new] = self.fresh(self.on_grid(self.numbers(positions[new])))
+        texts = self.cells.form in ("text", "decimal") or self.cells.dtype == "object"
+        return build_series(self.cells, codes, fresh if texts else _as_numbers(fresh, self.cells))
 
-    def told(self, numbers: np.ndarray) -> dict[str, Any]:
+    def fresh(self, numbers: np.ndarray) -> list[Any]:
+        """New values: ticks, texts, Decimals or numbers."""
+        values: Any = numbers
+        if self.months:
+            ticks = np.rint(numbers).astype(np.int64) + (self.base or 0)
+            unit = "s" if isinstance(self.written, DateText) else self.cells.unit
+            values = ticks.astype("datetime64[M]").astype(f"datetime64[{unit}]").astype(np.int64)
+        elif self.base is not None:
+            step, base = int(self.step), self.base
+            values = np.array([base + step * int(v) for v in np.rint(numbers).tolist()])
+        if self.written is not None:
+            return list(self.written.texts(values))
+        if self.cells.form == "decimal":
+            places = min(Decimal(text).as_tuple().exponent for text in self.cells.texts)  # type: ignore[type-var]
+            return [Decimal(repr(v)).quantize(Decimal(1).scaleb(int(places))) for v in values.tolist()]
+        return list(values.tolist())
+
+    def _identifiers(self, missing: np.ndarray, rng: np.random.Generator) -> Any:
+        codes = np.where(missing, -1, -2)
+        fresh = np.zeros(len(codes), dtype=object)
+        fresh[~missing] = new_identifiers(self.cells, int((~missing).sum()), rng)
+        if self.cells.form == "text":
+            return build_series(self.cells, codes, fresh)
+        fresh[~missing] = [int(text) for text in fresh[~missing]]
+        fixed = fresh if self.cells.texts or self.cells.dtype == "object" else _as_numbers(fresh, self.cells)
+        return build_series(self.cells, codes, fixed)
+
+    def places_of(self, cells: Cells) -> np.ndarray:
+        """The positions of other cells of this column. A ValueError names a value that cannot be."""
+        if self.kind in ("identifier", "constant", "drop"):
+            return np.where(cells.missing, -1.0, 0.0)
+        number_of = {key: p for p, key in enumerate(_labels(self.cells, self.order))}
+        out = np.full(cells.n_levels, np.nan)
+        labels = _labels(cells, np.arange(cells.n_levels))
+        for k, label in enumerate(labels):
+            if label in number_of:
+                out[k] = number_of[label]
+            elif not self.is_category:
+                number = self.number_of(label)
+                out[k] = np.clip(np.interp(number, self.values, np.arange(len(self.values))), 0, None)
+        used = np.unique(cells.codes[cells.codes >= 0])
+        bad = [labels[k] for k in used.tolist() if np.isnan(out[k])]
+        if bad:
+            row = int(np.flatnonzero(np.isin(cells.codes, np.flatnonzero(np.isnan(out))))[0])
+            known = shown(_labels(self.cells, self.order))
+            raise ValueError(f"column {self.name!r} has no value {bad[0]!r} (row {row}); it has {known}")
+        return np.where(cells.missing, -1.0, out[cells.codes] if len(out) else -1.0)
+
+    def number_of(self, value: Any) -> float:
+        """The number of a level, in the units of `values`; NaN if it is none."""
+        if isinstance(self.written, DateText):
+            value = self.written.parse(str(value).strip())
+        elif self.written is not None:
+            value = float(self.written.parse(np.array([value], dtype=object))[0])
+        if value is None or isinstance(value, str):
+            return np.nan
+        if self.months:
+            unit = "s" if self.written is not None else self.cells.unit
+            month = np.array([int(value)]).astype(f"datetime64[{unit}]").astype("datetime64[M]")
+            return float(month.astype(np.int64)[0] - (self.base or 0))
+        if self.base is not None:
+            return float((Decimal(value) - self.base) / Decimal(int(self.step)))
+        return float(value)
+
+    def number_from(self, value: Any) -> float:
+        """The number of a value that the user sees as a number, in the units of `values`."""
+        if self.base is not None and not self.months:
+            return float((Decimal(value) - self.base) / Decimal(int(self.step)))
+        return float(value)
+
+    # For people
+
+    def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
-        present = numbers[~np.isnan(numbers)]
-        share = float(np.mean(np.isnan(numbers))) if len(numbers) else 0.0
-        row = {"column": self.name, "kind": self.kind, "missing": round(share, 4)}
-        distinct = len(np.unique(present)) if self.hashes is None else len(np.unique(self.hashes))
-        return row | {"distinct": distinct, "note": self._note(present)}
+        share = float(self.cells.missing.mean())
+        row = {"column": str(self.name), "kind": self.kind, "missing": round(share, 4)}
+        return row | {"distinct": int(len(np.unique(self.cells.codes[~self.cells.missing]))), "note": self._note()}
 
-    def _note(self, present: np.ndarray) -> str:
+    def _note(self) -> str:
         if self.kind == "drop":
             return "left out, as asked"
         if self.kind == "identifier":
-            return "new ones like " + self.pattern.replace("\\", "")
-        if not len(present):
+            texts = [str(self.cells.level(k)) for k in range(min(self.cells.n_levels, 1000))]
+            return f"{self.reason}: new ones like {pattern_of(texts).replace(chr(92), '')}"
+        if not len(self.order):
             return "all missing"
-        if self.labels:
-            return some(self.labels)
-        notes = []
-        if self.kind == "datetime":
-            notes.append(f"every {_clock(self)}" + (f", {self.kept.zone}" if self.kept.zone else ""))
-        else:
-            notes.append(f"{present.min():g} to {present.max():g}")
-            if self.step:
-                notes.append(f"steps of {self.step:g}")
-        values, counts = np.unique(present, return_counts=True)
-        atoms = values[counts > max(2, ATOM * len(present))]
-        if len(values) > MANY and len(atoms) and self.kind != "datetime":
-            notes.append("often " + ", ".join(f"{a:g}" for a in atoms[:3]))
-        if len(present) > 8 and present.std() > 0 and self.kind != "datetime":
-            skew = float(np.mean(((present - present.mean()) / present.std()) ** 3))
-            if abs(skew) > 2:
-                notes.append(f"skewed {'right' if skew > 0 else 'left'}")
-        if self.written is not None:
-            notes.append(f"written like {self.written.texts(present[:1])[0]}")
-        return ", ".join(notes)
+        labels = _labels(self.cells, self.order)
+        if self.is_category or self.kind == "constant":
+            return shown(labels)
+        first, last = (build_series(self.cells, self.order[[k]]).iloc[0] for k in (0, -1))
+        steps = f", steps of {self.step:g}" if self.step and self.kind != "datetime" else ""
+        return f"{first} to {last}{steps}" + (", months" if self.months else "")
+
+    @property
+    def reveals(self) -> bool:
+        """Whether samples contain values that most rows have alone."""
+        return self.is_category and mostly_unique(self.cells.codes)
 
 
-def understood(cells: Cells, override: str | None = None) -> Column:
-    """What a column is; `override` is a kind that the user gave."""
-    kept, ok = cells.kept, ~cells.missing
-    if override is not None and override not in KINDS:
+def _as_numbers(fresh: np.ndarray, cells: Cells) -> np.ndarray:
+    dtype = cells.numbers.dtype if len(cells.numbers) else np.float64
+    return fresh.astype(dtype)
+
+
+def _labels(cells: Cells, levels: np.ndarray) -> list[Any]:
+    if cells.categories is not None:
+        return [cells.categories[k] for k in levels.tolist()]
+    return [cells.level(k) for k in levels.tolist()]
+
+
+# Understanding
+
+
+def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = None) -> Column:
+    """What a column is; `wanted` is a kind that the user gave, "datetime:FORMAT" for dates as text."""
+    kind, _, date_format = (wanted or "").partition(":")
+    if wanted is not None and (kind not in KINDS or (date_format and kind != "datetime")):
         raise ValueError(
-            f"columns={{{kept.name!r}: {override!r}}} is not a kind of column; use one of "
-            f"{', '.join(KINDS)}"
+            f"columns={{{cells.name!r}: {wanted!r}}} is not a kind of column; use one of "
+            f"{', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text"
         )
-    if override == "drop":
-        return Column(kept, "drop")
-    values = cells.values[ok]
-    if override == "identifier":
-        return _identifier(kept, values)
-    if kept.categories is not None and override in (None, "category", "ordered"):
-        ordered = override == "ordered" or (override is None and kept.ordered)
-        column = Column(kept, "ordered" if ordered else "category", tuple(kept.categories))
-        return column if len(kept.categories) else Column(kept, "constant")
-    if len(values) == 0:
-        return Column(kept, "constant")
-    if override in ("category", "ordered"):
-        return Column(kept, override, _sorted_labels(values))
-    if kept.form == "boolean" or override == "boolean":
-        return Column(kept, "boolean", _sorted_labels(values))
-    written = None
-    if kept.form == "text":
-        written = written_as(values)
-        if written is None:
-            if override is None:
-                _refuse_dates(kept, cells)
-            if override in ("continuous", "integer", "datetime"):
-                raise ValueError(
-                    f"column {kept.name!r} is text such as {values[0]!r}, not {override}; convert it, "
-                    "or leave it as category"
-                )
-            return _text(kept, values)
-    column = Column(kept, "constant", written=written)
-    numbers = column.numbers(cells)[ok]
-    kind = "datetime" if kept.form in ("datetime", "date", "duration") else "continuous"
-    if kind == "datetime" and kept.form != "duration" and _first_of_month(numbers, kept):
-        column = replace(column, months=True)
-        numbers = column.numbers(cells)[ok]
-    step, offset = grid_of(numbers)
-    whole = kept.form == "integer" or (
-        step > 0 and float(step).is_integer() and float(offset).is_integer()
-    )
-    if kind != "datetime" and whole:
-        kind = "integer"
-    if override in ("continuous", "integer"):
-        kind = override
-    if override == "continuous" and kept.form == "number":
-        step, offset = 0.0, 0.0
-    if override == "integer" and not whole:
-        step, offset = 1.0, 0.0
-    if len(np.unique(numbers)) == 1 and not cells.missing.any():
-        return replace(column, kind="constant", offset=float(numbers[0]), step=step)
-    if override is None and kept.form == "integer" and _counts_rows(kept.name, numbers, cells):
-        return _identifier(kept, values)
-    return replace(column, kind=kind, step=step, offset=offset)
+    if kind == "drop":
+        return Column(cells, "drop", np.empty(0, np.int64), np.empty(0))
+    present = np.unique(cells.codes[cells.codes >= 0])
+    reason = identifies(cells, distinct_rows) if wanted is None else ""
+    if reason == NEARLY_UNIQUE and _has_numbers(cells, present):
+        reason = ""
+    if kind == "identifier" or reason:
+        return Column(cells, "identifier", present[:1], np.zeros(min(1, len(present))), reason=reason or "as asked")
+    if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
+        return Column(cells, "constant", present, np.zeros(len(present)))
+    if cells.categories is not None or kind in ("category", "ordered", "boolean") or cells.form == "boolean":
+        ordered = kind == "ordered" or (kind != "category" and cells.ordered)
+        own = "boolean" if cells.form == "boolean" else "ordered" if ordered else "category"
+        return _category(cells, own, present)
+    if cells.form != "text":
+        return _numeric(cells, present, kind)
+    return _text(cells, present, kind, date_format)
 
 
-def _refuse_dates(kept: Kept, cells: Cells) -> None:
-    """Dates as text would be categories, or be made up like identifiers."""
-    rows = np.flatnonzero(~cells.missing)
-    texts = [str(v).strip() for v in cells.values[rows].tolist()]
-    some = texts[:: max(1, len(texts) // _LOOKED_AT)]
-    instead = f"or pass columns={{{kept.name!r}: 'category'}}"
-    if sum(ISO.fullmatch(text) is not None for text in some) >= _DATES * len(some):
-        bad = next((i for i, text in enumerate(texts) if ISO.fullmatch(text) is None), None)
-        if bad is not None:
+def _has_numbers(cells: Cells, present: np.ndarray) -> bool:
+    """Whether texts are numbers or dates, nearly all of which may differ."""
+    first = cells.texts[present[0]].strip()
+    return _way(cells) is not None or bool(_MAYBE_DATE.fullmatch(first) or _fitting([first]))
+
+
+def _way(cells: Cells) -> Written | None:
+    """How most cells write numbers; None if they do not."""
+    codes = cells.codes[cells.codes >= 0]
+    some = codes[:: max(1, len(codes) // _LOOKED_AT)]
+    return written_as(np.array([cells.texts[k] for k in some.tolist()], dtype=object))
+
+
+def _fitting(texts: list[str]) -> list[DateText]:
+    """The formats that all texts have."""
+    return [found for f in _FORMATS if all((found := DateText(f)).parse(t.strip()) is not None for t in texts)]
+
+
+def _category(cells: Cells, kind: str, present: np.ndarray) -> Column:
+    counts = np.bincount(cells.codes[cells.codes >= 0], minlength=cells.n_levels)[present]
+    order = present if kind == "ordered" else present[np.argsort(-counts, kind="stable")]
+    return Column(cells, kind, order, np.arange(len(order), dtype=np.float64))
+
+
+def _numeric(cells: Cells, present: np.ndarray, wanted: str) -> Column:
+    whole = cells.form != "number" and cells.form != "decimal"
+    if whole:
+        ticks = [int(cells.level(k)) for k in present.tolist()]
+        times = cells.form in ("datetime", "date", "duration")
+        kind = wanted or ("datetime" if times else "integer")
+        return _on_ticks(Column(cells, kind, present, np.empty(0)), ticks, times and cells.form != "duration")
+    values = np.array([float(cells.level(k)) for k in present.tolist()])
+    step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
+    integers = step > 0 and float(step).is_integer() and float(offset).is_integer()
+    return Column(cells, wanted or ("integer" if integers else "continuous"), present, values, step, offset)
+
+
+def _on_ticks(column: Column, ticks: list[int], calendar: bool, unit: str = "") -> Column:
+    """Whole numbers, or the ticks of a clock: counted from the first in steps of their grid."""
+    if calendar:
+        times = np.array(ticks).astype(f"datetime64[{unit or column.cells.unit}]")
+        months = times.astype("datetime64[M]")
+        if len(np.unique(months)) > 2 and bool(np.all(months.astype(times.dtype) == times)):
+            counts = months.astype(np.int64)
+            values = (counts - counts[0]).astype(np.float64)
+            return replace(column, values=values, base=int(counts[0]), step=1.0, months=True)
+    base, step = ticks[0], 1
+    if len(ticks) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
+        step = int(np.gcd.reduce(np.array([t - base for t in ticks], dtype=object))) or 1
+    values = np.array([(t - base) // step for t in ticks], dtype=np.float64)
+    return replace(column, values=values, base=base, step=float(step))
+
+
+def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> Column:
+    texts = [cells.texts[k] for k in present.tolist()]
+    if wanted in ("", "datetime") and (found := _dates(cells, texts, date_format)) is not None:
+        ticks = [found.parse(text.strip()) for text in texts]
+        sort = sorted(range(len(ticks)), key=lambda i: (ticks[i], texts[i]))
+        column = Column(cells, "datetime", present[sort], np.empty(0), written=found)
+        return _on_ticks(column, [ticks[i] or 0 for i in sort], True, "s")
+    way = _way(cells) if wanted != "datetime" else None
+    if way is not None:
+        values = way.parse(np.array(texts, dtype=object))
+        if np.isnan(values).any():
+            bad = texts[int(np.flatnonzero(np.isnan(values))[0])]
+            row = int(np.flatnonzero(cells.codes == present[texts.index(bad)])[0])
             raise ValueError(
-                f"column {kept.name!r} holds dates, but {texts[bad]!r} in row {rows[bad]}; fix the "
-                f"cell, {instead}"
+                f"column {cells.name!r} holds numbers, but {bad!r} in row {row}; fix the cell, or pass "
+                f"columns={{{cells.name!r}: 'category'}}"
             )
-        raise ValueError(
-            f"column {kept.name!r} holds dates as text, such as {texts[0]!r}; convert it, for example "
-            f"by pandas.to_datetime, {instead}"
-        )
-    if sum(_OTHER_DATE.fullmatch(text) is not None for text in some) >= _DATES * len(some):
-        raise ValueError(
-            f"column {kept.name!r} holds dates such as {texts[0]!r}, in which day and month could be "
-            f"either; write them as 2024-01-31, {instead}"
-        )
-
-
-def _plain(v: Any) -> Any:
-    return v.item() if isinstance(v, np.generic) else v
-
-
-def _sorted_labels(values: np.ndarray) -> tuple[Any, ...]:
-    found = {_plain(v) for v in values.tolist()}
-    return tuple(sorted(found, key=lambda v: (isinstance(v, str), v)))
-
-
-def some(labels: Sequence[Any]) -> str:
-    """The first labels as text, and how many there are."""
-    shown = ", ".join(str(label) for label in labels[:6])
-    return shown if len(labels) <= 6 else f"{shown}, … ({len(labels)})"
-
-
-def _text(kept: Kept, values: np.ndarray) -> Column:
-    """Texts: a category, an identifier, or free text, which is refused."""
-    texts = [str(v) for v in values.tolist()]
-    distinct, n = set(texts), len(texts)
-    length = sum(map(len, texts)) / n
-    words = sum(text.count(" ") for text in texts) / n
-    alike = words < 0.5 or len({_pattern(text) for text in texts}) <= _FEW_PATTERNS
-    if len(distinct) == n >= _FEWEST_IDENTIFIERS and length <= _LONG_TEXT and alike:
-        return _identifier(kept, values)
-    if 2 * len(distinct) > n >= _FEWEST_IDENTIFIERS and (length > _LONG_TEXT or words >= 2):
+        sort = np.argsort(values, kind="stable")
+        step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
+        whole = step > 0 and step.is_integer() and offset.is_integer()
+        kind = wanted or ("integer" if whole else "continuous")
+        return Column(cells, kind, present[sort], values[sort], step, offset, written=way)
+    if wanted:
+        raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {wanted}; convert it")
+    n = int((~cells.missing).sum())
+    length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
+    if 2 * len(texts) > n >= 20 and (length > _LONG_TEXT or words >= 2):
         example = texts[0] if len(texts[0]) <= 30 else texts[0][:29] + "…"
         raise ValueError(
-            f"column {kept.name!r} is free text ({len(distinct)} different texts such as {example!r}), "
-            f"which a table cannot imitate; pass columns={{{kept.name!r}: 'drop'}} to leave it out, "
+            f"column {cells.name!r} is free text ({len(texts)} different texts such as {example!r}), "
+            f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "
             "'identifier' for new ones of the same form, or 'category' to use the texts as they are"
         )
-    labels = _sorted_labels(values)
-    if len(labels) == 1:
-        return Column(kept, "constant", labels)
-    return Column(kept, "category", labels)
+    return _category(cells, "category", present)
 
 
-def _counts_rows(name: str, numbers: np.ndarray, cells: Cells) -> bool:
-    """Whether whole numbers identify rows: all different, and consecutive or named like one."""
-    n = len(numbers)
-    if cells.missing.any() or n < _FEWEST_IDENTIFIERS or len(np.unique(numbers)) < n:
-        return False
-    return bool(numbers.max() - numbers.min() == n - 1 or _ID_NAME.search(name))
+def _dates(cells: Cells, texts: list[str], date_format: str) -> DateText | None:
+    """The one format of dates as text; None if they are no dates."""
+    if date_format:
+        found, bad = DateText(date_format), [t for t in texts if DateText(date_format).parse(t.strip()) is None]
+        if bad:
+            raise ValueError(f"column {cells.name!r} holds {bad[0]!r}, which is not written as {date_format}")
+        return found
+    some = texts[:: max(1, len(texts) // 1000)]
+    looks = sum(bool(_MAYBE_DATE.fullmatch(t.strip()) or ISO.fullmatch(t.strip())) for t in some)
+    fits = _fitting(texts)
+    if len(fits) == 1 or (fits and looks < _DATES * len(some)):
+        return fits[0]
+    if looks < _DATES * len(some):
+        return None
+    why = "in which day and month could be either" if len(fits) > 1 else "not all in one format"
+    bad = next((t for t in texts if not ISO.fullmatch(t.strip())), texts[0])
+    row = int(np.flatnonzero(cells.codes == list(cells.texts).index(bad))[0])
+    raise ValueError(
+        f"column {cells.name!r} holds dates such as {bad!r} (row {row}), {why}; pass "
+        f"columns={{{cells.name!r}: 'datetime:%d/%m/%Y'}} with their format, or convert them by "
+        "pandas.to_datetime"
+    )
 
 
-def _identifier(kept: Kept, values: np.ndarray) -> Column:
-    texts = [str(v) for v in values.tolist()]
-    longest = max(texts, key=lambda text: (len(text), text)) if texts else "a"
-    alphabet = {c for text in texts[:1000] for c in text if c.isalnum()}
-    hexadecimal = alphabet <= set("0123456789abcdef") and not alphabet <= set("0123456789")
-    alike = [text for text in texts[:1000] if len(text) == len(longest)]
-    fixed = [
-        len(alike) > 2 and len(set(c)) == 1 and c[0] != "0" for c in zip(*alike, strict=True)
-    ] or None
-    pattern = _pattern(longest, hexadecimal, fixed)
-    return Column(kept, "identifier", hashes=hashes(texts), pattern=pattern)
-
-
-def _pattern(text: str, hexadecimal: bool = False, fixed: list[bool] | None = None) -> str:
-    """The text with 9 for every digit and a, A or f for every letter; fixed ones after a backslash."""
-    out = ""
-    for c, keep in zip(text, fixed or [False] * len(text), strict=True):
-        if keep and c.isalnum():
-            out += "\\" + c
-        elif hexadecimal and c.isalnum():
-            out += "f"
-        else:
-            out += "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c
-    return out
-
-
-def hashes(texts: list[str]) -> np.ndarray:
-    """63 bits of each text's hash: enough to know it again, not to read it."""
-    found = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.array([int.from_bytes(h, "little") >> 1 for h in found], dtype=np.int64)
-
-
-_PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
-
-
-def new_identifiers(column: Column, n: int, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
-    """n different identifiers, none of them in the table: other digits and letters in the same places.
-
-    `uniform(n)` gives n random numbers in (0, 1).
-    """
-    known = set() if column.hashes is None else set(column.hashes.tolist())
-    parts = re.findall(r"\\?.", column.pattern, re.DOTALL)
-    sets = dict(_PLACES)
-    if not set(parts) & set(sets):
-        sets["f"] = "0123456789abcdef"
-    whole = column.kept.form == "integer"
-    while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(known)):
-        parts.append("9")  # longer, so that there is room
-    out: list[str] = []
-    while len(out) < n:
-        u = iter(uniform(n * len(parts)).tolist())
-        for _ in range(n):
-            text = "".join(sets[c][int(next(u) * len(sets[c]))] if c in sets else c[-1] for c in parts)
-            if whole and text.startswith("0"):
-                text = "1" + text[1:]
-            key = int(hashes([text])[0])
-            if key not in known and len(out) < n:
-                known.add(key)
-                out.append(text)
-    if whole:
-        return np.array([int(text) for text in out], dtype=np.int64)
-    if column.kept.form == "number":
-        return np.array([float(text) for text in out])
-    return np.array(out, dtype=object)
-
-
-def grid_of(numbers: np.ndarray) -> tuple[float, float]:
-    """Step and offset of numbers that are offset + step·k; (0, 0) where there is no such grid."""
-    values = np.unique(numbers)
-    if np.abs(values).max() >= 2**53:
-        return (1.0, float(values[0])) if np.all(values == np.rint(values)) else (0.0, 0.0)
+def grid_of(values: np.ndarray) -> tuple[float, float]:
+    """Step and offset of ascending numbers that are offset + step·k; (0, 0) if there is no such grid."""
+    values = np.unique(values)
     for decimals in range(_MOST_DECIMALS + 1):
         scaled = values * 10.0**decimals
-        if np.abs(scaled).max() >= 2**53:
+        if np.abs(scaled).max() >= _EXACT:
             break
-        if np.all(np.abs(scaled - np.rint(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled)) * 1e-3):
+        if np.all(np.abs(scaled - np.rint(scaled)) <= 1e-9 * np.maximum(1, np.abs(scaled))) and np.all(
+            np.round(values, decimals) == values
+        ):
             ticks = np.rint(scaled).astype(np.int64)
-            step = int(np.gcd.reduce(np.diff(ticks))) if len(ticks) > 1 else 1
-            if len(ticks) < 10:  # too few to know a coarser grid
-                step = 1
+            step = int(np.gcd.reduce(np.diff(ticks))) if len(ticks) >= _FEWEST_LEVELS else 1
             return step / 10**decimals, float(ticks[0] / 10**decimals)
     return 0.0, 0.0
-
-
-def _first_of_month(ticks: np.ndarray, kept: Kept) -> bool:
-    days = ticks.astype(np.int64).astype(f"datetime64[{kept.unit}]")
-    months = days.astype("datetime64[M]")
-    return len(np.unique(months)) > 2 and bool(np.all(months.astype(days.dtype) == days))
-
-
-def _month_numbers(ticks: np.ndarray, kept: Kept) -> np.ndarray:
-    ok = ~np.isnan(ticks)
-    out = ticks.copy()
-    out[ok] = (
-        ticks[ok]
-        .astype(np.int64)
-        .astype(f"datetime64[{kept.unit}]")
-        .astype("datetime64[M]")
-        .astype(np.int64)
-    )
-    return out
-
-
-def _month_ticks(months: np.ndarray, kept: Kept) -> np.ndarray:
-    whole = np.rint(months).astype(np.int64).astype("datetime64[M]")
-    return np.asarray(whole.astype(f"datetime64[{kept.unit}]").astype(np.int64), dtype=np.float64)
-
-
-def _clock(column: Column) -> str:
-    if column.months:
-        return "month"
-    per = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[column.kept.unit]
-    seconds = column.step / per
-    for size, word in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
-        if seconds >= size and seconds % size == 0:
-            times = int(seconds // size)
-            return word if times == 1 else f"{times} {word}s"
-    return f"{seconds:g} s"

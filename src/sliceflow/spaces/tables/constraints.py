@@ -1,32 +1,39 @@
-"""Constraints between columns, satisfied exactly because other columns are modelled in their place.
+"""Constraints between columns. They hold in every new row, or sampling raises.
 
-| expression | what is modelled |
+| expression | meaning |
 |---|---|
-| ``"start <= end"`` (or ``>=``) | start, and end − start ≥ 0 |
-| ``"total = a + b - c"`` | a, b and c; the total is computed |
-| ``"x >= 0"``, ``"x <= 100"`` | x; numbers stay within those of the table, which must satisfy it |
-| ``"combinations(make, model)"`` | one category: the pairs that occur |
+| ``"start <= end"``, ``<``, ``>=``, ``>`` | one column against another, or against a number |
+| ``"total = a + b - c"`` | the total is computed from its parts |
+| ``"combinations(make, model)"`` | only combinations that occur in the table |
 
-A column that follows from another in every row, as a country from its town, is kept so without being
-asked for (`dependencies`).
+A comparison with a missing cell holds, and so does a sum with one. A column that follows from another in
+every row, as a country from its town, is kept so without being asked for (`dependencies`). Names that
+are not words stand in backquotes: ``"`unit price` >= 0"``.
 
-Names that are not words stand in backquotes: ``"`unit price` >= 0"``.
+The chain draws only what the rules allow given the columns before, computes totals, and draws a row
+anew if one of its rules is broken.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
-from sliceflow.spaces.tables.columns import Column, grid_of
+from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["Rule", "implied", "parsed"]
+__all__ = ["Rule", "Rules", "dependencies", "parse"]
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
-_NUMBER = r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
+_CHANCE = 1e-9  # of a dependency between columns that have nothing to do with each other
+_LOOKED_AT = 500  # rows that most pairs of columns are compared on
+_MOST_PAIRS = 300  # columns among which dependencies are looked for
 
 
 @dataclass(frozen=True)
@@ -36,266 +43,303 @@ class Rule:
     Parameters
     ----------
     text : the expression
-    kind : "order", "sum", "bound", "combination", or "follows" for one that nobody asked for
-    columns : numbers of its columns: (smaller, larger), (total, parts…), (one,), or the combined
-    signs : of the parts of a sum; of a bound, (1,) for at least and (−1,) for at most
-    bound : of a bound
+    kind : "compare": Σ sign·x ≤ bound (< if strict); "sum": the first column is the signed sum of the
+        others; "combine": only combinations that occur
+    columns : numbers of its columns
+    signs : of the columns of a comparison, or of the parts of a sum
+    bound, strict : of a comparison
+    implied : whether nobody asked for it
     """
 
     text: str
-    kind: str
+    kind: Literal["compare", "sum", "combine"]
     columns: tuple[int, ...]
     signs: tuple[int, ...] = ()
     bound: float = 0.0
-
-    @property
-    def combines(self) -> bool:
-        return self.kind in ("combination", "follows")
-
-    @property
-    def _gone(self) -> float:
-        """What stands for a missing cell in combinations: categories are counted from 0."""
-        return -1.0 if self.kind == "combination" else np.inf
-
-    def broken(self, numbers: np.ndarray, kinds: np.ndarray | None = None) -> np.ndarray:
-        """Which rows break the rule; `kinds` are the combinations that occur, if they are known."""
-        x = numbers[:, self.columns]
-        if self.combines:
-            if kinds is None:
-                return np.zeros(len(x), dtype=bool)
-            return np.asarray(np.isnan(self.encoded(numbers, kinds)[:, self.columns[0]]), dtype=bool)
-        if self.kind == "order":
-            return np.asarray(x[:, 0] > x[:, 1], dtype=bool)
-        if self.kind == "bound":
-            return np.asarray(self.signs[0] * (x[:, 0] - self.bound) < 0)
-        total = x[:, 1:] @ np.array(self.signs, dtype=float)
-        return np.asarray(np.abs(x[:, 0] - total) > 1e-6 * (1 + np.abs(x).max(1, initial=0.0)))
-
-    def check(self, numbers: np.ndarray, names: Sequence[str]) -> None:
-        """A ValueError names the first row that breaks the rule."""
-        bad = self.broken(numbers)
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            shown = ", ".join(f"{names[c]}={numbers[row, c]:g}" for c in self.columns)
-            raise ValueError(
-                f"constraint {self.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
-                f"({shown}); fix the rows, or leave the constraint out"
-            )
-
-    def modelled(
-        self, columns: list[Column], numbers: np.ndarray
-    ) -> tuple[list[Column], np.ndarray, np.ndarray]:
-        """Columns and numbers to model instead, and the combinations that occur (else empty)."""
-        columns, numbers, kinds = list(columns), numbers.copy(), np.empty((0, len(self.columns)))
-        if self.kind == "order":
-            low, high = self.columns
-            numbers[:, high] = rounded(numbers[:, high] - numbers[:, low])
-            step, offset = grid_of(numbers[~np.isnan(numbers[:, high]), high])
-            columns[high] = replace(columns[high], step=step, offset=offset, months=False)
-        elif self.kind == "sum":
-            columns[self.columns[0]] = replace(columns[self.columns[0]], kind="derived")
-        elif self.combines:
-            x = np.where(np.isnan(numbers[:, self.columns]), self._gone, numbers[:, self.columns])
-            kinds, codes = np.unique(x, axis=0, return_inverse=True)
-            first = self.columns[0]
-            numbers[:, first] = codes.reshape(-1)
-            kind = "category" if columns[first].is_category else "ordered"
-            columns[first] = replace(columns[first], kind=kind, labels=tuple(range(len(kinds))))
-            for c in self.columns[1:]:
-                columns[c] = replace(columns[c], kind="derived")
-        return columns, numbers, kinds
-
-    def encoded(self, numbers: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """Numbers of other rows in the columns of `modelled`; NaN where they cannot be known."""
-        numbers = numbers.copy()
-        if self.kind == "order":
-            low, high = self.columns
-            numbers[:, high] = rounded(numbers[:, high] - numbers[:, low])
-        elif self.combines:
-            x = numbers[:, self.columns]
-            both = np.concatenate((kinds, np.where(np.isnan(x), self._gone, x)))
-            distinct, which = np.unique(both, axis=0, return_inverse=True)
-            which = which.reshape(-1)
-            codes = np.full(len(distinct), np.nan)
-            codes[which[: len(kinds)]] = np.arange(len(kinds))
-            numbers[:, self.columns[0]] = codes[which[len(kinds) :]]
-        return numbers
-
-    def restored(self, numbers: np.ndarray, kinds: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Modelled numbers as those of the table; `known` are rows of it, for the bounds."""
-        numbers = numbers.copy()
-        if self.kind == "order":
-            low, high = self.columns
-            top, bottom = np.nanmax(known[:, high]), np.nanmin(known[:, high])
-            numbers[:, high] = np.clip(rounded(numbers[:, low] + numbers[:, high]), bottom, top)
-        elif self.kind == "sum":
-            total = numbers[:, self.columns[1:]] @ np.array(self.signs, dtype=float)
-            numbers[:, self.columns[0]] = rounded(total)
-        elif self.combines:
-            codes = numbers[:, self.columns[0]].astype(int)
-            numbers[:, self.columns] = np.where(kinds[codes] == self._gone, np.nan, kinds[codes])
-        return numbers
-
-    def mended(self, numbers: np.ndarray, given: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """Rows of which the cells `given` are kept: the others give way to the rule."""
-        numbers = numbers.copy()
-        if self.combines:  # the nearest one that occurs with what is given
-            x, scale = numbers[:, self.columns], kinds.std(0) + 1e-12
-            for i in np.flatnonzero(self.broken(numbers, kinds) & ~np.isnan(x).any(1)):
-                fits = ((kinds == x[i]) | ~given[i, self.columns]).all(1)
-                if fits.any():
-                    apart = ((kinds != x[i]) + 0.01 * np.abs(kinds - x[i]) / scale).sum(1)
-                    numbers[i, self.columns] = kinds[np.where(fits, apart, np.inf).argmin()]
-        if self.kind == "order":
-            low, high = self.columns
-            broken = numbers[:, low] > numbers[:, high]
-            yields = broken & ~given[:, low]
-            numbers[yields, low] = numbers[yields, high]
-            numbers[broken & ~yields, high] = numbers[broken & ~yields, low]
-        elif self.kind == "sum":
-            total, parts, signs = self.columns[0], self.columns[1:], self.signs
-            fixed = given[:, total].copy()
-            numbers[:, parts] = self._scaled(numbers, given & fixed[:, None], fixed)
-            for part, sign in zip(parts, signs, strict=True):  # the first free part makes up the rest
-                free = fixed & ~given[:, part]
-                rest = numbers[:, parts] @ np.array(signs, dtype=float) - sign * numbers[:, part]
-                numbers[free, part] = rounded(sign * (numbers[:, total] - rest))[free]
-                fixed &= ~free
-            compute = ~given[:, total]
-            sums = rounded(numbers[:, parts] @ np.array(signs, dtype=float))
-            numbers[compute, total] = sums[compute]
-        return numbers
-
-    def _scaled(self, numbers: np.ndarray, given: np.ndarray, fixed: np.ndarray) -> np.ndarray:
-        """The parts of `fixed` sums, nearly: free parts that are not negative are scaled alike."""
-        parts = list(self.columns[1:])
-        x, free = numbers[:, parts], fixed[:, None] & ~given[:, parts]
-        have = np.where(free, x, 0.0).sum(1)
-        rest = numbers[:, self.columns[0]] - np.where(free, 0.0, x).sum(1)
-        good = (np.array(self.signs) > 0).all() & (have > 0) & (rest >= 0) & ~(free & (x < 0)).any(1)
-        steps = np.array([grid_of(np.nan_to_num(column))[0] or 1e-9 for column in x.T])
-        scaled = x * (rest / np.where(have > 0, have, 1.0))[:, None]
-        return np.asarray(np.where(free & good[:, None], np.rint(scaled / steps) * steps, x))
+    strict: bool = False
+    implied: bool = False
 
 
-def rounded(x: np.ndarray) -> np.ndarray:
-    """Differences and sums of decimals, without the noise in their last bits."""
-    return np.round(x, 9)
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """The rules of a table, checked on its rows.
+
+    Parameters
+    ----------
+    rules : all of them
+    columns : the columns of the table
+    z : (n, d), positions of its rows, which tell the combinations that occur
+    """
+
+    rules: tuple[Rule, ...]
+    columns: Sequence[Column]
+    z: np.ndarray
+
+    def check(self) -> None:
+        """A ValueError names the first row that breaks a rule."""
+        for rule in self.rules:
+            if rule.kind == "sum" and rule.columns[0] in rule.columns[1:]:
+                raise ValueError(f"constraint {rule.text!r} has {self._name(rule)!r} on both sides")
+            bad = self.broken(rule, self.z)
+            if bad.any():
+                row = int(np.flatnonzero(bad)[0])
+                values = ", ".join(f"{self.columns[c].name}={self._real(c, self.z[[row], c])[0]:g}" for c in rule.columns)
+                raise ValueError(
+                    f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
+                    f"({values}); fix the rows, or leave the constraint out"
+                )
+        self.totals  # noqa: B018 - raises for a circle of sums
+
+    def _name(self, rule: Rule) -> Any:
+        return self.columns[rule.columns[0]].name
+
+    @cached_property
+    def totals(self) -> list[Rule]:
+        """Sums in the order in which they can be computed: of sums of sums, the inner ones first."""
+        sums, out = [rule for rule in self.rules if rule.kind == "sum"], list[Rule]()
+        waiting = {rule.columns[0] for rule in sums}
+        if len(waiting) < len(sums):
+            raise ValueError("two constraints compute the same column; leave one of them out")
+        while sums:
+            ready = [rule for rule in sums if not waiting & set(rule.columns[1:])]
+            if not ready:
+                raise ValueError(f"constraint {sums[0].text!r} is part of a circle of sums; leave one out")
+            out += ready
+            waiting -= {rule.columns[0] for rule in ready}
+            sums = [rule for rule in sums if rule not in ready]
+        return out
+
+    @cached_property
+    def _occurring(self) -> dict[Rule, set[tuple[float, ...]]]:
+        return {
+            rule: set(map(tuple, np.unique(self.z[:, rule.columns], axis=0).tolist()))
+            for rule in self.rules
+            if rule.kind == "combine"
+        }
+
+    def order(self, wanted: Sequence[int]) -> list[int]:
+        """The columns of the chain: totals behind their parts."""
+        out = list(wanted)
+        for rule in self.totals:
+            total = rule.columns[0]
+            if total in out:
+                out.remove(total)
+                last = max((out.index(c) for c in rule.columns[1:] if c in out), default=-1)
+                out.insert(last + 1, total)
+        return out
+
+    def _real(self, c: int, positions: np.ndarray) -> np.ndarray:
+        """Numbers as the user sees them; NaN where missing."""
+        column = self.columns[c]
+        numbers = column.numbers(positions)
+        if column.base is not None:
+            if column.months:
+                return numbers
+            whole = np.isfinite(numbers)
+            out = np.full(len(numbers), np.nan, dtype=object)
+            step, base = int(column.step), column.base
+            out[whole] = [base + step * int(v) for v in np.rint(numbers[whole]).tolist()]
+            return out if abs(base) + abs(step) * float(np.nanmax(column.values, initial=0)) >= 2**53 else out.astype(np.float64)
+        return np.where(np.isnan(numbers), np.nan, column.on_grid(numbers)) if len(numbers) else numbers
+
+    def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
+        """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
+        x = z[:, rule.columns]
+        drawn = ~np.isnan(x).any(1)
+        if rule.kind == "combine":
+            known = self._occurring[rule]
+            out = np.zeros(len(z), dtype=bool)
+            out[drawn] = [tuple(row) not in known for row in x[drawn].tolist()]
+            return out
+        rows = np.flatnonzero(drawn & (x >= 0).all(1))
+        values = [self._real(c, z[rows, c]) for c in rule.columns]
+        out = np.zeros(len(z), dtype=bool)
+        if rule.kind == "sum":
+            total = sum(sign * v for sign, v in zip(rule.signs, values[1:], strict=True))
+            size = np.maximum.reduce([np.abs(v.astype(np.float64)) for v in values])
+            out[rows] = np.abs((values[0] - total).astype(np.float64)) > 1e-9 * size
+        else:
+            left = sum(sign * v for sign, v in zip(rule.signs, values, strict=True)) - _bound(rule)
+            left = np.asarray(left)
+            out[rows] = (left >= 0) if rule.strict else (left > 0)
+        return out
+
+    def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
+        touched = {c}
+        trial = None
+        for rule in self.totals:
+            if touched & set(rule.columns[1:]):
+                touched.add(rule.columns[0])
+        own = [rule for rule in self.rules if rule.kind != "sum" and touched & set(rule.columns)]
+        ok = np.ones(len(z), dtype=bool)
+        if not own:
+            return ok
+        trial = z.copy()
+        trial[:, c] = positions
+        for rule in self.totals:
+            if touched & set(rule.columns[1:]):
+                self._compute(rule, 0, trial, np.ones(len(trial), dtype=bool))
+        for rule in own:
+            ok &= self._possible(rule, trial) if rule.kind == "combine" else ~self.broken(rule, trial)
+        return ok & ~np.isinf(trial).any(1)
+
+    def _possible(self, rule: Rule, z: np.ndarray) -> np.ndarray:
+        """Whether what is drawn of a combination occurs."""
+        x = z[:, rule.columns]
+        out = np.ones(len(z), dtype=bool)
+        for pattern in np.unique(np.isnan(x), axis=0):
+            rows = np.flatnonzero((np.isnan(x) == pattern).all(1))
+            if not pattern.all():
+                known = self._parts_of(rule, tuple(np.flatnonzero(~pattern).tolist()))
+                out[rows] = [tuple(row) in known for row in x[rows][:, ~pattern].tolist()]
+        return out
+
+    def _parts_of(self, rule: Rule, which: tuple[int, ...]) -> set[tuple[float, ...]]:
+        """The combinations of some columns of a rule that occur."""
+        if (rule, which) not in self._parts:
+            self._parts[rule, which] = {tuple(row[k] for k in which) for row in self._occurring[rule]}
+        return self._parts[rule, which]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[Rule, tuple[int, ...]], set[tuple[float, ...]]]:
+        return {}
+
+    def _compute(self, rule: Rule, k: int, z: np.ndarray, free: np.ndarray) -> None:
+        """Compute column k of a sum where all others are known; ∞ where it cannot be.
+
+        `free` rows (m,) may change; a cell that was drawn as missing, −1, stays.
+        """
+        own, others = rule.columns[k], [c for i, c in enumerate(rule.columns) if i != k]
+        rows = np.flatnonzero((z[:, others] >= 0).all(1) & ~(z[:, own] == -1) & free)
+        if not len(rows):
+            return
+        signs = (-1, *rule.signs)
+        value = sum(sign * self._real(c, z[rows, c]) for sign, c in zip(signs, rule.columns, strict=True) if c != own)
+        column = self.columns[own]
+        numbers = np.array([column.number_from(-signs[k] * v) for v in np.asarray(value).tolist()])
+        settled = column.on_grid(numbers)
+        at = column.positions_of(settled)
+        size = np.maximum.reduce([np.abs(column.numbers(z[rows, c])) for c in (own,)] + [np.abs(numbers)])
+        near = np.abs(settled - numbers) <= 1e-7 * np.maximum(np.nan_to_num(size), column.step or 1e-300)
+        z[rows, own] = np.where(near & ~np.isnan(at), at, np.inf)
+
+    def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
+        """Compute totals in place, except `fixed` cells; returns which rows keep all rules."""
+        for rule in self.totals:
+            self._compute(rule, 0, z, ~fixed[:, rule.columns[0]])
+        ok = ~(np.isnan(z) | np.isinf(z)).any(1)
+        for rule in self.rules:
+            ok[ok] = ~self.broken(rule, z[ok])
+        return ok
+
+    def solve(self, z: np.ndarray, gone: np.ndarray) -> None:
+        """Where a total is known, its last `gone` part makes up the rest, in place."""
+        for rule in self.totals:
+            open_total = ~gone[:, rule.columns[0]]
+            for k in range(len(rule.columns) - 1, 0, -1):
+                rows = open_total & gone[:, rule.columns[k]]
+                trial = z.copy()
+                trial[rows, rule.columns[k]] = np.nan
+                self._compute(rule, k, trial, rows)
+                done = rows & np.isfinite(trial[:, rule.columns[k]])
+                z[done, rule.columns[k]] = trial[done, rule.columns[k]]
+                open_total &= ~rows
 
 
-def implied(columns: Sequence[Column], numbers: np.ndarray, rules: Sequence[Rule]) -> list[Rule]:
-    """Rules that the table keeps by itself: columns that follow from another."""
-    tied = {c for rule in rules for c in rule.columns}
-    usable = [
-        column.modelled and column.written is None and c not in tied for c, column in enumerate(columns)
-    ]
-    return [
-        Rule(f"combinations({', '.join(columns[c].name for c in found)})", "follows", found)
-        for found in dependencies(numbers, usable)
-    ]
+def _bound(rule: Rule) -> Any:
+    return int(rule.bound) if float(rule.bound).is_integer() else rule.bound
 
 
-def parsed(texts: Sequence[str], columns: Sequence[Column]) -> list[Rule]:
-    """The rules of these expressions; a ValueError says what is wrong with one."""
+# Reading expressions
+
+
+def parse(texts: Sequence[str], columns: Sequence[Column]) -> list[Rule]:
+    """The rules of these expressions. A ValueError says what is wrong with one."""
     return [_rule(text, columns) for text in texts]
 
 
-def _rule(text: str, columns: Sequence[Column]) -> Rule:
+def _rule(text: Any, columns: Sequence[Column]) -> Rule:
     if not isinstance(text, str):
         raise ValueError(f"constraint {text!r} is not a text such as 'start <= end'")
-    names = [column.name for column in columns]
+    names = [str(column.name) for column in columns]
 
-    def number_of(name: str, *, numeric: bool = True) -> int:
+    def number_of(name: str, category: bool = False) -> int:
         name = name.strip("`")
         if name not in names:
             raise ValueError(f"constraint {text!r}: there is no column {name!r}")
         column = columns[names.index(name)]
-        if numeric and (column.is_category or not column.modelled):
-            raise ValueError(
-                f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers"
-            )
-        if numeric and column.written is not None:
-            raise ValueError(f"constraint {text!r}: column {name!r} is text; convert it to numbers")
+        if column.kind in ("drop", "identifier"):
+            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {column.kind}")
+        if not category and (column.is_category or not len(column.values)):
+            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers")
         return names.index(name)
 
     if found := re.fullmatch(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", text):
-        parts = [m.group() for m in re.finditer(_NAME, found.group(1))]
-        numbers = tuple(number_of(name, numeric=False) for name in parts)
-        for c in numbers:
-            if not columns[c].is_category:
-                raise ValueError(f"constraint {text!r}: column {names[c]!r} is not a category")
-        return Rule(text, "combination", numbers)
-    if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=)\s*{_NAME}\s*", text):
+        parts = [number_of(m.group(), True) for m in re.finditer(_NAME, found.group(1))]
+        if len(set(parts)) < len(parts):
+            raise ValueError(f"constraint {text!r} names a column twice")
+        return Rule(text, "combine", tuple(parts))
+    if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=|<|>)\s*{_NAME}\s*", text):
         low, high = number_of(found[1]), number_of(found[3])
-        if columns[low].kept.form != columns[high].kept.form and "datetime" in (
-            columns[low].kind, columns[high].kind,
-        ):  # fmt: skip
-            raise ValueError(
-                f"constraint {text!r} compares a {columns[low].kind} with a {columns[high].kind}"
-            )
-        if (
-            columns[low].months
-            or columns[high].months
-            or columns[low].kept.unit != columns[high].kept.unit
-        ):
-            raise ValueError(f"constraint {text!r}: the dates have different units; make them alike")
-        return Rule(text, "order", (low, high) if found[2] == "<=" else (high, low))
-    if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=)\s*({_NUMBER})\s*", text):
-        return Rule(
-            text, "bound", (number_of(found[1]),), (1 if found[2] == ">=" else -1,), float(found[3])
-        )
-    if found := re.fullmatch(
-        rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})+)\s*", text
-    ):
-        total = number_of(found[1])
+        if low == high:
+            raise ValueError(f"constraint {text!r} compares a column with itself")
+        a, b = columns[low], columns[high]
+        if (a.kind == "datetime") != (b.kind == "datetime") or _clock(a) != _clock(b):
+            raise ValueError(f"constraint {text!r} compares columns of different kinds; make them alike")
+        signs = (1, -1) if found[2][0] == "<" else (-1, 1)
+        return Rule(text, "compare", (low, high), signs, strict=len(found[2]) == 1)
+    if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=|<|>)\s*({_NUMBER})\s*", text):
+        sign = 1 if found[2][0] == "<" else -1
+        return Rule(text, "compare", (number_of(found[1]),), (sign,), sign * float(found[3]), len(found[2]) == 1)
+    if found := re.fullmatch(rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})*)\s*", text):
         terms = [m.groups() for m in re.finditer(rf"([+-]?)\s*{_NAME}", found[2])]
         signs = tuple(-1 if sign == "-" else 1 for sign, _ in terms)
-        return Rule(text, "sum", (total, *(number_of(name) for _, name in terms)), signs)
+        return Rule(text, "sum", (number_of(found[1]), *(number_of(name) for _, name in terms)), signs)
     raise ValueError(
-        f"constraint {text!r} cannot be read; write 'a <= b', 'x >= 0', 'total = a + b' or "
+        f"constraint {text!r} cannot be read; write 'a <= b', 'x > 0', 'total = a + b' or "
         "'combinations(a, b)', with other names in `backquotes`"
     )
 
 
-_ROWS_PER_LEVEL = 5  # at least, on average, of a column from which others follow
-_CHANCE = 1e-9  # of a rule between columns that have nothing to do with each other
-_SCREENED = 500  # rows that most pairs of columns are compared on
+def _clock(column: Column) -> object:
+    """What the numbers of a column count."""
+    return (column.cells.unit, column.months) if column.kind == "datetime" and column.written is None else None
 
 
-def dependencies(numbers: np.ndarray, usable: Sequence[bool] | None = None) -> list[tuple[int, ...]]:
-    """Columns from which others follow: (one, the others that are the same wherever it is the same).
+# Dependencies
+
+
+def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
+    """Columns from which others follow: where one is the same, the other is.
 
     Such as a town and its country. The rule must be too good for chance: if the most frequent value of
-    the other column has a share p, n rows in k groups have it with a probability of at most pⁿ⁻ᵏ.
-    Columns with missing cells have no part in it, nor has one with fewer than five rows a value, on
-    average, as the first.
-
-    Examples
-    --------
-    >>> town = np.arange(60) % 6
-    >>> dependencies(np.column_stack((town, town // 2, np.arange(60) % 7)).astype(float))
-    [(0, 1)]
+    the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
+    in which the first is missing do not count; a missing cell of the other is a value like others.
     """
-    n = len(numbers)
-    usable = [True] * numbers.shape[1] if usable is None else usable
-    codes, levels, share = {}, {}, {}
-    for c in np.flatnonzero(usable).tolist():
-        if np.isnan(numbers[:, c]).any():
-            continue
-        values, found, counts = np.unique(numbers[:, c], return_inverse=True, return_counts=True)
+    n, usable = len(z), [c for c, column in enumerate(columns) if column.modelled and column.kind not in ("identifier", "constant")]
+    levels, share = {}, {}
+    for c in usable[:_MOST_PAIRS]:
+        values, counts = np.unique(z[:, c], return_counts=True)
         if 1 < len(values) <= n / _ROWS_PER_LEVEL:
-            codes[c], levels[c], share[c] = found, len(values), counts.max() / n
-    out, taken = [], set[int]()
-    for a in sorted(codes, key=lambda c: (-levels[c], c)):
-        if a in taken:
-            continue
-        others = [b for b in codes if b != a and b not in taken]
-        others = [b for b in others if (n - levels[a]) * np.log(share[b]) < np.log(_CHANCE)]
-        for rows in (slice(_SCREENED), slice(None)):
-            order = np.argsort(codes[a][rows], kind="stable")
-            same = np.diff(codes[a][rows][order]) == 0
-            others = [b for b in others if not (np.diff(codes[b][rows][order])[same] != 0).any()]
-        if others:
-            out.append((a, *others))
-            taken.update((a, *others))
+            levels[c], share[c] = len(values), float(counts.max() / n)
+    out, taken = list[Rule](), set[int]()
+    for a in sorted(levels, key=lambda c: (-levels[c], c)):
+        present = np.flatnonzero(z[:, a] >= 0)
+        others = [b for b in levels if b != a and b not in taken and levels[b] <= levels[a]]
+        others = [b for b in others if (len(present) - levels[a]) * np.log(share[b]) < np.log(_CHANCE)]
+        for rows in (present[:_LOOKED_AT], present):
+            order = rows[np.argsort(z[rows, a], kind="stable")]
+            same = np.diff(z[order, a]) == 0
+            others = [b for b in others if not (_differs(z[order, b]) & same).any()]
+        for b in others:
+            if levels[b] == levels[a]:
+                taken.add(a)
+            text = f"combinations({columns[a].name}, {columns[b].name})"
+            out.append(Rule(text, "combine", (a, b), implied=True))
     return out
+
+
+def _differs(y: np.ndarray) -> np.ndarray:
+    """Where neighbours are both there and different: a cell may be missing beside a known one."""
+    return (np.diff(y) != 0) & (y[1:] >= 0) & (y[:-1] >= 0)

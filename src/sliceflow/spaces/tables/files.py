@@ -20,16 +20,22 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
 from sliceflow.written import ISO, MISSING, Written, written_as
 
-__all__ = ["MOST_COLUMNS", "SUFFIXES", "check_width", "read_table", "write_table"]
+__all__ = ["SUFFIXES", "read_frame_or_file", "read_table", "write_table"]
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
-MOST_COLUMNS = 5_000
 _CLOCK = len("2024-01-31T12:00")
 _LOOKED_AT = 100  # rows that tell whether the first one has names
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")
+_INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
+
+
+def read_frame_or_file(X: Any) -> TableRows:
+    """The rows of a DataFrame, or of a file. A ValueError says what is wrong."""
+    return read_frame(read_table(X) if isinstance(X, str | os.PathLike) else X)
 
 
 def read_table(path: str | os.PathLike[str]) -> Any:
@@ -37,7 +43,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    pd = _pandas()
+    pd = pandas()
     kind = path.suffix.lower()
     if kind in (".parquet", ".pq", ".xlsx", ".xls"):
         reader = pd.read_parquet if kind in (".parquet", ".pq") else pd.read_excel
@@ -52,7 +58,6 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
     encoding = _encoding(path)
     names, separator, has_header = _header(path, encoding)
-    check_width(len(names))
     frame = pd.read_csv(
         path,
         sep=separator,
@@ -67,40 +72,18 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     return pd.DataFrame({name: _typed(pd, frame[name]) for name in names})
 
 
-def check_width(n_columns: int) -> None:
-    """Refuse more columns than a `TableFlow` takes."""
-    if n_columns > MOST_COLUMNS:
-        raise ValueError(
-            f"the table has {n_columns} columns; TableFlow takes at most {MOST_COLUMNS}, because its "
-            "cost grows with their square; choose columns, or use SlicedWassersteinFlow for numbers"
-        )
-
-
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a DataFrame of pandas or polars to a CSV, Parquet or Excel file, by its name's ending."""
+    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name."""
     path = Path(path)
     kind = path.suffix.lower()
-    polars = type(frame).__module__.startswith("polars")
     if kind in (".parquet", ".pq"):
-        frame.write_parquet(path) if polars else frame.to_parquet(path, index=False)
+        frame.to_parquet(path, index=False)
     elif kind in (".xlsx", ".xls"):
-        frame.write_excel(path) if polars else frame.to_excel(path, index=False)
+        frame.to_excel(path, index=False)
     elif kind in SUFFIXES:
-        separator = "\t" if kind == ".tsv" else ","
-        if polars:
-            frame.write_csv(path, separator=separator)
-        else:
-            frame.to_csv(path, index=False, sep=separator)
+        frame.to_csv(path, index=False, sep="\t" if kind == ".tsv" else ",")
     else:
         raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError("reading files needs pandas: pip install 'sliceflow[tables]'") from error
-    return pandas
 
 
 def _encoding(path: Path) -> str:
@@ -196,13 +179,25 @@ def _typed(pd: Any, column: Any) -> Any:
             pass
     if set(present) <= {"True", "False"}:
         return (texts == "True").astype("boolean").mask(gone) if gone.any() else texts == "True"
+    if all(map(_INTEGER.fullmatch, present)):
+        return _integers(pd, present, gone)
     way = written_as(present)
     if way is not None and (way.decimal, way.thousands, way.prefix, way.suffix) == (".", "", "", ""):
         numbers = np.full(len(texts), np.nan)
         numbers[~gone] = Written().parse(present)
         if not np.isnan(numbers[~gone]).any():
-            whole = not any(c in text for text in present for c in ".eE")
-            if whole and np.abs(numbers[~gone]).max() < 2**53:
-                return pd.Series(numbers).astype("Int64" if gone.any() else "int64")
             return pd.Series(numbers)
     return texts.astype(object).where(~gone, None).astype("str")
+
+
+def _integers(pd: Any, present: np.ndarray, gone: np.ndarray) -> Any:
+    """Whole numbers, however large."""
+    values = np.zeros(len(gone), dtype=object)
+    values[~gone] = [int(text) for text in present]
+    if min(values) >= -(2**63) and max(values) < 2**63:
+        column = pd.Series(values.astype(np.int64))
+        return column.astype("Int64").mask(gone) if gone.any() else column
+    if min(values) >= 0 and max(values) < 2**64:
+        column = pd.Series(values.astype(np.uint64))
+        return column.astype("UInt64").mask(gone) if gone.any() else column
+    return pd.Series(values, dtype=object).where(~gone, None)

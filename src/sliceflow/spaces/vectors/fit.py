@@ -221,6 +221,8 @@ class MovingVectors:
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
         stages, ranks = self.fitting.stages, self.part.ranks
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
+        if n_stages == 0:
+            return run.model
         target = target_across(
             ranks, self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
         )

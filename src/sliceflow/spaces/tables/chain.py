@@ -1,0 +1,301 @@
+"""A chain of trees: new rows, one column after the other, each given those before it.
+
+This is a Knothe–Rosenblatt map: one-dimensional transports, each conditional on what is there already;
+the triangular sibling of the sliced flow. A tree splits the rows by the columns before, so that within
+a leaf the column has one distribution. A new cell is the value of a random row in the leaf, or a value
+between two neighbours.
+
+Trees compare distributions, not means: the target of a number is its normal score and the cosines
+cos(kπu) of its rank u, so that differences in spread and shape count as well. Splits must pay:
+cost-complexity pruning removes those that reduce the impurity by less than `COST` times what a split
+of pure noise would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from sliceflow.spaces.tables.columns import Column
+
+__all__ = ["COST", "LEAF", "Allowed", "Link", "Tree", "grow"]
+
+LEAF = 10  # rows of a leaf, at least
+COST = 2.5  # what a split must gain, relative to one of noise
+_COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
+_CLASSES = 30  # more levels than this are one-hot, the most frequent
+_MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
+_MOST_COLUMNS = 64  # that a tree sees; of more, those with the largest correlations
+_EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
+_SCREENED = 5_000  # rows on which equal columns are looked for first
+_FEW = 3  # rows of a node to draw from, at least
+_LINEAR, _RIDGE = 12, 1e-3  # levels of a number from which on it has a linear prediction
+_TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
+
+Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A tree whose leaves hold rows. The rows of every node are a range of `rows`.
+
+    Parameters
+    ----------
+    nodes : the tree of scikit-learn; None has one leaf
+    rows : (n,), numbers of rows in the order of leaves, and of their positions within a leaf
+    first, count, parent : (nodes,), the range of each node, and the node above it
+    left : share of the impurity that the tree leaves
+    """
+
+    nodes: Any
+    rows: np.ndarray
+    first: np.ndarray
+    count: np.ndarray
+    parent: np.ndarray
+    left: float = 1.0
+
+    @classmethod
+    def grow(  # many: rows, and how to grow
+        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, leaf: int, rng: np.random.Generator,
+        honest: bool = False,
+    ) -> Tree:  # fmt: skip
+        """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`.
+
+        An honest tree is grown on one half of the rows and has the other half in its leaves.
+        """
+        n, one = len(y), np.zeros(1, dtype=np.int64)
+        if x.shape[1] == 0 or n < 4 * leaf:
+            return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
+        mixed = rng.permutation(n)
+        some = np.sort(mixed[: n // 2][:_MOST_ROWS] if honest else mixed[:_MOST_ROWS])
+        held = np.sort(mixed[n // 2 :]) if honest else np.arange(n)
+        kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
+        tree = kind(min_samples_leaf=leaf, random_state=0, ccp_alpha=COST / len(some) * _impurity(target[some]))
+        nodes = tree.fit(x[some], target[some]).tree_
+        at = nodes.apply(x[held])
+        rows = held[np.lexsort((y[held], at))]
+        parent = np.zeros(nodes.node_count, dtype=np.int64)
+        for side in (nodes.children_left, nodes.children_right):
+            parent[side[side >= 0]] = np.flatnonzero(side >= 0)
+        count = np.bincount(at, minlength=nodes.node_count)
+        for v in range(nodes.node_count - 1, 0, -1):  # nodes are numbered depth first
+            count[parent[v]] += count[v]
+        first = np.zeros(nodes.node_count, dtype=np.int64)
+        for v in np.flatnonzero(nodes.children_left >= 0).tolist():
+            low, high = nodes.children_left[v], nodes.children_right[v]
+            first[low], first[high] = first[v], first[v] + count[low]
+        leaves = nodes.children_left < 0
+        rest = float((nodes.impurity * nodes.n_node_samples)[leaves].sum() / len(some))
+        return cls(nodes, rows, first, count, parent, rest / max(float(nodes.impurity[0]), 1e-12))
+
+    def find(self, x: np.ndarray) -> np.ndarray:
+        """The leaf of each row of x (m, p), or the first node above it with a few rows."""
+        if self.nodes is None:
+            return np.zeros(len(x), dtype=np.int64)
+        node = self.nodes.apply(x)
+        while (few := (self.count[node] < _FEW) & (node > 0)).any():
+            node[few] = self.parent[node[few]]
+        return np.asarray(node)
+
+
+def _impurity(target: np.ndarray) -> float:
+    if target.ndim == 2:
+        return float(target.var(0).mean())
+    share = np.unique(target, return_counts=True)[1] / len(target)
+    return float(1 - (share**2).sum())
+
+
+def targets(column: Column, y: np.ndarray) -> np.ndarray:
+    """What a tree shall tell apart: classes (n,), or functions of the positions (n, k)."""
+    if not column.is_category and column.kind not in ("identifier", "constant"):
+        u = (rankdata(y) - 0.5) / len(y)
+        cosines = np.cos(np.pi * np.arange(1, _COSINES + 1) * u[:, None])
+        return np.column_stack((cosines, _TAIL * ndtri(u)))
+    levels, counts = np.unique(y, return_counts=True)
+    if len(levels) <= _CLASSES:
+        return y.astype(np.int64)
+    often = levels[np.argsort(-counts, kind="stable")[:_CLASSES]]
+    return (y[:, None] == often).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One column of the chain.
+
+    Parameters
+    ----------
+    column : the number of the column
+    before : numbers of the columns that its trees see
+    tree : with the rows that do not equal an earlier column
+    y : (n,), positions of the rows
+    free : (k,), levels between which new values are drawn
+    equal : columns that it equals in some rows
+    which : the tree that says which of them, 0 for none
+    choice : (n,), what `which` draws from
+    slopes : of a linear prediction by the columns before, which trees see as one more column
+    """
+
+    column: int
+    before: np.ndarray
+    tree: Tree
+    y: np.ndarray
+    free: np.ndarray
+    equal: tuple[int, ...] = ()
+    which: Tree | None = None
+    choice: np.ndarray | None = None
+    slopes: tuple[np.ndarray, ...] = ()
+
+    @property
+    def left(self) -> float:
+        """The share of the column's impurity that earlier columns do not explain."""
+        return self.tree.left
+
+    def draw(self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed) -> np.ndarray:
+        """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
+        x = features(columns, z, self.before, self.slopes)
+        out, rest = np.full(len(z), np.nan), np.arange(len(z))
+        if self.which is not None and self.choice is not None:
+            chosen = self.choice[_pick(self.which, self.which.find(x), rng)].astype(np.int64)
+            for k, other in enumerate(self.equal, 1):
+                rows = np.flatnonzero(chosen == k)
+                same = columns[other].numbers(z[rows, other])
+                at = columns[self.column].positions_of(_between(columns[self.column], columns[other], same))
+                ok = (at >= 0) & allowed(rows, at)
+                out[rows[ok]] = at[ok]
+            rest = np.flatnonzero(np.isnan(out))
+        node = self.tree.find(x[rest])
+        for attempt in range(_TRIES):
+            if not len(rest):
+                break
+            drawn = self._values(columns[self.column], node, rng)
+            ok = allowed(rest, drawn)
+            out[rest[ok]] = drawn[ok]
+            rest, node = rest[~ok], node[~ok]
+            if attempt % _CLIMB == _CLIMB - 1:
+                node = self.tree.parent[node]
+        return out
+
+    def _values(self, column: Column, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        tree, m = self.tree, len(node)
+        count, u = tree.count[node], rng.random(m)
+        first, at = tree.first[node], u * count
+        drawn = self.y[tree.rows[first + at.astype(np.int64)]]
+        if not self.free.any():
+            return drawn
+        # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
+        at = np.clip(at - 0.5, 0, count - 1)
+        low = at.astype(np.int64)
+        a, b = (self.y[tree.rows[first + np.minimum(low + k, count - 1)]] for k in (0, 1))
+        sound = (a >= 0) & (b >= a) & (self._leaf(node))
+        na, nb = column.numbers(np.maximum(a, 0)), column.numbers(np.maximum(b, 0))
+        for end in (a, b):
+            sound &= self.free[np.maximum(end, 0).astype(np.int64)]
+        new = column.positions_of(column.on_grid(na + (at - low) * (nb - na)))
+        return np.where(sound & (new >= 0), new, drawn)
+
+    def _leaf(self, node: np.ndarray) -> np.ndarray:
+        if self.tree.nodes is None:
+            return np.ones(len(node), dtype=bool)
+        return np.asarray(self.tree.nodes.children_left[node] < 0)
+
+
+def _pick(tree: Tree, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random row of each node."""
+    at = rng.random(len(node)) * tree.count[node]
+    return tree.rows[tree.first[node] + at.astype(np.int64)]
+
+
+def _between(column: Column, other: Column, numbers: np.ndarray) -> np.ndarray:
+    """Numbers of another column in the units of this one."""
+    if column.base is None or other.base is None:
+        return numbers
+    return (numbers * other.step + (other.base - column.base)) / column.step
+
+
+def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
+         leaf: int = LEAF, honest: bool = False) -> Link:  # fmt: skip
+    """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
+    rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
+    before = _related(z, column, before)
+    slopes = _slopes(columns, z, column, before, rng)
+    x = features(columns, z, before, slopes)
+    equal, choice = _equal_columns(columns, z, column, before)
+    if not equal:
+        tree = Tree.grow(x, targets(own, y), y, leaf, rng, honest)
+        return Link(column, before, tree, y, own.free, slopes=slopes)
+    which = Tree.grow(x, choice, choice.astype(np.float64), leaf, rng, honest)
+    free = np.flatnonzero(choice == 0)
+    tree = Tree.grow(x[free], targets(own, y[free]), y[free], leaf, rng, honest)
+    return Link(column, before, tree, y[free], own.free, equal, which, choice, slopes)
+
+
+def features(
+    columns: Sequence[Column], z: np.ndarray, before: np.ndarray, slopes: Sequence[np.ndarray]
+) -> np.ndarray:
+    """What trees see of rows: positions, and the linear prediction."""
+    x = z[:, before]
+    if slopes:
+        line = sum(columns[c].axes(z[:, c]) @ b for c, b in zip(before.tolist(), slopes, strict=True))
+        x = np.column_stack((x, line))
+    return x.astype(np.float32)
+
+
+def _slopes(
+    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """Ridge regression of a number's normal score on the columns before: a split along it is oblique."""
+    own = columns[column]
+    if own.is_category or len(own.order) < _LINEAR or len(before) < 2:
+        return ()
+    some = np.sort(rng.permutation(len(z))[:_MOST_ROWS])
+    parts = [columns[c].axes(z[some, c]) for c in before.tolist()]
+    x, y = np.column_stack(parts), own.axes(z[some, column])[:, 0]
+    x -= x.mean(0)
+    gram = x.T @ x + _RIDGE * len(x) * np.eye(x.shape[1])
+    found = np.linalg.solve(gram, x.T @ (y - y.mean()))
+    return tuple(np.split(found, np.cumsum([part.shape[1] for part in parts])[:-1]))
+
+
+def _related(z: np.ndarray, column: int, before: np.ndarray) -> np.ndarray:
+    """Of many columns those with the largest rank correlations."""
+    if len(before) <= _MOST_COLUMNS:
+        return before
+    some = z[:: max(1, len(z) // 2000)]
+    x, y = some[:, before], some[:, column]
+    r = np.abs((x - x.mean(0)).T @ (y - y.mean())) / (x.std(0) * len(x) + 1e-12)
+    return np.sort(before[np.argsort(-r, kind="stable")[:_MOST_COLUMNS]])
+
+
+def _equal_columns(
+    columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray
+) -> tuple[tuple[int, ...], np.ndarray]:
+    """Earlier columns that a smooth number equals in some rows, and which of them each row equals."""
+    own, choice = columns[column], np.zeros(len(z), dtype=np.int64)
+    if not own.free.any():
+        return (), choice
+    free = (z[:, column] >= 0) & own.free[np.maximum(z[:, column], 0).astype(np.int64)]
+    mine, found = own.numbers(z[:, column]), []
+    for other in before.tolist():
+        if columns[other].kind != own.kind or (columns[other].base is None) != (own.base is None):
+            continue
+        for rows in (slice(0, None, max(1, len(z) // _SCREENED)), slice(None)):
+            theirs = _between(own, columns[other], columns[other].numbers(z[rows, other]))
+            share = float(((mine[rows] == theirs) & free[rows]).mean())
+            if share < (_EQUAL if rows == slice(None) else 1e-9):
+                break
+        else:
+            found.append((share, other))
+    equal: list[int] = []
+    for _, other in sorted(found, key=lambda pair: (-pair[0], pair[1])):
+        theirs = _between(own, columns[other], columns[other].numbers(z[:, other]))
+        same = (mine == theirs) & free & (choice == 0)
+        if same.mean() >= _EQUAL:
+            equal.append(other)
+            choice[same] = len(equal)
+    return tuple(equal), choice

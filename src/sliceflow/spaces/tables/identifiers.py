@@ -1,0 +1,114 @@
+"""Identifiers and personal data: how they are recognised, and new ones of the same form."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from sliceflow.spaces.tables.cells import Cells
+
+__all__ = ["NEARLY_UNIQUE", "identifies", "mostly_unique", "new_identifiers", "pattern_of"]
+
+NEARLY_UNIQUE = "is nearly unique"
+_FEWEST = 20  # rows from which on different values tell anything
+_UNIQUE = 0.8  # distinct values per row, from which on a text identifies its row
+_MATCHING = 0.8  # share of texts of a personal form
+_PERSONAL = {
+    "an e-mail address": re.compile(r"[^@\s]+@[^@\s]+\.[A-Za-z]{2,}"),
+    "an IBAN": re.compile(r"[A-Z]{2}\d{2}( ?[A-Z0-9]{4}){2,7}( ?[A-Z0-9]{1,3})?"),
+    "a social security number": re.compile(r"\d{3}-\d{2}-\d{4}"),
+    "a phone number": re.compile(r"(\+|00)\d[\d ()/.-]{6,17}|\(?\d{3,5}\)?[ /-]\d{3,4}[ -]\d{3,5}"),
+}
+_ID_NAME = re.compile(
+    r"(^|[_\W])(id|uuid|guid|key|ssn|iban|phone|mobile|e-?mail|passport)$|^(id|uuid)[_\W]|[a-z]I[dD]$|"
+    r"(account|customer|card|policy|invoice|member|patient|phone)[_\W]*(number|no|nr)$",
+    re.IGNORECASE,
+)
+_NAME_NAME = re.compile(r"(^|[_\W])(first|last|full|sur|given|family)?[_\W]*name$", re.IGNORECASE)
+_LOOKED_AT = 1_000
+_LONG_TEXT = 40  # characters, on average, of texts that no pattern imitates
+
+
+def identifies(cells: Cells, distinct_rows: np.ndarray) -> str:
+    """Why a column of texts or integers identifies persons or rows; empty if it does not.
+
+    `distinct_rows` leaves out repetitions of whole rows, so that these do not change the answer.
+    """
+    codes = cells.codes[distinct_rows]
+    codes = codes[codes >= 0]
+    n, k = len(codes), len(np.unique(codes))
+    if k < 2 or cells.form not in ("text", "integer") or cells.categories is not None:
+        return ""
+    texts = [str(cells.level(c)) for c in np.unique(codes)[:_LOOKED_AT].tolist()]
+    for what, form in _PERSONAL.items():
+        if cells.form == "text" and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(texts):
+            return f"looks like {what}"
+    if n < _FEWEST or k < _UNIQUE * n:
+        few = n >= _FEWEST and 2 * k > n and cells.form == "text" and _NAME_NAME.search(str(cells.name))
+        return "looks like a name" if few else ""
+    if _ID_NAME.search(str(cells.name)):
+        return "is nearly unique and named like an identifier"
+    if cells.form == "integer":
+        return ""  # nearly all integers of a measurement differ, too
+    words = sum(t.count(" ") for t in texts) / len(texts)
+    alike = words < 1.5 or len({pattern_of([t]) for t in texts}) <= 3
+    short = sum(map(len, texts)) <= _LONG_TEXT * len(texts)
+    return NEARLY_UNIQUE if alike and short else ""
+
+
+def mostly_unique(codes: np.ndarray) -> bool:
+    """Whether most values occur once, so that a value tells which row it is from."""
+    found = codes[codes >= 0]
+    counts = np.unique(found, return_counts=True)[1]
+    return len(found) >= _FEWEST and int((counts == 1).sum()) > len(found) / 2
+
+
+def pattern_of(texts: Sequence[str]) -> str:
+    """The form of texts: 9, a, A or f stand for any digit or letter; after a backslash, a fixed one.
+
+    Examples
+    --------
+    >>> pattern_of(["AB-12", "AC-77", "AD-30"])
+    '\\\\AA-99'
+    """
+    longest = max(texts, key=lambda text: (len(text), text))
+    alphabet = {c for text in texts for c in text if c.isalnum()}
+    hexadecimal = alphabet <= set("0123456789abcdef") and not alphabet <= set("0123456789")
+    alike = [text for text in texts if len(text) == len(longest)]
+    out = ""
+    for i, c in enumerate(longest):
+        if len(alike) > 2 and c.isalnum() and c != "0" and len({text[i] for text in alike}) == 1:
+            out += "\\" + c
+        elif hexadecimal and c.isalnum():
+            out += "f"
+        else:
+            out += "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c
+    return out
+
+
+_PLACES = {"9": "0123456789", "a": "abcdefghijklmnopqrstuvwxyz", "A": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
+
+def new_identifiers(cells: Cells, n: int, rng: np.random.Generator) -> list[str]:
+    """n different texts, none of them in the column: other digits and letters in the same places."""
+    texts = [str(cells.level(k)) for k in range(cells.n_levels)]
+    known, sets = set(texts), dict(_PLACES)
+    parts = re.findall(r"\\?.", pattern_of(texts[:_LOOKED_AT]), re.DOTALL)
+    if not set(parts) & set(sets):
+        sets["f"] = "0123456789abcdef"
+    while math.prod(len(sets[c]) for c in parts if c in sets) < 10 * (n + len(known)):
+        parts.append("9")  # longer, so that there is room
+    out: list[str] = []
+    while len(out) < n:
+        u = iter(rng.random((n - len(out)) * len(parts)).tolist())
+        for _ in range(n - len(out)):
+            text = "".join(sets[c][int(next(u) * len(sets[c]))] if c in sets else c[-1] for c in parts)
+            if cells.form == "integer" and text.startswith("0"):
+                text = "1" + text[1:]
+            if text not in known:
+                known.add(text)
+                out.append(text)
+    return out

@@ -1,0 +1,161 @@
+"""A table that is understood: its columns, rules and positions, and new rows drawn by a chain."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.tables.cells import TableRows, make_frame, pandas, shown
+from sliceflow.spaces.tables.chain import Link, grow
+from sliceflow.spaces.tables.columns import Column, understand
+from sliceflow.spaces.tables.constraints import Rules, dependencies, parse
+
+__all__ = ["Table", "draw_rows", "generator", "grow_chain"]
+
+_ROUNDS = 60  # in which rows that break a rule are drawn anew,
+_NOT_COPIED = 5  # and in the first of which copies are, too
+MOST_COLUMNS = 5_000
+
+
+def generator(seed: Seed) -> np.random.Generator:
+    """The random numbers of a seed."""
+    return np.random.default_rng(seed.key)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a model, understood.
+
+    Parameters
+    ----------
+    rows : as the user passed them
+    columns : what they are
+    rules : what holds between them
+    z : (n, d), the positions of all cells
+    """
+
+    rows: TableRows
+    columns: tuple[Column, ...]
+    rules: Rules
+    z: np.ndarray
+
+    @classmethod
+    def understand(cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]) -> Table:
+        """A ValueError says which column, row or constraint is wrong."""
+        names = [of.name for of in rows.cells]
+        if len(names) > MOST_COLUMNS:
+            raise ValueError(f"the table has {len(names)} columns; TableFlow takes at most {MOST_COLUMNS}")
+        for name in kinds:
+            if name not in map(str, names):
+                raise ValueError(f"columns names {name!r}, which is not a column; there are {shown(names)}")
+        codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
+        distinct = np.flatnonzero(~codes.duplicated().to_numpy())
+        columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
+        z = np.column_stack([column.positions if len(column.order) else -np.ones(rows.n) for column in columns])
+        rules = Rules((*parse(constraints, columns), *dependencies(columns, z)), columns, z)
+        rules.check()
+        return cls(rows, columns, rules, z)
+
+    @cached_property
+    def names(self) -> list[Any]:
+        return [column.name for column in self.columns]
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The columns of the chain, as the table has them; totals behind their parts."""
+        return self.rules.order([c for c, column in enumerate(self.columns) if column.modelled])
+
+    @cached_property
+    def single_rows(self) -> set[bytes]:
+        """Rows that occur once, if most do: a new row that equals one of them is a copy."""
+        counts = Counter(row.tobytes() for row in self.z)
+        single = {row for row, count in counts.items() if count == 1}
+        return single if 2 * len(single) > len(self.z) else set()
+
+    def warn_of_personal(self) -> None:
+        """Say loudly which columns put real values, that most rows have alone, into samples."""
+        if found := [column.name for column in self.columns if column.reveals]:
+            one = len(found) == 1
+            warnings.warn(
+                f"samples contain real values of the column{'' if one else 's'} {shown(found)}, most of "
+                f"which belong to one row; pass columns={{{found[0]!r}: 'identifier'}} for new ones, or "
+                "'drop'",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def positions_of(self, rows: TableRows) -> np.ndarray:
+        """The positions (m, d) of other rows. A ValueError names a value that cannot be."""
+        like = rows.like(self.rows)
+        return np.column_stack([c.places_of(of) for c, of in zip(self.columns, like.cells, strict=True)])
+
+    def frame(self, z: np.ndarray, seed: Seed) -> Any:
+        """A DataFrame of positions (m, d)."""
+        out = []
+        for c, column in enumerate(self.columns):
+            if column.kind != "drop":
+                out.append((column.cells, column.series(z[:, c], generator(seed.child("identifiers", c)))))
+        return make_frame(self.rows, out)
+
+    def scores(self, z: np.ndarray) -> np.ndarray:
+        """(d', m), comparable coordinates of rows: normal scores, and an axis for every category."""
+        out = [self.columns[c].axes(z[:, c]).T for c in self.order]
+        return np.concatenate(out) if out else np.zeros((1, len(z)))
+
+
+def grow_chain(table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed) -> list[Link]:
+    """The links of a chain of rows z (n, d), in which `fixed` columns are all the same."""
+    order = [c for c in table.order if c not in fixed]
+    return [grow_link(table, z, order, k, seed) for k in range(len(order))]
+
+
+def grow_link(table: Table, z: np.ndarray, order: Sequence[int], k: int, seed: Seed) -> Link:
+    """Link k of a chain in this order."""
+    return grow(table.columns, z, order[k], np.array(order[:k], dtype=np.int64), seed.child("tree", k).key)
+
+
+def draw_rows(  # many: what is drawn, from what, and what must hold
+    table: Table, links: Sequence[Link], n: int, seed: Seed, fixed: Mapping[int, float], missing: bool
+) -> np.ndarray:
+    """Positions (n, d) of new rows that keep all rules. A ValueError says which rule prevents that.
+
+    Parameters
+    ----------
+    fixed : positions of columns that are given
+    missing : whether cells may be missing
+    """
+    columns, rules, rng = table.columns, table.rules, generator(seed.child("rows"))
+    out, rest = np.empty((n, len(columns))), np.arange(n)
+    for attempt in range(_ROUNDS):
+        z = np.full((len(rest), len(columns)), np.nan)
+        for c, column in enumerate(columns):
+            if not column.modelled:
+                z[:, c] = 0.0 if len(column.order) else -1.0
+        for c, position in fixed.items():
+            z[:, c] = position
+        for link in links:
+            c = link.column
+
+            def allowed(rows: np.ndarray, positions: np.ndarray, c: int = c, z: np.ndarray = z) -> np.ndarray:
+                fine = rules.allowed(c, z[rows], positions)
+                return fine if missing or not len(columns[c].order) else fine & (positions >= 0)
+
+            z[:, c] = link.draw(columns, z, rng, allowed)
+        ok = rules.complete(z, np.isin(np.arange(len(columns)), list(fixed))[None].repeat(len(z), 0))
+        out[rest[ok]] = z[ok]
+        if attempt < _NOT_COPIED:
+            ok[ok] = [row.tobytes() not in table.single_rows for row in z[ok]]
+        rest, last = rest[~ok], z[~ok]
+        if not len(rest):
+            return out
+    for rule in rules.rules:
+        if rules.broken(rule, np.where(np.isinf(last), np.nan, last)).any():
+            raise ValueError(f"{len(rest)} of {n} rows could not keep the constraint {rule.text!r}; it may contradict given")
+    raise ValueError(f"{len(rest)} of {n} rows could not keep all constraints; given may contradict them")

@@ -1,0 +1,477 @@
+"""What all estimators share: fit, plan, sample, score, save, listeners. For every kind of model."""
+
+import dataclasses
+import inspect
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import sliceflow
+from models import EVEN_AND_ODD, FITTED, LABELS, PARTS, PICTURES, X, pictures, saved, vectors
+from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, frames, metrics, transports
+from sliceflow.engine.random import Seed
+from sliceflow.models.ranks import Ranks
+
+SAMPLED = [kind for kind in PARTS if kind != "masked"]
+WITH_Y = ["labels", "tuples", "columns", "local", "mixed", "per class", "grey labels", "classes apart"]
+CLASSES = ["labels", "per class", "grey labels", "classes apart"]
+
+
+@pytest.fixture(params=PARTS)
+def kind(request):
+    return request.param
+
+
+def draws(flow, n=7, seed=5):
+    """n samples, or completions, as an array."""
+    if flow._model.fitted.plan.method == "completion":
+        return np.asarray(flow.inpaint(PICTURES[:n], random_state=seed))
+    return np.asarray(flow.sample(n, random_state=seed))
+
+
+# Conventions
+
+
+@parametrize_with_checks([vectors(0, n_particles=30, n_steps=1, keep_rows=True)])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", [SlicedWassersteinFlow, ImageFlow])
+def test_constructors_take_keywords_only_and_keep_what_they_are_given(estimator):
+    with pytest.raises(TypeError):
+        estimator(10)
+    parameters = inspect.signature(estimator).parameters
+    assert {"device", "random_state", "verbose", "keep_rows", "options", "preset"} <= set(parameters)
+    given = {name: object() for name in parameters}
+    made = estimator(**given)
+    assert all(getattr(made, name) is value for name, value in given.items())
+
+
+def test_a_fit_changes_neither_parameters_nor_data(kind):
+    make, data = PARTS[kind]
+    before, flow = pickle.dumps(data), make()
+    parameters = pickle.dumps(flow.get_params())
+    assert flow.fit(*data) is flow
+    assert pickle.dumps(flow.get_params()) == parameters == pickle.dumps(clone(flow).get_params())
+    assert pickle.dumps(data) == before
+
+
+def test_attributes_fit_together(kind, fitted):
+    flow, (_, data) = fitted(kind), PARTS[kind]
+    assert type(flow.particles_) is type(data[0])
+    assert flow.particles_.dtype == data[0].dtype
+    assert flow.particles_.shape[1:] == data[0].shape[1:]
+    assert len(flow.particles_) == flow.plan_.n_particles == flow.n_particles
+    assert (flow.particle_conditions_ is None) == (len(data) == 1)
+    assert hasattr(flow, "classes_") == (kind in [*CLASSES, "tuples"])
+    lengths = {len(column) for column in flow.history_.values()}
+    assert lengths == {flow.n_iter_}
+    assert np.all(np.diff(flow.history_["seconds"]) >= 0)
+    if kind in CLASSES:
+        shares = np.bincount(data[1]) / len(data[1])
+        assert np.bincount(flow.particle_conditions_) / flow.n_particles == pytest.approx(
+            shares, abs=0.02
+        )
+
+
+def test_the_same_seed_gives_the_same_bits(kind, fitted):
+    flow, again = fitted(kind), FITTED[kind]()
+    assert saved(again, particles=True) == saved(flow, particles=True)
+    assert np.array_equal(draws(flow), draws(flow))
+    make, data = PARTS[kind]
+    other = make().set_params(random_state=4).fit(*data)
+    assert not np.array_equal(other.particles_, flow.particles_)
+    if kind not in ("local", "mixed", "colour"):  # maps are of the seed; these have none that move
+        assert not np.array_equal(draws(other), draws(flow))
+    assert not np.array_equal(draws(flow, seed=6), draws(flow))
+    assert not np.array_equal(draws(flow, seed=None), draws(flow, seed=None))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SAMPLED if kind != "clusters"])
+def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(kind, fitted, monkeypatch):
+    flow, (_, data) = fitted(kind), PARTS[kind]
+    y = None if len(data) == 1 else data[1][:9]
+    many = np.asarray(flow.sample(9, y, random_state=1), float)
+    few = np.asarray(flow.sample(4, y if y is None else y[:4], random_state=1), float)
+    near = 1 if many.max() > 2 and data[0].dtype == np.uint8 else 1e-5  # other shapes round otherwise
+    if kind not in ("local", "mixed"):
+        assert np.abs(many[:4] - few).max() <= near
+    for space in ("vectors", "pictures"):
+        monkeypatch.setattr(f"sliceflow.spaces.{space}.fitted._CHUNK", 2)
+    assert np.abs(np.asarray(flow.sample(9, y, random_state=1), float) - many).max() <= near
+
+
+# Plans
+
+
+def test_a_fit_does_what_its_plan_says(kind, fitted):
+    make, data = PARTS[kind]
+    plan, flow = make().plan(*data), fitted(kind)
+    assert plan == flow.plan_
+    assert plan.n_moved >= plan.n_particles
+    assert plan.nbytes > 0
+    for field in dataclasses.fields(plan):
+        value = getattr(plan, field.name)
+        assert value != "auto"
+        assert not isinstance(value, transports.Auto)
+    lines = str(plan).splitlines()
+    assert lines[0].split() == ["method", *plan.method.split()]
+    assert [line.split()[0] for line in lines][1] == "data"
+    assert plan.settings() == dataclasses.replace(plan, nbytes=1, device="cuda", seconds=9.0).settings()
+
+
+@pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])
+@pytest.mark.parametrize("kind", ["labels", "grey labels"])
+def test_planning_changes_nothing(kind, state):
+    make, data = PARTS[kind]
+    flow, other = (make().set_params(random_state=state(7)) for _ in range(2))
+    plan = flow.plan(*data)
+    assert not [name for name in vars(flow) if name.endswith("_") or name.startswith("_")]
+    assert flow.plan(*data) == plan
+    assert np.array_equal(flow.fit(*data).particles_, other.fit(*data).particles_)
+    before = dict(vars(flow))
+    flow.plan(*(part[::2] for part in data))
+    assert vars(flow) == before
+
+
+@pytest.mark.parametrize("kind", ["labels", "per class", "local", "grey labels", "classes apart"])
+def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(kind, monkeypatch):
+    make, data = PARTS[kind]
+    need = make().plan(*data).nbytes
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: need)
+    flow = make()
+    assert flow.plan(*data).nbytes == need
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: need - 1)
+    for call in (flow.plan, flow.fit, flow.partial_fit):
+        with pytest.raises(MemoryError, match=r"needs? about .* but cpu has .* free; "):
+            call(*data)
+    assert not hasattr(flow, "plan_")
+    assert flow._waiting is None
+
+
+@pytest.mark.parametrize("kind", ["vectors", "labels", "per class", "grey", "grey labels", "colour"])
+def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch):
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
+    with pytest.raises(MemoryError, match=r"n=100000000000 samples need about .* but cpu has 16.0 GiB"):
+        fitted(kind).sample(10**11)
+
+
+# Listeners
+
+
+@pytest.mark.parametrize("kind", ["labels", "per class", "early stopping", "grey labels", "colour"])
+def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
+    make, data = PARTS[kind]
+    heard = []
+    flow = make().set_params(verbose=1).fit(*data, listeners=heard.append)
+    assert [event.steps_done for event in heard] == list(range(1, flow.n_iter_ + 1))
+    assert heard[-1].steps_total == flow.n_iter_
+    assert [event.stage for event in heard] == flow.history_["stage"]
+    assert [event.step for event in heard] == flow.history_["step"]
+    stages = {event.stage_index: event.stage for event in heard}
+    assert list(stages) == list(range(len(stages)))
+    assert f"{flow.n_iter_}" in capsys.readouterr().err
+    make().fit(*data)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["labels", "per class", "grey"])
+def test_a_listener_ends_a_stage(kind):
+    make, data = PARTS[kind]
+    flow = make().fit(*data, listeners=lambda event: event.stage_index == 0)
+    stages = flow.history_["stage"]
+    assert stages.count(stages[0]) == 1
+    assert len(set(stages)) > 1
+    assert np.isfinite(draws(flow)).all()
+
+
+def interrupt(event):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
+def test_a_fit_that_fails_or_is_interrupted_leaves_the_old_model(kind):
+    make, data = PARTS[kind]
+    flow = make().fit(*data)
+    before, attributes = saved(flow, particles=True), dict(vars(flow))
+    with pytest.raises(KeyboardInterrupt):
+        flow.fit(data[0][..., :1], *data[1:], listeners=interrupt)
+    with pytest.raises(ValueError, match=r"but 3 labels|but y has 3"):
+        flow.fit(data[0], [0, 1, 2])
+    assert dict(vars(flow)) == attributes
+    assert saved(flow, particles=True) == before
+
+
+def test_a_refit_without_labels_forgets_the_classes():
+    for make, data in ((vectors, (X, LABELS)), (pictures, (PICTURES, EVEN_AND_ODD))):
+        flow = make().fit(*data)
+        assert flow.classes_.tolist() == sorted(set(data[1].tolist()))
+        flow.fit(data[0])
+        assert flow.particle_conditions_ is None
+        assert not hasattr(flow, "classes_")
+        assert saved(flow) == saved(make().fit(data[0]))
+
+
+@pytest.mark.parametrize("estimator", [SlicedWassersteinFlow, ImageFlow])
+def test_nothing_can_be_drawn_or_saved_before_a_fit(estimator, tmp_path):
+    flow = estimator()
+    for call in (flow.sample, lambda: flow.score(PICTURES), lambda: flow.save(tmp_path / "model")):
+        with pytest.raises(NotFittedError):
+            call()
+    assert not hasattr(flow, "particles_")
+
+
+# Samples and their y
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+@given(st.integers(1, 9), st.integers(0, 2**32))
+@settings(max_examples=3)
+def test_samples_come_with_their_y_and_are_drawn_again_for_it(kind, fitted, n, seed):
+    flow, (_, data) = fitted(kind), PARTS[kind]
+    x, y = flow.sample(n, random_state=seed, return_y=True)
+    assert x.shape == (n, *data[0].shape[1:])
+    assert x.dtype == data[0].dtype
+    assert np.isfinite(x).all()
+    assert np.array_equal(x, flow.sample(n, random_state=seed))
+    assert (y is None) == (kind not in WITH_Y)
+    if y is not None:
+        assert len(y) == n
+        again, y_again = flow.sample(n, y=y, random_state=seed, return_y=True)
+        assert again == pytest.approx(x, rel=1e-9, abs=1e-9)
+        assert np.array_equal(y_again, y) or y_again == pytest.approx(y)
+    if kind in CLASSES:
+        assert np.ptp(np.bincount(flow.sample(60, return_y=True)[1])) == 0  # in the data's proportions
+
+
+def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
+    for kind, one, several in (
+        ("labels", 1, [2, 0, 1]),
+        ("tuples", ("a", 1, None), [("a", 2, None), ("a", 0, None)]),
+        ("columns", [0.5, 1.0], [[0.5, 1.0], [0.0, 0.0], [1.0, 1.0]]),
+        ("local", 0.5, [[0.5], [0.0]]),
+        ("mixed", ("odd", 0.5), [("even", 0.1), ("odd", 0.5)]),
+        ("per class", 1, [2, 0, 1]),
+        ("grey labels", 1, [1, 0, 1]),
+        ("classes apart", np.int64(1), np.array([1, 0])),
+    ):
+        flow, k = fitted(kind), len(several)
+        assert len(flow.sample(y=one)) == 1
+        x, y = flow.sample(4, y=one, random_state=0, return_y=True)
+        assert len(x) == len(y) == 4
+        assert all(np.all(np.asarray(row == y[0])) for row in y)
+        each = flow.sample(y=several, random_state=0)
+        assert np.array_equal(each, flow.sample(k, y=several, random_state=0))
+        with pytest.raises(
+            ValueError, match=f"y has {k} conditions but n={k + 2}; pass one condition for"
+        ):
+            flow.sample(k + 2, y=several)
+
+
+def test_class_weights_are_conditions(fitted):
+    for kind in ("labels", "grey labels", "classes apart"):
+        flow = fitted(kind)
+        k = len(flow.classes_)
+        x, y = flow.sample(y=np.eye(k), random_state=0, return_y=True)
+        assert np.array_equal(y, np.eye(k))
+        one_hot = flow.sample(y=flow.classes_, random_state=0)
+        assert np.abs(x.astype(float) - one_hot).max() <= (1e-9 if x.dtype.kind == "f" else 1)
+        assert len(flow.sample(5, y=np.full((5, k), 1 / k))) == 5
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.5, True, None])
+def test_numbers_of_samples_are_checked(n, fitted):
+    for kind in ("labels", "grey"):
+        with pytest.raises(ValueError, match=rf"^n={n} must be an int of at least 1$"):
+            fitted(kind).sample(n)
+    with pytest.raises(ValueError, match=rf"^n={n} must be an int of at least 1$"):
+        fitted("masked").inpaint(PICTURES[:2], n=n)
+    assert len(fitted("grey").sample(np.int64(3))) == 3
+
+
+def test_conditions_that_do_not_exist_are_refused(fitted):
+    for kind in ("labels", "grey labels"):
+        flow = fitted(kind)
+        known = ", ".join(map(str, flow.classes_.tolist()))
+        with pytest.raises(ValueError, match=f"unknown labels 'x', 7; the model knows {known}"):
+            flow.sample(y=["x", 7, 1])
+    for kind in ("vectors", "grey", "clusters"):
+        with pytest.raises(ValueError, match="y was given but the model was fitted without y; omit y"):
+            fitted(kind).sample(2, y=1)
+    with pytest.raises(ValueError, match=r"y has shape \(2, 3\) but the model was fitted with 2 cont"):
+        fitted("columns").sample(y=np.ones((2, 3)))
+
+
+CODES = np.arange(60) % 3
+WRITTEN = {
+    "ints": CODES * 7 - 7,
+    "floats": CODES / 1.0,
+    "texts": np.array(["cat", "dog", "emu"])[CODES],
+    "bytes": np.array([b"c", b"d", b"e"])[CODES],
+    "tuples": [("a", int(c)) for c in CODES],
+    "of any type": [("a", 1, True)[c] for c in CODES],
+    "dates": np.array(["2020", "2021", "2022"], "M8[Y]")[CODES],
+    "series": pd.Series(["x", "y", "z"]).iloc[CODES].reset_index(drop=True),
+    "categories": pd.Series(pd.Categorical.from_codes(CODES, ["x", "y", "z"])),
+    "tensor": torch.from_numpy(CODES),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("space", ["vectors", "pictures"])
+def test_labels_come_back_as_they_were_written(space, written, tmp_path):
+    images = np.resize(PICTURES, (60, 5, 4))
+    flow = vectors(0, n_steps=1).fit(X, WRITTEN[written]) if space == "vectors" else pictures()
+    if space == "pictures":
+        flow.set_params(schedule="1[1]").fit(images, WRITTEN[written])
+    flow.save(tmp_path / "model")
+    y = WRITTEN[written]
+    labels = y.tolist() if hasattr(y, "tolist") else y
+    for model in (flow, sliceflow.load(tmp_path / "model", device="cpu")):
+        found = model.sample(6, random_state=0, return_y=True)[1]
+        assert isinstance(found, np.ndarray)
+        key = [(type(label), label) for label in labels]
+        assert all(key.count((type(label), label)) == 20 for label in found.tolist())
+        for label in set(found.tolist()):
+            assert len(model.sample(2, y=label)) == 2
+
+
+# Score
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_the_score_is_a_fixed_number_and_changes_nothing(kind, fitted):
+    flow, (_, data) = fitted(kind), PARTS[kind]
+    before = dict(vars(flow))
+    scores = {flow.score(*data) for _ in range(2)}
+    assert len(scores) == 1
+    assert -math.inf < scores.pop() < 0
+    assert vars(flow) == before
+    assert math.isfinite(flow.score(*(part[:1] for part in data)))
+
+
+def test_the_score_is_minus_the_sliced_distance_in_the_units_of_the_flow(fitted):
+    seed = Seed(3).child("score")
+    rng = np.random.default_rng(1)
+    rows, drawn = rng.normal(1, 2, (300, 3)), fitted("vectors").sample(2100, random_state=seed)
+    wanted = metrics.sliced_wasserstein(*((x - X.mean(0)) / X.std(0) for x in (drawn, rows)))
+    assert fitted("vectors").score(rows) == pytest.approx(-wanted, rel=0.05)
+    drawn = fitted("grey").sample(2000, random_state=seed)
+    drawn, given = ((x.reshape(-1, 20) + 0.5) / 8.5 - 1 for x in (drawn, PICTURES))
+    wanted = metrics.sliced_wasserstein(drawn, given)
+    assert fitted("grey").score(PICTURES) == pytest.approx(-wanted, rel=0.1)
+    frame = vectors(0).fit(pd.DataFrame(X, columns=list("abc")))
+    assert frame.score(pd.DataFrame(rows, columns=list("abc"))) == vectors(0).fit(X).score(rows)
+    assert frame.set_params(random_state=4).score(frame.sample(9)) < 0
+
+
+def test_wrong_labels_score_lower():
+    x, y = np.arange(60.0)[:, None] % 2 * 9 + X, np.arange(60) % 2
+    for flow in (vectors(n_steps=20), vectors(n_steps=20, amplifier=math.inf)):
+        flow.fit(x, y)
+        assert flow.score(x, 1 - y) < 3 * flow.score(x, y)
+        left = y == 0  # shares of classes do not matter with labels
+        assert flow.score(x[left], y[left]) > 3 * flow.score(x[left])
+    joint = vectors(condition="joint", n_steps=20).fit(x, x[:, :1])
+    assert joint.score(x, np.roll(x[:, :1], 1, axis=0)) < 1.5 * joint.score(x, x[:, :1])
+    light = (PICTURES // 2 + 8 * EVEN_AND_ODD[:, None, None]).astype(np.uint8)
+    flow = pictures(quality=5).fit(light, EVEN_AND_ODD)
+    assert flow.score(light, 1 - EVEN_AND_ODD) < 2 * flow.score(light, EVEN_AND_ODD)
+
+
+def test_searches_choose_by_the_score():
+    x = np.exp(X) * [1, 5, 25] + 3
+    for rows in (x, pd.DataFrame(x)):
+        grid = GridSearchCV(vectors(0), {"n_steps": [0, 20]}, cv=2, error_score="raise")
+        assert grid.fit(rows, LABELS).best_params_ == {"n_steps": 20}
+    scores = cross_val_score(pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise")
+    assert np.all(scores < 0)
+
+
+def test_what_cannot_be_scored_is_refused(fitted):
+    flow = fitted("labels")
+    with pytest.raises(ValueError, match="X has 60 rows but y has 3; pass one y for every row"):
+        flow.score(X, [0, 1, 2])
+    with pytest.raises(ValueError, match="X has 2 features, but SlicedWassersteinFlow is expecting 3"):
+        flow.score(X[:, :2])
+    with pytest.raises(ValueError, match="completes pictures"):
+        fitted("masked").score(PICTURES)
+
+
+# Everything with everything
+
+
+FRAMES = ["orthogonal", "max-sliced", "axis", frames.Random(n_directions=5)]
+TRANSPORTS = ["auto", "sorted", "histogram", "interpolated"]
+CONDITIONS = {
+    "none": ({}, None),
+    "ignored": (dict(amplifier=0), LABELS),
+    "shared maps": ({}, LABELS),
+    "per class": (dict(amplifier=math.inf), LABELS),
+    "columns": (dict(condition="joint"), X[:, :2]),
+    "local": (dict(condition="local"), X[:, :2]),
+}
+BASES = ["pixels", "cosines", "random"]
+PICTURED = {
+    "none": ({}, False),
+    "ignored": (dict(amplifier=0), True),
+    "shared maps": (dict(amplifier=10.0), True),
+    "per class": (dict(amplifier=math.inf), True),
+    "clusters": (dict(n_clusters=2), False),
+    "observed": (dict(observed="top"), False),
+}
+
+
+def goes_through(flow, data, folder):
+    flow.fit(*data)
+    flow.save(folder / "model")
+    loaded = sliceflow.load(folder / "model", device="cpu")
+    assert np.isfinite(flow.particles_).all()
+    assert np.isfinite(draws(flow)).all()
+    assert np.array_equal(draws(loaded), draws(flow))
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize(("frame", "transport"), [*itertools.product(FRAMES, TRANSPORTS)], ids=str)
+def test_every_frame_transport_and_condition_of_vectors(frame, transport, condition, tmp_path):
+    changes, y = CONDITIONS[condition]
+    flow = vectors(0, n_steps=2, frame=frame, transport=transport, **changes)
+    if frame == "max-sliced" and condition in ("shared maps", "columns"):
+        with pytest.raises(ValueError, match="frame='max-sliced' does not work with conditions"):
+            flow.fit(X, y)
+        return
+    if condition == "local" and (frame, transport) != ("orthogonal", "auto"):
+        return  # they have neither
+    goes_through(flow, (X,) if y is None else (X, y), tmp_path)
+
+
+@pytest.mark.parametrize("condition", PICTURED)
+@pytest.mark.parametrize(("basis", "transport"), [*itertools.product(BASES, TRANSPORTS)])
+def test_every_basis_transport_and_condition_of_pictures(basis, transport, condition, tmp_path):
+    changes, labelled = PICTURED[condition]
+    options = PictureOptions(n_knots=16, n_directions=20)
+    flow = pictures(patch_basis=basis, transport=transport, quality=1, options=options, **changes)
+    data = (PICTURES, EVEN_AND_ODD) if labelled else (PICTURES,)
+    if transport != "histogram" and condition in ("per class", "clusters"):
+        with pytest.raises(ValueError, match="needs histograms, but this transport sorts 60 particles"):
+            flow.fit(*data)
+        return
+    goes_through(flow, data, tmp_path)
+
+
+def test_one_rank_is_one_process(fitted):
+    for kind in ("labels", "per class", "grey labels", "clusters"):
+        make, data = PARTS[kind]
+        assert saved(make().fit(*data, ranks=Ranks())) == saved(fitted(kind))

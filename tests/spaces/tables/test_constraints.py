@@ -1,0 +1,135 @@
+"""Constraints hold in every row, in whatever order they are written."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import TableFlow
+from sliceflow.spaces.tables.cells import read_frame
+from sliceflow.spaces.tables.table import Table
+
+
+def sample(frame, *constraints, n=500, **parameters):
+    return TableFlow(constraints=constraints, random_state=0, **parameters).fit(frame).sample(n, 0)
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("texts", [("a <= b", "b <= c"), ("b <= c", "a <= b"), ("c >= b", "b >= a")])
+def test_a_chain_of_orders(texts):
+    frame = pd.DataFrame(np.sort(rng().normal(size=(600, 3)), 1).round(2), columns=["a", "b", "c"])
+    new = sample(frame, *texts)
+    assert (new["a"] <= new["b"]).all()
+    assert (new["b"] <= new["c"]).all()
+
+
+@pytest.mark.parametrize("columns", [["a", "b", "total", "cap"], ["cap", "total", "b", "a"]])
+def test_a_sum_with_a_cap(columns):
+    a, b = rng().gamma(2, 10, (2, 600)).round(2)
+    frame = pd.DataFrame({"a": a, "b": b, "total": np.round(a + b, 2), "cap": np.round(a + b + rng().gamma(1, 5, 600), 2)})
+    new = sample(frame[columns], "total <= cap", "total = a + b")
+    assert np.allclose(new["total"], new["a"] + new["b"], atol=1e-9)
+    assert (new["total"] <= new["cap"]).all()
+
+
+@pytest.mark.parametrize("texts", [("ab = a + b", "abc = ab + c"), ("abc = ab + c", "ab = a + b")])
+def test_a_sum_of_sums(texts):
+    frame = pd.DataFrame(rng().integers(0, 50, (400, 3)), columns=["a", "b", "c"])
+    frame["ab"], frame["abc"] = frame.a + frame.b, frame.a + frame.b + frame.c
+    new = sample(frame, *texts)
+    assert (new["ab"] == new["a"] + new["b"]).all()
+    assert (new["abc"] == new["ab"] + new["c"]).all()
+
+
+def test_strict_orders_with_missing_ends():
+    r = rng()
+    start = r.integers(0, 30, 800).astype(float)
+    end = start + r.integers(1, 9, 800)
+    start[r.random(800) < 0.2], end[r.random(800) < 0.2] = np.nan, np.nan
+    new = sample(pd.DataFrame({"start": start, "end": end}), "start < end")
+    both = new.dropna()
+    assert (both["start"] < both["end"]).all()
+    assert abs(new["start"].isna().mean() - 0.2) < 0.06
+
+
+def test_sums_with_missing_cells():
+    r = rng()
+    a, b = r.integers(0, 20, (2, 600)).astype(float)
+    total = a + b
+    a[r.random(600) < 0.2], total[r.random(600) < 0.2] = np.nan, np.nan
+    new = sample(pd.DataFrame({"a": a, "b": b, "total": total}), "total = a + b").dropna()
+    assert len(new) > 200
+    assert (new["total"] == new["a"] + new["b"]).all()
+
+
+def test_tiny_values_nanoseconds_and_big_integers():
+    r = rng()
+    tiny = 1e-10 * np.sort(r.random((300, 2)), 1)
+    new = sample(pd.DataFrame(tiny, columns=["a", "b"]), "a < b")
+    assert (new["a"] < new["b"]).all()
+    ticks = np.sort(r.integers(0, 10**9, (300, 2)), 1) + 1_700_000_000_000_000_000
+    ticks[:, 1] += 1
+    times = pd.DataFrame({"a": ticks[:, 0].astype("datetime64[ns]"), "b": ticks[:, 1].astype("datetime64[ns]")})
+    new = sample(times, "a < b")
+    assert (new["a"] < new["b"]).all()
+    assert new["a"].dtype == "datetime64[ns]"
+    new = sample(pd.DataFrame(ticks, columns=["a", "b"]), "a < b")
+    assert (new["a"] < new["b"]).all()
+
+
+def test_currency():
+    price = rng().gamma(2, 20, 300).round(2)
+    frame = pd.DataFrame({"price": [f"${v:,.2f}" for v in price], "total": [f"${v + 5:,.2f}" for v in price]})
+    new = sample(frame, "price < total")
+    numbers = new.apply(lambda column: column.str.lstrip("$").str.replace(",", "").astype(float))
+    assert (numbers["price"] < numbers["total"]).all()
+
+
+def test_combinations_that_share_a_column():
+    r = rng()
+    b = r.integers(0, 6, 800)
+    frame = pd.DataFrame({"a": [f"a{v}" for v in (b + r.integers(0, 2, 800)) % 6], "b": [f"b{v}" for v in b],
+                          "c": [f"c{v}" for v in (b + r.integers(0, 3, 800)) % 6]})  # fmt: skip
+    new = sample(frame, "combinations(a, b)", "combinations(b, c)")
+    for pair in (["a", "b"], ["b", "c"]):
+        assert set(map(tuple, new[pair].to_numpy())) <= set(map(tuple, frame[pair].to_numpy()))
+
+
+def test_dependencies_with_missing_cells_and_beside_combinations():
+    r = rng()
+    code = r.integers(0, 30, 1500)
+    frame = pd.DataFrame({"zip": [f"z{v:02}" for v in code], "city": [f"c{v // 3}" for v in code],
+                          "country": [f"n{v // 10}" for v in code], "kind": r.choice(["x", "y"], 1500)})  # fmt: skip
+    frame.loc[r.random(1500) < 0.02, "city"] = None
+    flow = TableFlow(constraints=["combinations(country, kind)"], random_state=0).fit(frame)
+    new = flow.sample(800, 0)
+    known = dict(zip(frame["zip"], frame["country"], strict=True))
+    assert (new["country"] == new["zip"].map(known)).all()
+    cities = {pair for pair in map(tuple, frame[["zip", "city"]].dropna().to_numpy())}
+    assert set(map(tuple, new[["zip", "city"]].dropna().to_numpy())) <= cities
+
+
+def test_no_dependencies_by_chance():
+    frame = pd.DataFrame(rng().integers(0, 3, (60, 6)), columns=list("abcdef"))
+    assert Table.understand(read_frame(frame), {}, ()).rules.rules == ()
+
+
+def test_wrong_constraints_are_named():
+    frame = pd.DataFrame({"a": [1.0, 2, 3], "b": [2.0, 1, 5], "t": ["x", "y", "x"]})
+    for text, said in (
+        ("a <= b", "row 1"), ("a <= a", "itself"), ("a <= q", "no column 'q'"), ("t <= a", "not numbers"),
+        ("a ~ b", "cannot be read"), ("a = a + b", "both sides"), ("combinations(a, a)", "twice"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            TableFlow(constraints=[text]).check(frame)
+    with pytest.raises(ValueError, match="circle"):
+        TableFlow(constraints=["a = b + c", "b = a - c"]).check(pd.DataFrame({"a": [3, 5], "b": [1, 2], "c": [2, 3]}))
+
+
+def test_given_against_a_constraint_raises():
+    frame = pd.DataFrame({"a": np.arange(50.0), "b": np.arange(50.0) + 5})
+    flow = TableFlow(constraints=["a < b"], random_state=0).fit(frame)
+    with pytest.raises(ValueError, match="constraint"), pytest.warns(UserWarning):
+        flow.sample(5, 0, given={"a": 40.0, "b": 10.0})

@@ -1,0 +1,205 @@
+"""`TableFlow` as an estimator: fits, plans, files, rows added and forgotten."""
+
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sliceflow
+from mutations import change_tensors, change_text
+from sliceflow import ModelFileError, TableFlow
+from sliceflow.models import file
+
+
+def table(n=300, seed=0):
+    r = np.random.default_rng(seed)
+    plan = r.choice(["basic", "gold", "free"], n, p=[0.5, 0.3, 0.2])
+    age = r.integers(18, 80, n)
+    spent = np.round(r.gamma(2, 20 + (plan == "gold") * age), 2)
+    frame = pd.DataFrame({
+        "id": [f"C-{k:06}" for k in r.permutation(10**6)[:n]], "plan": plan, "age": age, "spent": spent,
+        "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, n), "D"),
+        "price": [f"{v:,.2f} €" for v in spent], "level": pd.Categorical(r.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
+    })  # fmt: skip
+    frame["note"] = frame["age"].astype("Int64").mask(r.random(n) < 0.2)
+    return frame
+
+
+@pytest.fixture(scope="module")
+def flow():
+    return TableFlow(random_state=0).fit(table())
+
+
+def test_samples_have_the_shape_of_the_table(flow):
+    frame, new = table(), flow.sample(1000, 0)
+    assert list(new.columns) == list(frame.columns)
+    assert (new.dtypes == frame.dtypes).all()
+    assert abs((new["plan"] == "gold").mean() - 0.3) < 0.06
+    means = new.groupby("plan")["spent"].mean()
+    assert means["gold"] > 2 * means["basic"]
+    assert not set(new["id"]) & set(frame["id"])
+    assert len(flow.sample()) == 1
+
+
+def test_the_same_seed_gives_the_same_rows(flow):
+    again = TableFlow(random_state=0).fit(table())
+    pd.testing.assert_frame_equal(flow.sample(50, 7), again.sample(50, 7))
+    assert not flow.sample(50).equals(flow.sample(50))
+
+
+def test_rows_that_occur_once_are_not_copied(flow):
+    r = np.random.default_rng(0)
+    frame = pd.DataFrame(r.integers(0, 12, (400, 4)), columns=list("abcd"))
+    new = TableFlow(random_state=0).fit(frame).sample(1000, 0)
+    counts = frame.groupby(list("abcd")).size()
+    shared = new.merge(counts.rename("n").reset_index(), how="inner")
+    assert (shared["n"] == 1).sum() == 0
+
+
+def test_the_plan_and_the_history(flow):
+    plan = TableFlow(random_state=0).plan(table())
+    assert str(plan) == str(flow.plan_)
+    assert plan.identifiers == ("id",)
+    assert "chain of trees" in str(plan)
+    assert flow.n_iter_ == len(flow.history_["step"]) == len(plan.order) == 7
+    seen = []
+    TableFlow(random_state=0, verbose=0).fit(table(50), listeners=seen.append)
+    assert [event.steps_done for event in seen] == list(range(1, 8))
+
+
+def test_files(flow, tmp_path):
+    flow.save(tmp_path / "a.sliceflow")
+    loaded = sliceflow.load(tmp_path / "a.sliceflow")
+    pd.testing.assert_frame_equal(loaded.sample(50, 3), flow.sample(50, 3))
+    assert str(loaded.plan_) == str(flow.plan_)
+    loaded.save(tmp_path / "b.sliceflow")
+    assert (tmp_path / "a.sliceflow").read_bytes() == (tmp_path / "b.sliceflow").read_bytes()
+
+
+def test_changed_files_are_refused_or_sampled(tmp_path):
+    path, r = tmp_path / "a.sliceflow", random.Random(0)
+    TableFlow(random_state=0).fit(table(40)).save(path)
+    text, tensors = file.read(path)
+    read = 0
+    for k in range(150):
+        changed = (change_text(text, r), tensors) if k % 2 else (text, change_tensors(tensors, r))
+        file.write(path, *changed)
+        try:
+            loaded = sliceflow.load(path)
+        except ModelFileError:
+            continue
+        read += 1
+        assert len(loaded.sample(3, 0)) == 3
+    assert 0 < read < 150
+
+
+def test_adding_rows_is_fitting_all(flow, tmp_path):
+    first, second = table(200), table(100, 1)
+    both = TableFlow(random_state=0).fit(first).partial_fit(second)
+    whole = TableFlow(random_state=0).fit(pd.concat([first, second], ignore_index=True))
+    both.save(tmp_path / "a")
+    whole.save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_forgotten_rows_leave_no_byte(tmp_path):
+    frame = table(200)
+    odd = frame.iloc[:3].copy()
+    odd["plan"], odd["spent"], odd["id"] = "platinum-secret", 1.23456, ["Zz/9", "Zz/8", "Zz/7"]
+    odd["since"] = pd.Timestamp("2031-07-05 13:37:11")
+    odd["price"] = "77,777.77 €"
+    full = TableFlow(random_state=0).fit(pd.concat([frame, odd], ignore_index=True))
+    full.forget(odd).save(tmp_path / "a")
+    TableFlow(random_state=0).fit(frame).save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert b"platinum" not in (tmp_path / "a").read_bytes()
+    with pytest.raises(ValueError, match="not in the model"):
+        full.forget(odd.iloc[:1])
+
+
+def test_categories_go_with_their_last_row():
+    frame = pd.DataFrame({"c": pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"]), "x": range(41)})
+    flow = TableFlow(random_state=0).fit(frame).forget(frame.iloc[[40]])
+    assert list(flow.sample(5, 0)["c"].cat.categories) == ["a", "b", "unused"]
+
+
+def test_an_interrupted_fit_goes_on(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(event):
+        if event.steps_done == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        TableFlow(random_state=0).fit(table(), listeners=stop, checkpoint_dir=tmp_path, checkpoint_every=0)
+    resumed = TableFlow(random_state=0).fit(table(), checkpoint_dir=tmp_path)
+    whole = TableFlow(random_state=0).fit(table())
+    pd.testing.assert_frame_equal(resumed.sample(20, 0), whole.sample(20, 0))
+    assert resumed.n_iter_ == whole.n_iter_
+
+
+def test_score_prefers_held_out_rows_of_the_same_kind(flow):
+    other = table(200, 5)
+    assert flow.score(other) > flow.score(other.assign(spent=other["spent"] * 3))
+
+
+def test_missing_cells_are_drawn_or_filled():
+    frame = table()
+    assert abs(TableFlow(random_state=0).fit(frame).sample(1000, 0)["note"].isna().mean() - 0.2) < 0.06
+    assert TableFlow(random_state=0, missing="fill").fit(frame).sample(200, 0)["note"].notna().all()
+
+
+def test_parameters_are_checked():
+    for bad in ({"missing": "x"}, {"constraints": "a <= b"}, {"columns": ["a"]}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            TableFlow(**bad).fit(table(30))
+    with pytest.raises(ValueError, match="no y"):
+        TableFlow().fit(table(30), np.zeros(30))
+    with pytest.raises(ValueError, match="n="):
+        TableFlow(random_state=0).fit(table(30)).sample(0)
+
+
+KINDS = {
+    "number": st.floats(-1e6, 1e6).map(lambda v: round(v, 3)), "integer": st.integers(-5, 5),
+    "big": st.integers(2**60, 2**62), "flag": st.booleans(), "text": st.sampled_from(["a", "b", "c d", "é"]),
+    "day": st.datetimes(pd.Timestamp("2000-01-01"), pd.Timestamp("2030-01-01")),
+}  # fmt: skip
+
+
+@st.composite
+def tables(draw):
+    n = draw(st.integers(8, 40))
+    columns = {}
+    for k, kind in enumerate(draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5))):
+        values = pd.Series(draw(st.lists(KINDS[kind], min_size=n, max_size=n)))
+        if draw(st.booleans()) and kind in ("number", "text", "day"):
+            values = values.mask(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n))))
+        columns[f"{kind}{k}"] = values
+    frame = pd.DataFrame(columns)
+    return pd.concat([frame, frame.iloc[:2]], ignore_index=True) if draw(st.booleans()) else frame
+
+
+@given(frame=tables())
+def test_any_table_comes_back(frame, tmp_path_factory):
+    kinds = {name: "category" for name in frame if name.startswith("text")}
+    frame["low"] = np.arange(len(frame))
+    frame["high"] = frame["low"] + 1
+    flow = TableFlow(columns=kinds, constraints=["low < high"], random_state=0).fit(frame)
+    new = flow.sample(20, 0)
+    assert (new.dtypes == frame.dtypes).all()
+    assert (new["low"] < new["high"]).all()
+    for name in frame:
+        if name.startswith(("text", "flag")):
+            assert set(new[name].dropna()) <= set(frame[name].dropna())
+        if frame[name].notna().all():
+            assert new[name].notna().all()
+    path = tmp_path_factory.mktemp("any") / "m"
+    flow.save(path)
+    pd.testing.assert_frame_equal(sliceflow.load(path).sample(5, 1), flow.sample(5, 1))
+    flow.forget(frame.iloc[:1])
+    left = TableFlow(columns=kinds, constraints=["low < high"], random_state=0).fit(frame.iloc[1:])
+    pd.testing.assert_frame_equal(flow.sample(5, 2), left.sample(5, 2))

@@ -1,0 +1,146 @@
+"""`sample(given=…)` against known answers."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import TableFlow
+
+
+def fit(frame, **parameters):
+    return TableFlow(random_state=0, **parameters).fit(frame)
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_a_rare_level():
+    r = rng()
+    level = np.array(["rare"] * 36 + ["other"] * 1964)
+    x = r.normal(size=2000) + 10 * (level == "rare")
+    new = fit(pd.DataFrame({"level": level, "x": x})).sample(2000, 0, given={"level": "rare"})
+    assert abs(new["x"].mean() - 10) < 0.3
+    assert (new["level"] == "rare").all()
+
+
+def test_a_level_with_one_row_warns():
+    level = np.array(["one"] + ["other"] * 499)
+    x = rng().normal(size=500)
+    x[0] = 50
+    flow = fit(pd.DataFrame({"level": level, "x": x}))
+    with pytest.warns(UserWarning, match="only 1 rows"):
+        new = flow.sample(20, 0, given={"level": "one"})
+    assert (new["x"] == 50).all()
+
+
+def test_two_hundred_levels():
+    r = rng()
+    level = np.concatenate([np.full(r.integers(3, 30), k) for k in range(200)])
+    x = level + 0.3 * r.normal(size=len(level))
+    frame = pd.DataFrame({"level": [f"l{k}" for k in level], "x": x})
+    flow = fit(frame, columns={"level": "category"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k in (0, 77, 150, 199):
+            new = flow.sample(50, 0, given={"level": f"l{k}"})
+            assert abs(new["x"].mean() - k) < 0.6
+
+
+def test_xor_of_two_columns():
+    r = rng()
+    a, b = r.integers(0, 2, (2, 2000))
+    x = 5.0 * (a ^ b) + 0.5 * r.normal(size=2000)
+    flow = fit(pd.DataFrame({"a": a, "b": b, "x": x}))
+    for first in (0, 1):
+        for second in (0, 1):
+            new = flow.sample(300, 0, given={"a": first, "b": second})
+            assert ((new["x"] > 2.5) == bool(first ^ second)).all()
+
+
+def test_missing_as_a_condition_keeps_missing_shares_elsewhere():
+    r = rng()
+    x, z = r.normal(size=(2, 3000))
+    y = np.where(r.random(3000) < 1 / (1 + np.exp(-2 * x)), np.nan, z)
+    w = np.where(r.random(3000) < 0.3, np.nan, z)
+    frame = pd.DataFrame({"x": x, "y": y, "w": w})
+    new = fit(frame).sample(3000, 0, given={"y": None})
+    assert new["y"].isna().all()
+    assert abs(new["x"].mean() - x[np.isnan(y)].mean()) < 0.08
+    assert abs(new["w"].isna().mean() - 0.3) < 0.04
+
+
+@pytest.mark.parametrize("at", [-1.0, 0.3, 1.5])
+def test_a_gaussian_given_a_number(at):
+    r = rng()
+    x, e = r.normal(size=(2, 4000))
+    flow = fit(pd.DataFrame({"x": x, "y": 3 + 0.8 * x + 0.6 * e}))
+    new = flow.sample(4000, 0, given={"x": at})
+    assert (new["x"] == at).all()
+    assert abs(new["y"].mean() - (3 + 0.8 * at)) < 0.05 * (3 + 0.8 * at)
+    assert abs(new["y"].std() - 0.6) < 0.05 * 0.6 + 0.02
+
+
+def test_a_mixture_given_a_number():
+    r = rng()
+    side, x = r.choice([-3.0, 3.0], 4000), r.normal(size=4000)
+    flow = fit(pd.DataFrame({"x": x, "y": side + x + 0.3 * r.normal(size=4000)}))
+    y = flow.sample(2000, 0, given={"x": 1.0})["y"].to_numpy()
+    assert abs((y > 1).mean() - 0.5) < 0.1
+    assert abs(y[y > 1].mean() - 4) < 0.15
+    assert abs(y[y < 1].mean() + 2) < 0.15
+
+
+def test_a_category_and_a_number_at_once():
+    r = rng()
+    g, x = r.choice(["a", "b"], 4000), r.normal(size=4000)
+    y = np.where(g == "a", x, -x) + 0.2 * r.normal(size=4000)
+    flow = fit(pd.DataFrame({"g": g, "x": x, "y": y}))
+    assert abs(flow.sample(500, 0, given={"g": "b", "x": 1.2})["y"].mean() + 1.2) < 0.1
+
+
+def test_ranges_and_lists():
+    r = rng()
+    age = r.integers(18, 80, 2000)
+    plan = r.choice(["basic", "gold", "silver"], 2000)
+    flow = fit(pd.DataFrame({"age": age, "plan": plan, "x": age + r.normal(size=2000)}))
+    new = flow.sample(500, 0, given={"age": (30, 40), "plan": ["gold", "silver"]})
+    assert new["age"].between(30, 40).all()
+    assert set(new["plan"]) == {"gold", "silver"}
+    assert new["x"].between(26, 44).all()
+    assert flow.value_of("age", "30..40") == (30, 40)
+    assert flow.value_of("plan", "gold|silver") == ["gold", "silver"]
+    assert flow.value_of("age", "30") == 30
+
+
+def test_values_come_back_as_given():
+    days = pd.date_range("2024-01-01", periods=60, freq="MS", tz="Europe/Berlin")
+    frame = pd.DataFrame({"d": np.tile(days, 5), "x": rng().normal(size=300), "b": [True, False] * 150})
+    flow = fit(frame)
+    at = pd.Timestamp("2025-05-17", tz="Europe/Berlin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        new = flow.sample(3, 0, given={"d": at})
+        assert (new["d"] == at).all()
+        assert (flow.sample(2, 0, given={"d": "2025-06-01"})["d"] == pd.Timestamp("2025-06-01", tz="Europe/Berlin")).all()
+    assert new["d"].dtype == frame["d"].dtype
+    with pytest.raises(ValueError, match="does not fit"):
+        flow.sample(1, 0, given={"b": 0.7})
+    with pytest.raises(ValueError, match="no cell of this column is"):
+        flow.sample(1, 0, given={"x": None})
+    with pytest.warns(UserWarning, match="outside the table's values"):
+        assert flow.sample(1, 0, given={"x": 99.0})["x"].item() == 99.0
+
+
+def test_unused_categories_and_other_constants_are_refused():
+    frame = pd.DataFrame({"c": pd.Categorical(["a", "b"] * 20, ["a", "b", "z"]), "k": 7, "x": range(40)})
+    flow = fit(frame)
+    with pytest.raises(ValueError, match="'z'"):
+        flow.sample(1, 0, given={"c": "z"})
+    with pytest.raises(ValueError, match="every row has 7"):
+        flow.sample(1, 0, given={"k": 8})
+    with pytest.raises(ValueError, match="not a column"):
+        flow.sample(1, 0, given={"q": 8})
+    assert list(flow.sample(1, 0)["c"].cat.categories) == ["a", "b", "z"]

@@ -1,0 +1,101 @@
+"""`impute` fills missing cells and changes nothing else."""
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import TableFlow
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def fit(frame, **parameters):
+    return TableFlow(random_state=0, **parameters).fit(frame)
+
+
+def test_known_cells_index_and_dtypes_stay():
+    r, n = rng(), 120
+    times = pd.date_range("2024-11-03 00:00", periods=n, freq="15min", tz="America/New_York")
+    names = [f"r{k}" for k in range(n)]
+    frame = pd.DataFrame({
+        "big": 2**62 + r.integers(0, 99, n), "uint": np.uint64(2**63) + r.integers(0, 99, n).astype(np.uint64),
+        "python": pd.Series([10**20 + int(v) for v in r.integers(0, 99, n)], names, dtype=object),
+        "decimal": pd.Series([Decimal("1.10"), Decimal("2.25")] * (n // 2), names, dtype=object),
+        "time": times, "zero": np.where(r.random(n) < 0.5, -0.0, 1.5), "cat": pd.Categorical(["a", "b"] * (n // 2)),
+        "Int": pd.array(r.integers(0, 9, n), dtype="Int64"), "x": r.normal(size=n),
+    }, index=names)  # fmt: skip
+    flow = fit(frame)
+    holes = frame.copy()
+    gone = r.random(frame.shape) < 0.2
+    gone[:, :2] = False
+    for c, name in enumerate(frame.columns):
+        if gone[:, c].any():
+            holes[name] = holes[name].mask(gone[:, c]) if holes[name].dtype != object else holes[name].where(~gone[:, c], None)
+    filled = flow.impute(holes, random_state=0)
+    assert not filled.isna().any().any()
+    assert filled.index.equals(frame.index)
+    assert (filled.dtypes == holes.dtypes).all()
+    for c, name in enumerate(frame.columns):
+        known = ~gone[:, c]
+        assert [repr(v) for v in filled[name][known]] == [repr(v) for v in holes[name][known]]
+
+
+def test_accuracy_and_coverage_of_a_gaussian():
+    r, n = rng(), 1500
+    x, w, e = r.normal(size=(3, n))
+    y = x + 0.5 * w + 0.5 * e
+    frame = pd.DataFrame({"x": x, "w": w, "y": y})
+    gone = r.random(n) < 0.3
+    holes = frame.assign(y=frame["y"].mask(gone))
+    draws = np.array([t["y"][gone] for t in fit(holes).impute(holes, n=60, random_state=0)])
+    assert np.sqrt(np.mean((np.median(draws, 0) - y[gone]) ** 2)) < 0.62  # 0.5 with the true model
+    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    assert 0.86 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.94
+
+
+def test_categories_follow_the_other_cells():
+    r, n = rng(), 1000
+    g = r.choice(["a", "b", "c"], n)
+    x = np.select([g == "a", g == "b"], [0.0, 5.0], 10.0) + 0.3 * r.normal(size=n)
+    gone = r.random(n) < 0.3
+    filled = fit(pd.DataFrame({"g": g, "x": x})).impute(pd.DataFrame({"g": np.where(gone, None, g), "x": x}), random_state=0)
+    assert (filled["g"] == g).mean() > 0.99
+
+
+def test_filled_cells_keep_constraints():
+    r, n = rng(), 400
+    a, b = r.integers(0, 30, (2, n)).astype(float)
+    frame = pd.DataFrame({"a": a, "b": b, "total": a + b, "cap": a + b + r.integers(0, 9, n)})
+    flow = fit(frame, constraints=["total = a + b", "total <= cap"])
+    holes = frame.mask(r.random(frame.shape) < 0.25)
+    filled = flow.impute(holes, random_state=0)
+    full = filled.dropna()
+    assert len(full) > 0.9 * n
+    assert (full["total"] == full["a"] + full["b"]).all()
+    assert (full["total"] <= full["cap"]).all()
+    assert (filled.where(holes.notna()).fillna(-1) == holes.fillna(-1)).all().all()
+
+
+def test_identifiers_stay_empty_with_a_warning():
+    frame = pd.DataFrame({"mail": [f"u{k}@x.org" for k in range(50)], "x": rng().normal(size=50)})
+    holes = frame.copy()
+    holes.loc[3, ["mail", "x"]] = None
+    with pytest.warns(UserWarning, match="left cells of mail empty"):
+        filled = fit(frame).impute(holes, random_state=0)
+    assert filled["mail"].isna().sum() == 1
+    assert filled["x"].notna().all()
+
+
+def test_unknown_values_and_columns_are_named():
+    frame = pd.DataFrame({"g": ["a", "b"] * 20, "x": range(40)})
+    flow = fit(frame)
+    with pytest.raises(ValueError, match="no value 'q'"):
+        flow.impute(frame.assign(g="q"))
+    with pytest.raises(ValueError, match="lacks the column 'x'"):
+        flow.impute(frame[["g"]])
+    with pytest.raises(ValueError, match="does not know"):
+        flow.impute(frame.assign(z=1))

@@ -1,0 +1,194 @@
+"""Types come back as they were, and are understood for what they are."""
+
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import TableFlow
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def fit(frame, **parameters):
+    return TableFlow(random_state=0, **parameters).fit(frame)
+
+
+N = 200
+COLUMNS = {
+    "int64 beyond 2**62": lambda r: 2**62 + r.integers(0, 10**15, N),
+    "uint64": lambda r: (2**63 + r.integers(0, 10**15, N).astype(np.uint64)).astype(np.uint64),
+    "Python ints": lambda r: pd.Series([10**25 + int(v) for v in r.integers(0, 99, N)], dtype=object),
+    "Int64": lambda r: pd.array(r.integers(0, 99, N), dtype="Int64"),
+    "Float32": lambda r: pd.array(r.normal(size=N), dtype="Float32"),
+    "float32": lambda r: r.normal(size=N).astype(np.float32),
+    "unix seconds": lambda r: 1.7e9 + (r.random(N) * 1e6).round(3),
+    "Decimal": lambda r: pd.Series([Decimal(int(v)) / 100 for v in r.integers(0, 9999, N)], dtype=object),
+    "bool": lambda r: r.random(N) < 0.3,
+    "boolean": lambda r: pd.array(r.random(N) < 0.3, dtype="boolean"),
+    "ordered": lambda r: pd.Categorical(r.choice(["lo", "hi"], N), ["none", "lo", "hi"], ordered=True),
+    "categories of ints": lambda r: pd.Categorical(r.integers(0, 3, N), [0, 1, 2, 9]),
+    "string": lambda r: pd.array(r.choice(["a", "b"], N), dtype="string"),
+    "leading zeros": lambda r: np.char.zfill(r.integers(0, 40, N).astype(str), 5).astype(object),
+    "days": lambda r: pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, N), "D"),
+    "nanoseconds": lambda r: r.integers(0, 10**9, N).astype("datetime64[ns]"),
+    "New York": lambda r: pd.date_range("2024-11-02", periods=N, freq="20min", tz="America/New_York"),
+    "Berlin": lambda r: pd.date_range("2024-10-26", periods=N, freq="20min", tz="Europe/Berlin"),
+    "offset": lambda r: pd.date_range("2024-10-26", periods=N, freq="h", tz="+05:30"),
+    "durations": lambda r: pd.to_timedelta(r.integers(0, 9999, N), "min"),
+    "dates": lambda r: pd.Series([date.fromordinal(738000 + int(v)) for v in r.integers(0, 400, N)], dtype=object),
+    "months": lambda r: pd.date_range("2005-01-01", periods=N, freq="MS"),
+    "constant": lambda r: np.full(N, 7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_column_comes_back(name, missing):
+    r = rng()
+    column = pd.Series(COLUMNS[name](r))
+    gone = r.random(N) < 0.2
+    if missing and (str(column.dtype).startswith(("int", "uint")) or column.dtype == bool):
+        pytest.skip("the dtype has no missing cells")
+    if missing:
+        column = column.mask(gone) if column.dtype != object else column.where(~gone, None)
+    frame = pd.DataFrame({"c": column, "x": r.normal(size=N)})
+    new = fit(frame).sample(300, 0)["c"]
+    assert new.dtype == frame["c"].dtype
+    present, known = new.dropna(), frame["c"].dropna()
+    assert len(present) == 300 if not missing else abs(len(present) - 240) < 40
+    if frame["c"].dtype == object:
+        assert {type(v) for v in present} == {type(v) for v in known}
+    if hasattr(frame["c"], "cat"):
+        assert list(new.cat.categories) == list(frame["c"].cat.categories)
+        assert new.cat.ordered == frame["c"].cat.ordered
+    else:
+        assert known.min() <= present.min()
+        assert present.max() <= known.max()
+    if name == "months":
+        assert (present.dt.day == 1).all()
+    if name == "days":
+        assert (present == present.dt.normalize()).all()
+    if name == "unix seconds":
+        assert (present % 1 != 0).mean() > 0.9
+    if name == "Decimal":
+        assert all(v == round(v, 2) for v in present)
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["2024-01-31", "2024-02-01", "2023-12-24"], "datetime"),
+        (["31.01.2024", "01.02.2024", "24.12.2023"], "datetime"),
+        (["01/31/2024", "02/01/2024", "12/24/2023"], "datetime"),
+        (["1.234,50 €", "7,25 €", "12,00 €"], "continuous"),
+        (["$1,234", "$7", "$99"], "integer"),
+        (["7%", "12%", "30%"], "integer"),
+        (["00123", "00456", "01234"], "category"),
+    ],
+)
+def test_texts_are_returned_as_they_were_written(texts, kind):
+    frame = pd.DataFrame({"t": texts * 30, "x": rng().normal(size=90)})
+    flow = fit(frame)
+    assert flow.kinds_["t"] == kind
+    assert set(flow.sample(60, 0)["t"]) <= set(texts)
+
+
+def test_dates_as_text_are_drawn_between():
+    days = pd.date_range("2020-01-01", periods=300).strftime("%d.%m.%Y")
+    flow = fit(pd.DataFrame({"d": days, "x": np.arange(300.0)}))
+    new = flow.sample(300, 0)
+    there = pd.to_datetime(new["d"], format="%d.%m.%Y")
+    assert np.corrcoef(there.astype("int64"), new["x"])[0, 1] > 0.98
+
+
+def test_ambiguous_dates_are_refused_with_a_cure():
+    frame = pd.DataFrame({"d": ["01/02/2024", "03/04/2024"] * 20, "x": range(40)})
+    with pytest.raises(ValueError, match="day and month"):
+        fit(frame)
+    assert fit(frame, columns={"d": "datetime:%d/%m/%Y"}).kinds_["d"] == "datetime"
+
+
+def test_years_and_running_numbers_stay_numbers():
+    year = np.arange(1950, 2024)
+    frame = pd.DataFrame({"year": year, "number": np.arange(74), "co2": 300.0 + year - 1950})
+    flow = fit(frame)
+    assert set(flow.kinds_.values()) == {"integer"}
+    assert flow.sample(500, 0).corr().to_numpy().min() > 0.9
+
+
+def test_names_of_columns_come_back():
+    x = rng().normal(size=(30, 3))
+    for columns in ([2021, 2022, 2023], pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)], names=["u", "v"]), [("a", 1), "b", 3]):
+        frame = pd.DataFrame(x, columns=columns if isinstance(columns, pd.MultiIndex) else pd.Index(columns, tupleize_cols=False))
+        assert fit(frame).sample(3, 0).columns.equals(frame.columns)
+
+
+EMAILS = [f"user{k}@example.org" for k in range(1000)]
+
+
+def test_personal_data_are_made_up_also_with_duplicates():
+    r = rng()
+    frame = pd.DataFrame({"mail": EMAILS, "x": r.normal(size=1000)})
+    frame = pd.concat([frame, frame.iloc[:20]], ignore_index=True)
+    flow = fit(frame)
+    assert flow.kinds_["mail"] == "identifier"
+    new = flow.sample(1000, 0)["mail"]
+    assert not set(new) & set(EMAILS)
+    assert new.is_unique
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"+49 170 {k:07}" for k in range(1000, 1100)],
+        [f"{k:03}-{k % 90 + 10}-{k:04}" for k in range(100, 200)],
+        [f"DE{k % 90 + 10} 3704 0044 0532 {k:04} 00" for k in range(100)],
+        [f"{a} {b}son" for a in ("Anna", "Ben", "Cleo", "Dan", "Eva") for b in ("Karl", "Lar", "Nil", "Ole", "Per")] * 4,
+    ],
+)  # fmt: skip
+def test_personal_patterns_are_recognised(values):
+    name = "full name" if "son" in values[0] else "c"
+    values = values[:25] if "son" in values[0] else values
+    frame = pd.DataFrame({name: values, "x": rng().normal(size=len(values))})
+    flow = fit(frame)
+    assert flow.kinds_[name] == "identifier"
+    assert not set(flow.sample(50, 0)[name]) & set(values)
+
+
+def test_identifiers_keep_their_missing_cells():
+    frame = pd.DataFrame({"mail": EMAILS, "x": rng().normal(size=1000)})
+    frame.loc[rng().random(1000) < 0.3, "mail"] = None
+    assert abs(fit(frame).sample(1000, 0)["mail"].isna().mean() - 0.3) < 0.05
+
+
+def test_real_values_of_single_rows_are_named_loudly():
+    frame = pd.DataFrame({"mail": EMAILS, "x": rng().normal(size=1000)})
+    with pytest.warns(UserWarning, match="real values of the column mail"):
+        flow = fit(frame, columns={"mail": "category"})
+    assert "REAL VALUES" in flow.columns_["note"][0]
+
+
+def test_free_text_and_odd_cells_are_refused():
+    words = ["the quick brown fox", "jumps over the lazy dog", "a b c d e f"]
+    texts = [f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts here" for k in range(60)]
+    for column, said in (
+        (texts, "free text"),
+        ([1.0, np.inf] * 30, "inf in row 1"),
+        ([{"k": 1}] * 60, "dict"),
+        (["x", 1.5] + ["y"] * 58, "row 1"),
+        ([*["1.5"] * 40, "unknown", *["2.5"] * 19], "'unknown' in row 40"),
+        (pd.period_range("2020-01", periods=60, freq="M"), "to_timestamp"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            fit(pd.DataFrame({"c": column, "x": range(60)}))
+    with pytest.raises(TypeError, match="to_pandas"):
+        fit(__import__("polars").DataFrame({"a": [1]}))
+    with pytest.raises(ValueError, match="not a kind"):
+        fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "text"})
+    with pytest.raises(ValueError, match="not a column"):
+        fit(pd.DataFrame({"a": [1, 2]}), columns={"b": "drop"})
