@@ -132,14 +132,7 @@ class SlicedWassersteinFlow(FlowEstimator):
         return self._fit(space, X, y, call)
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it.
-
-        Examples
-        --------
-        >>> X = np.random.default_rng(0).normal(size=(2000, 3))
-        >>> SlicedWassersteinFlow(n_steps=100).plan(X).method
-        'SWF'
-        """
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         plan: VectorPlan = self._plan(space, X, y)
         return plan
