@@ -79,41 +79,36 @@ class _Fit(NamedTuple):
     first: int
 
 
-class _CtrlC:
-    """Hears Ctrl-C instead of stopping at once. A second one stops, if this shall hear one `once`."""
+@contextmanager
+def _hearing_ctrl_c(*, once: bool) -> Iterator[threading.Event]:
+    """Hear Ctrl-C instead of stopping at once. A second one stops, if this shall hear one `once`.
 
-    def __init__(self, *, once: bool) -> None:
-        self.heard, self._once = False, once  # torchrun repeats the Ctrl-C that a rank received itself
+    It is not once with ranks: torchrun repeats the Ctrl-C that a rank received itself.
+    """
+    heard, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
-    def __enter__(self) -> None:
-        self._before: Any = signal.getsignal(signal.SIGINT)
-        # Only the main thread receives Ctrl-C, and only if it is not ignored.
-        self._here = threading.current_thread() is threading.main_thread() and callable(self._before)
-        if self._here:
-            signal.signal(signal.SIGINT, self._hear)
+    def hear(*_: Any) -> None:
+        heard.set()
+        if once:
+            signal.signal(signal.SIGINT, before)
 
-    def _hear(self, *_: Any) -> None:
-        self.heard = True
-        if self._once:
-            signal.signal(signal.SIGINT, self._before)
-
-    def __exit__(self, *_: object) -> None:
-        if self._here:
-            signal.signal(signal.SIGINT, self._before)
+    # Only the main thread receives Ctrl-C, and only if it is not ignored.
+    here = threading.current_thread() is threading.main_thread() and callable(before)
+    if here:
+        signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        if here:
+            signal.signal(signal.SIGINT, before)
 
 
 class Checkpoints:
-    """Writes the checkpoints of one fit to a folder, and reads the last one.
+    """Writes the checkpoints of one fit to a folder, which all ranks see, and reads the last one.
 
-    Parameters
-    ----------
-    folder : created if it does not exist
-    every : seconds between checkpoints
-    identity : of the fit; a checkpoint of another fit is an error
-    seed : of the fit; that of the checkpoint replaces a random one (``random_state=None``)
-    ranks : the ranks of the fit, which must all see the folder
-    part : a name for this flow where the fit has several. It has a folder of its own inside `folder`,
-        and what is done stays there until `remove`
+    The `identity` is that of the fit; a checkpoint of another fit is an error. The seed of a checkpoint
+    replaces a random one (``random_state=None``). `part` names this flow where the fit has several. It
+    has a folder of its own inside `folder`, and what is done stays there until `remove`.
     """
 
     def __init__(
@@ -140,18 +135,14 @@ class Checkpoints:
         try:
             state: _State = load(self._path, (_State,), device, sys.maxsize)
         except ModelFileError as error:
-            raise ModelFileError(
-                f"{error}. It is the checkpoint of a fit; delete it to start the fit again"
-            ) from error
+            advice = "It is the checkpoint of a fit; delete it to start the fit again"
+            raise ModelFileError(f"{error}. {advice}") from error
         was, own = state.identity, self._identity
-        differs = [
-            f"{name} was {was.get(name)} and is {own.get(name)}"
-            for name in sorted({*was, *own})
-            if was.get(name) != own.get(name)
-        ]
-        if differs:
+        names = [name for name in sorted({*was, *own}) if was.get(name) != own.get(name)]
+        if names:
+            differs = "; ".join(f"{name} was {was.get(name)} and is {own.get(name)}" for name in names)
             raise OtherFitError(
-                f"{self._path} is the checkpoint of another fit: {'; '.join(differs)}",
+                f"{self._path} is the checkpoint of another fit: {differs}",
                 "repeat that fit to resume it, or use another checkpoint_dir",
             )
         return state
@@ -175,29 +166,30 @@ class Checkpoints:
         fit = _Fit(run, particles, history, rule, first)
         if self.resumes:
             self._restore(fit)
-        written, ranks, ctrl_c = events.now(), self._ranks, _CtrlC(once=self._ranks.size == 1)
-
-        def after() -> None:
-            nonlocal written
-            # The clocks of ranks differ: if one wants to stop or to write, all do.
-            wish = ranks.maximum(2 if ctrl_c.heard else int(events.now() - written >= self._every))
-            if wish == 2:
-                self._write(fit)
-                self._stop(run)
-            if wish == 1:
-                self._write_or_warn(fit)
-                written = events.now()
-
-        run.after = after
+        written, ranks = events.now(), self._ranks
         try:
-            with ctrl_c:
+            with _hearing_ctrl_c(once=ranks.size == 1) as ctrl_c:
+
+                def after() -> None:
+                    nonlocal written
+                    # The clocks of ranks differ: if one wants to stop or to write, all do.
+                    due = events.now() - written >= self._every
+                    wish = ranks.maximum(2 if ctrl_c.is_set() else int(due))
+                    if wish == 2:
+                        self._write(fit)
+                        self._stop(run)
+                    if wish == 1:
+                        self._write_or_warn(fit)
+                        written = events.now()
+
+                run.after = after
                 yield lambda: self._write_or_warn(fit) if self._part else None
         except LostRank as error:
             advice = "there is no checkpoint yet: start it again"
             if self._path.exists():
                 advice = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
             raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
-        if ranks.maximum(int(ctrl_c.heard)):
+        if ranks.maximum(int(ctrl_c.is_set())):
             self._stop(run)
         if ranks.first and not self._part:
             self._path.unlink(missing_ok=True)
@@ -242,7 +234,7 @@ class Checkpoints:
         failures = [f"rank {r}: {a[3]}" for r, a in enumerate(answers) if a[3] is not None]
         if self._ranks.first and not failures:
             try:
-                files = tuple((a[0], a[1], a[2]) for a in answers)
+                files = tuple(answer[:3] for answer in answers)
                 save(self._path, self._state(fit, None, files))
                 self._clear({file[0] for file in files})
             except OSError as error:
@@ -252,9 +244,7 @@ class Checkpoints:
             (self._folder / name).unlink(missing_ok=True)
             raise OSError(failures[0])
 
-    def _state(
-        self, fit: _Fit, own: _Particles | None, files: tuple[tuple[str, int, int], ...] = ()
-    ) -> _State:
+    def _state(self, fit: _Fit, own: _Particles | None, files: Any = ()) -> _State:
         run, heard = fit.run, None if fit.rule is None else tuple(fit.rule.heard)
         position = (run.stage, run.step, run.done, run.spared, run.seconds)
         model, history = tuple(run.model), fit.history.as_columns()
@@ -276,9 +266,8 @@ class Checkpoints:
             if (state.heard is None) != (fit.rule is None):
                 raise ValueError("it does not say what the stopping rule heard")
         except ValueError as error:
-            raise ModelFileError(
-                f"{self._path} is damaged: {error}. Delete it to start the fit again"
-            ) from error
+            advice = "Delete it to start the fit again"
+            raise ModelFileError(f"{self._path} is damaged: {error}. {advice}") from error
         run.stage, run.step, run.done, run.spared = state.stage, state.step, state.done, state.spared
         run.seconds, run.model = state.seconds, list(state.model)
         fit.history.before = state.history

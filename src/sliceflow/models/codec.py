@@ -415,7 +415,7 @@ class _Struct:
         try:
             value = self.make(values)
             getattr(value, "check", lambda: None)()
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{at.path}: {error}" if at.path else str(error)) from error
         return value
 

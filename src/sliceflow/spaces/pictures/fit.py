@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from sliceflow.engine.shrinkage import Shrunk, noise_rates
 from sliceflow.engine.transports import Auto, Transport
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
+from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -31,41 +33,24 @@ from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictur
 __all__ = ["PictureJob", "PictureSpace"]
 
 
-class ParticleLabels(NamedTuple):
-    """The classes of the particles of all ranks."""
-
-    rows: Tensor | None = None  # pictures whose labels the kept particles take; None without labels
-    codes: Tensor | None = None  # classes of all moved particles
-    column: Tensor | None = None  # of each particle, the kept ones first; None if they are not shuffled
-
-    def n_moved(self, m: int, model: bool) -> int:
-        """Number of particles to move in order to keep m; a `model` may need more than m."""
-        if self.codes is not None:
-            return len(self.codes)
-        return max(m, conditions.ENOUGH) if model else m
-
-
-def assign_labels(
-    codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed
-) -> ParticleLabels:
+def assign_labels(data: PictureData, m: int, amplifier: float, model: bool, seed: Seed) -> Assigned:
     """The classes of m particles, in the data's proportions, each at least once."""
+    codes = data.codes
     if codes is None:
-        return ParticleLabels()
+        return Assigned()
     rows = conditions.proportional(codes, m, seed, least=1)
     moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
+    assigned = Assigned(None if data.names is None else data.names[rows.numpy()], moved)
     if amplifier == 0 or len(moved) == m:
-        return ParticleLabels(rows, moved)
-    order = seed.child("mixed").permutation(len(moved))  # mix the additional particles with the others
-    return ParticleLabels(rows, moved[order], torch.argsort(order))
+        return assigned
+    return assigned.shuffled(seed.child("mixed"))  # mixes the additional particles with the others
 
 
 @dataclass(frozen=True)
 class PictureSpace:
     """Pictures, for one estimator."""
 
-    parameters: Mapping[
-        str, Any
-    ]  # the estimator's checked parameters, including `options`, which is not None
+    parameters: Mapping[str, Any]  # the estimator's checked ones, and `options`, never None
     device: torch.device  # device of the fit
     layout: Layout | None = None  # that pictures must have; None takes theirs
 
@@ -81,8 +66,7 @@ class PictureSpace:
         return {}  # the mask is one of the parameters
 
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
-        parameters, options = self.parameters, self.parameters["options"]
-        observed = parameters["observed"]
+        parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device)
         if parameters["mirror"]:
             data = data.with_mirror_images()
@@ -90,12 +74,13 @@ class PictureSpace:
         if data.condition is None and observed is None:
             k = plans.choose_clusters(parameters, m, data.n, data.layout.shape)
             if k > 1:
-                data = data.clustered(k, seed.child("data"), options.upsampling, ranks)
+                upsampling = parameters["options"].upsampling
+                data = data.clustered(k, seed.child("data"), upsampling, ranks)
         mask = None if observed is None else mask_of(observed, data.layout)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
         plan = self._plan(data, m, ranks)
         model = plan.n_knots > 0
-        assigned = assign_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
+        assigned = assign_labels(data, m, plan.amplifier, model, seed.child("conditions"))
         plan = self._complete(plan, data, assigned.n_moved(m, model), ranks)
         return PictureJob(plan, data, assigned, mask, seed, ranks)
 
@@ -147,11 +132,8 @@ class PictureSpace:
         n_random = plan.options.n_directions if plan.patch_basis == "random" else None
         widest = max(plans.most_directions(plan.layout, stage, n_random) for stage in plan.stages)
         looked_at = columns_looked_at(transport.most, widest, self.device) if ranks.size == 1 else None
-        if (
-            self.device.type == "cpu"
-            and looked_at is not None
-            and plan.options.dequantize_every == "stage"
-        ):
+        by_stage = self.device.type == "cpu" and plan.options.dequantize_every == "stage"
+        if by_stage and looked_at is not None:
             looked_at = min(looked_at, max(moved, plans.FEWEST_LOOKED_AT))
         if looked_at is not None and looked_at >= max(moved, n):
             looked_at = None  # all of them
@@ -173,7 +155,7 @@ class PictureJob:
 
     plan: PicturePlan  # the plan of the fit
     data: PictureData  # the pictures, with mirror images and clusters if enabled
-    assigned: ParticleLabels  # the particles' classes
+    assigned: Assigned  # the particles' classes
     mask: Tensor | None  # (d, 1) observed pixels, or None
     seed: Seed  # the seed of all random numbers
     ranks: Ranks  # the processes of the fit
@@ -196,7 +178,9 @@ class PictureJob:
         plan, data, seed, ranks = self.plan, self.data, self.seed, self.ranks
         device, apart, share = data.device, plan.apart, ranks.share(plan.n_moved)
         codes = None if data.codes is None else data.codes.to(device)
-        codes_p, column = (None if t is None else t.to(device) for t in self.assigned[1:])
+        codes_p, column = (
+            None if t is None else t.to(device) for t in (self.assigned.codes, self.assigned.column)
+        )
         runs = None
         if apart and codes_p is not None:
             codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
@@ -277,10 +261,8 @@ class PictureJob:
 
     def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
         (result,) = results
-        y, rows = None, self.assigned.rows
-        if self.data.names is not None and rows is not None:
-            kept = self.ranks.share(self.plan.n_particles)
-            y = self.data.names[rows[kept.slice].cpu().numpy()]
+        y = self.assigned.y
+        y = None if y is None else y[self.ranks.share(self.plan.n_particles).slice]
         return result.fitted, self.data.layout.write(result.pixels), y
 
     def copies(self, results: Sequence[Any]) -> str:
@@ -292,10 +274,8 @@ class PictureJob:
         shape = (*layout.shape, self.data.raw.shape[1])
         rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
         shown = copy_warning([(rows, particles)], self.plan.device)
-        more = (
-            f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
-        )
-        return shown and f"{shown}); {more}"
+        more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions)"
+        return shown and f"{shown}); {more}, or a lower quality, help"
 
 
 class Result(NamedTuple):
@@ -313,9 +293,7 @@ class MovingPictures:
     particles: Cloud  # this rank's particles
     column: Tensor | None  # of each particle, the kept ones first; None if they are in that order
     batches: Batches  # the particles and data that each step uses
-    parts: list[
-        Tensor
-    ]  # columns of the pictures that stages look at, in turn; none if all stages see all
+    parts: list[Tensor]  # pictures that stages look at, in turn; none if all stages see all
     noise: Noise  # the particles' random numbers
     share: Place  # this rank's part of all moved particles
     mosaics: Mosaics | None  # where the particles started; None is noise
@@ -341,12 +319,17 @@ class MovingPictures:
         flow = levels.flow(plan.transport, plan.n_knots, self._shrunk)
         flow = across_ranks(flow, job.ranks)
         every_step = options.dequantize and options.dequantize_every == "step"
+        parts: list[slice] = []
+        if self.parts:  # side by side in memory
+            data = data.part(torch.cat(self.parts))
+            ends = list(accumulate(map(len, self.parts), initial=0))
+            parts = [slice(*pair) for pair in pairwise(ends)]
 
         def draw(*place: int) -> Cloud:
             numbers = place if every_step else place[:1]
-            of_stage = data.part(self.parts[place[0] % len(self.parts)]) if self.parts else data
+            of_stage = data.part(parts[place[0] % len(parts)]) if parts else data
             cloud = of_stage.cloud(job.seed.child("data", *numbers), options.dequantize)
-            if self.parts and plan.apart and cloud.y is not None:
+            if parts and plan.apart and cloud.y is not None:
                 cloud.runs = Runs.from_codes(cloud.y, plan.apart)
             return cloud
 
@@ -354,20 +337,8 @@ class MovingPictures:
         simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
 
     def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
-        job, x, column = self.job, self.particles.x, self.column
-        kept = job.ranks.share(job.plan.n_particles)
-        if column is not None or kept != self.share:
-            if column is None:
-                column = torch.arange(self.share.total, device=x.device)
-            x = job.ranks.pick(x, column[kept.slice])
-        fitted = FittedPictures(
-            job.plan,
-            job.seed,
-            tuple(run.model),
-            job.data.condition,
-            job.data.codes,
-            job.mask,
-            self.mosaics,
-            job.data.device,
-        )
-        return Result(fitted, x)
+        job, data, m = self.job, self.job.data, self.job.plan.n_particles
+        x = kept_particles(self.particles.x, self.column, self.share, m, job.ranks)
+        y = data.condition, data.codes
+        model = job.plan, job.seed, tuple(run.model)
+        return Result(FittedPictures(*model, *y, job.mask, self.mosaics, data.device), x)

@@ -58,27 +58,6 @@ Real = Annotated[float, Between(0)]
 class PicturePlan(Plan):
     """What a fit of pictures does. It prints as a table.
 
-    Parameters
-    ----------
-    n_pictures : pictures fitted, including mirror images, of all ranks
-    layout : the pictures' layout
-    mirror : whether mirror images are included
-    n_particles : particles kept
-    n_moved : particles moved; may be more than are kept, to improve the model
-    condition : "none", "labels", "clusters" or "observed"
-    n_conditions : number of classes or clusters
-    amplifier : ξ; 0 if the flow ignores conditions, ∞ if each class has its own maps
-    stages : resolution, patch size and number of steps of each stage
-    patch_basis : basis of the directions
-    transport : how to solve the directions
-    n_looked_at : maximum number of particles, and of pictures, per step; None uses all
-    n_knots : knots kept per map; 0 keeps no model
-    precision : operands of matrix products on a GPU; None takes the particles' dtype
-    n_summed : particles start as mosaics of this many pictures; 0 starts them as noise
-    locality : β of these mosaics
-    shrinkage : κ of the maps; 0 is off
-    options : the options; those above are resolved
-
     Examples
     --------
     >>> from sklearn.datasets import load_digits
@@ -95,24 +74,30 @@ class PicturePlan(Plan):
     ...
     """
 
-    n_pictures: Count
-    layout: Layout
-    mirror: bool
-    n_particles: Count
-    n_moved: Count
-    condition: Literal["none", "labels", "clusters", "observed"]
-    n_conditions: Count
+    n_pictures: Count  # pictures fitted, including mirror images, of all ranks
+    layout: Layout  # the pictures' layout
+    mirror: bool  # whether mirror images are included
+    n_particles: Count  # particles kept
+    n_moved: Count  # particles moved; may be more than are kept, to improve the model
+    condition: Literal[
+        "none", "labels", "clusters", "observed"
+    ]  # "none", "labels", "clusters" or "observed"
+    n_conditions: Count  # number of classes or clusters
+    # ξ; 0 if the flow ignores conditions, ∞ if each class has its own maps
     amplifier: Annotated[float, Between(0, math.inf)]
-    stages: tuple[PictureStage, ...]
-    patch_basis: Literal["pixels", "cosines", "random"]
-    transport: Transport
-    n_looked_at: int | None
-    n_knots: Annotated[int, Between(0, 1 << 16)]
-    precision: torch.dtype | None
+    stages: tuple[PictureStage, ...]  # resolution, patch size and number of steps of each stage
+    patch_basis: Literal["pixels", "cosines", "random"]  # basis of the directions
+    transport: Transport  # how to solve the directions
+    n_looked_at: int | None  # maximum number of particles, and of pictures, per step; None uses all
+    n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
+    precision: (
+        torch.dtype | None
+    )  # operands of matrix products on a GPU; None takes the particles' dtype
+    # particles start as mosaics of this many pictures; 0 starts them as noise
     n_summed: Annotated[int, Between(0, 1 << 10)]
-    locality: Real
-    shrinkage: Real
-    options: PictureOptions
+    locality: Real  # β of these mosaics
+    shrinkage: Real  # κ of the maps; 0 is off
+    options: PictureOptions  # the options; those above are resolved
 
     @property
     def apart(self) -> int:
@@ -232,9 +217,7 @@ def fit_seconds(plan: PicturePlan) -> float:
     values = sum(
         most_directions(plan.layout, stage, n_random) * stage.n_steps * columns for stage in plan.stages
     )
-    kind = torch.device(plan.device).type
-    threads = torch.get_num_threads() if kind == "cpu" else 1
-    return 1e-9 * _NANOSECONDS.get(kind, 1.0) * values / (threads * plan.n_ranks)
+    return plan.estimate(values, _NANOSECONDS)
 
 
 def choose_shrinkage(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -15,9 +14,8 @@ from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
-from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditions, join_labels, row_keys
+from sliceflow.models.rows import Conditions, GivenRows, join_labels
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.spaces.pictures.layout import Layout, as_array
 from sliceflow.spaces.pictures.pyramid import Subspace
@@ -30,7 +28,7 @@ _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 
 
 @dataclass(frozen=True)
-class PictureRows:
+class PictureRows(GivenRows):
     """The user's pictures."""
 
     layout: Layout  # their shape and type
@@ -40,8 +38,7 @@ class PictureRows:
     numbers: (
         Annotated[np.ndarray, Array("n c h w", (torch.int32, torch.float32, torch.float64))] | None
     ) = None
-    given: Conditions | None = None  # labels of the pictures of all ranks; None without
-    # position of these pictures among those of all ranks; None if there are no others
+    given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
 
     def check(self) -> None:
@@ -69,22 +66,9 @@ class PictureRows:
         array = self.pixels.transpose(0, 2, 3, 1).astype(self.layout.dtype, copy=False)
         return array if self.layout.channels else array[..., 0]
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
     @property
-    def n(self) -> int:
-        """Pictures of all ranks."""
-        return len(self) if self.place is None else self.place.total
-
-    @property
-    def here(self) -> Place:
-        """The place of this rank's pictures."""
-        return Place(0, len(self), len(self)) if self.place is None else self.place
-
-    @property
-    def y(self) -> np.ndarray | None:
-        return None if self.given is None else self.given.y
+    def values(self) -> np.ndarray:
+        return self.pixels
 
     def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
         given, pixels = Conditions.infer(y, len(pixels), "labels"), np.ascontiguousarray(pixels)
@@ -101,15 +85,9 @@ class PictureRows:
     def take(self, numbers: np.ndarray) -> Self:
         return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
 
-    def keys(self) -> Sequence[Hashable]:
-        return row_keys(self.pixels, self.y)
-
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         pictures = np.ascontiguousarray(self.pictures)
         return torch.from_numpy(pictures) if self.layout.tensor else pictures, self.y
-
-    def digests(self, ranks: Ranks) -> dict[str, str]:
-        return {"X": digest(self.pixels, ranks, self.here), "y": digest(self.y)}
 
 
 def read_pictures(
@@ -204,14 +182,14 @@ class PictureData:
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
-    def part(self, columns: Tensor) -> Self:
+    def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
-        own, n = self.own_codes, len(columns)
+        raw, own = self.raw[:, columns], self.own_codes
         return replace(
             self,
-            raw=self.raw[:, columns],
+            raw=raw,
             own_codes=None if own is None else own[columns],
-            place=Place(0, n, n),
+            place=Place(0, raw.shape[1], raw.shape[1]),
             mirrored=False,
         )
 

@@ -1,8 +1,8 @@
 """Missing cells filled by draws given all other cells of their row.
 
 Each column with missing cells has trees that see all other columns (multiple imputation by trees: Doove,
-van Buuren and Dusseldorp 2014). Trees are grown on different draws of the rows, and a cell is that of a
-random row in the leaf of a random tree. A few sweeps over the columns let filled cells agree.
+van Buuren and Dusseldorp 2014). A tree is grown on one half of the rows and draws from the other half,
+so that draws spread as far as rows do. A cell is that of a random row in the leaf of a random tree. A few sweeps over the columns let filled cells agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["fill"]
 _TREES = 10  # of a column
 _SWEEPS = 4
 _ROUNDS = 10  # in which rows that break a rule are filled anew
-_MOST_ROWS = 10_000  # that a tree is grown on
+_MOST_ROWS = 20_000  # of a tree
 _LEAF = 5
 
 
@@ -53,9 +53,8 @@ def _forest(table: Table, c: int, usable: list[int], seed: Seed) -> list[Link]:
     before = np.array([b for b in usable if b != c], dtype=np.int64)
     links = []
     for t in range(_TREES):
-        rng = generator(seed.child("tree", t))
-        some = rows[rng.integers(len(rows), size=min(len(rows), _MOST_ROWS))]
-        links.append(grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF))
+        some = rows[generator(seed.child("rows", t)).permutation(len(rows))[:_MOST_ROWS]]
+        links.append(grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF, True))
     return links
 
 

@@ -1,0 +1,173 @@
+"""Parameters, options and presets of both estimators: wrong values are named before anything is fitted."""
+
+import dataclasses
+import inspect
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+import sliceflow
+from models import EVEN_AND_ODD, LABELS, PICTURES, X, pictures, vectors
+from sliceflow import (
+    ImageFlow,
+    PictureOptions,
+    SlicedWassersteinFlow,
+    VectorOptions,
+    devices,
+    frames,
+    transports,
+)
+from sliceflow.engine import paper
+from sliceflow.errors import ParameterError
+
+DATA = {SlicedWassersteinFlow: X, ImageFlow: PICTURES}
+OPTIONS = {SlicedWassersteinFlow: VectorOptions, ImageFlow: PictureOptions}
+NAN, INF = math.nan, math.inf
+COUNT, STEPS = (0, 2.5, "many", True), (-1, 1.0, None)
+WRONG = {  # names, and values that are refused
+    SlicedWassersteinFlow: dict(
+        n_particles=COUNT, n_steps=STEPS, frame=("circle", 3, None), transport=("fast", None),
+        amplifier=(-1, NAN, "10", None), entropy=(-0.1, INF, "a"), standardize=(1, None),
+        early_stopping=(0, "no"), condition=("some", None), keep_rows=(1, None), preset=("Paper", 1, ""),
+        options=({}, "fast", PictureOptions(), VectorOptions), verbose=(-1, "loud"),
+    ),
+    ImageFlow: dict(
+        schedule=(None, 3), n_particles=COUNT, quality=("good", 0, True, 1.5),
+        amplifier=(-1, NAN, -INF, "none"), n_pixel_values=(1, 17.0), mirror=(1, None),
+        transport=("greedy", None), patch_basis=("waves", None), n_clusters=(0, "many", 2.0, True, None),
+        keep_rows=(1, None), preset=("fast", True), options=({}, 3, VectorOptions(), PictureOptions),
+        verbose=(-1, None),
+    ),
+    VectorOptions: dict(
+        taper=(-0.1, 1.1, NAN, "half", True), n_axis_steps=STEPS, n_knots=(1, 16.0, "auto"),
+        validation_fraction=(0, 1, NAN, None, True), n_iter_no_change=(0, 1.5), tol=(-1e-9, INF, "0"),
+        smoothing=(-0.1, INF, "some", None), n_neighbors=(1, 20.0), shrinkage=(-1, INF, "auto"),
+    ),
+    PictureOptions: dict(
+        start=(0, 1.5, True, "data"), locality=(-0.1, INF, "much"), start_noise=(-0.1, NAN, None),
+        clip=(1, None), dequantize=(0.0, "no"), dequantize_every=("never", 1), n_directions=(0, 10.0, True),
+        upsampling=("cubic", None), taper=(-1, 2, "x"), n_knots=(-1, 16.0, "all", True),
+        precision=("double", 16), shrinkage=(-1, NAN, "much"),
+    ),
+}  # fmt: skip
+CASES = [
+    (kind, name, value)
+    for kind, table in WRONG.items()
+    for name, values in table.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), CASES, ids=repr)
+def test_a_wrong_value_is_named_before_anything_is_fitted(kind, name, value):
+    if kind in OPTIONS:
+        flow = kind(**{name: value})
+    else:
+        estimator = next(e for e, options in OPTIONS.items() if options is kind)
+        flow = estimator(options=kind(**{name: value}))
+    for call in (flow.fit, flow.plan, flow.partial_fit):
+        with pytest.raises(ParameterError, match=r" must be ") as caught:
+            call(DATA[type(flow)])
+        assert (caught.value.name, repr(caught.value.value)) == (name, repr(value))
+    assert not hasattr(flow, "history_")
+    again = pickle.loads(pickle.dumps(caught.value))  # as joblib sends it
+    assert str(again) == str(caught.value)
+
+
+def test_every_parameter_and_option_has_wrong_values_above():
+    elsewhere = {"device", "random_state", "observed"}  # below, and in the tests of layouts
+    for kind, table in WRONG.items():
+        assert set(inspect.signature(kind).parameters) - elsewhere == set(table)
+
+
+def test_devices_and_seeds_that_do_not_exist_are_named(monkeypatch):
+    for make, x in ((vectors, X), (pictures, PICTURES)):
+        for device, words in (("toaster", "is not a torch device"), ("mps", "has no float64")):
+            with pytest.raises(ParameterError, match=words):
+                make(device=device).fit(x)
+        with pytest.raises(ValueError, match="random_state=-3 is negative"):
+            make(random_state=-3).fit(x)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices.resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ParameterError, match="but torch sees 2 CUDA devices, counted from 0"):
+        vectors(device="cuda:2").fit(X)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    settings = dict(n_particles=np.int64(40), amplifier=np.float64(10), keep_rows=np.bool(True))
+    options = VectorOptions(n_knots=np.int32(16), taper=np.float32(0.5))
+    flow = vectors(**settings, n_steps=np.int64(2), options=options).fit(X, LABELS)
+    flow.save(tmp_path / "model")
+    loaded = sliceflow.load(tmp_path / "model", device="cpu")
+    assert loaded.options == options
+    assert np.array_equal(loaded.sample(5, random_state=0), flow.sample(5, random_state=0))
+    assert len(pictures(**settings, quality=np.int64(1)).fit(PICTURES).particles_) == 40
+
+
+def test_options_are_compared_cloned_and_searched_like_any_parameter(tmp_path):
+    for make, kind, data in ((vectors, VectorOptions, X), (pictures, PictureOptions, PICTURES)):
+        options = kind(taper=0.25, n_knots=16)
+        assert make(options=None).plan(data) == make(options=kind()).plan(data)
+        flow = clone(make(options=options))
+        assert flow.options == options
+        flow.fit(data).save(tmp_path / "model")
+        assert sliceflow.load(tmp_path / "model", device="cpu").options == options
+        before = flow.sample(5, random_state=0)
+        flow.set_params(options=kind(taper=1.0))  # changed after the fit, it does not change samples
+        assert np.array_equal(flow.sample(5, random_state=0), before)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            options.taper = 1.0
+
+
+# The preset
+
+
+@pytest.mark.parametrize(
+    ("estimator", "of_paper"), [(SlicedWassersteinFlow, paper.VECTORS), (ImageFlow, paper.PICTURES)]
+)
+def test_parameters_left_alone_take_the_papers_values_and_others_win(estimator, of_paper):
+    flow = estimator(preset="paper", device="cpu")
+    before, resolved = flow.get_params(), flow._space().parameters
+    for name, setting in of_paper.items():
+        found = resolved[name] if name in resolved else getattr(resolved["options"], name)
+        assert found == setting.value, name
+        assert setting.source
+    assert {k for k, v in resolved.items() if v is not before[k]} <= {*of_paper, "options"}
+    assert flow.get_params() == before
+    given = dict(transport="sorted", amplifier=3.0, options=OPTIONS[estimator](taper=0.25))
+    won = estimator(preset="paper", device="cpu", **given)._space().parameters
+    assert (won["transport"], won["amplifier"], won["options"].taper) == ("sorted", 3.0, 0.25)
+    assert won["options"] == dataclasses.replace(resolved["options"], taper=0.25)
+    rest = {"transport", "amplifier", "options"}
+    assert {k: v for k, v in won.items() if k not in rest} == {
+        k: v for k, v in resolved.items() if k not in rest
+    }
+
+
+def test_plans_of_the_preset_are_the_papers():
+    plan = SlicedWassersteinFlow(preset="paper", n_steps=3, device="cpu").plan(X, LABELS)
+    assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(10_000))
+    assert (plan.transport, plan.standardize, plan.smoothing) == (transports.Interpolated(), False, 0)
+    assert [(stage.n_steps, stage.taper) for stage in plan.stages()] == [(3, 0)]
+    plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(PICTURES, EVEN_AND_ODD)
+    assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
+    assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
+    assert {stage.n_steps for stage in plan.stages} == {300}
+
+
+def test_models_of_the_preset_are_saved(tmp_path):
+    small = PictureOptions(n_directions=20)
+    for flow, data in (
+        (vectors(preset="paper", frame=frames.Random(9), options=None), (X, LABELS)),
+        (pictures(preset="paper", options=small), (PICTURES, EVEN_AND_ODD)),
+    ):
+        flow.fit(*data).save(tmp_path / "model")
+        loaded = sliceflow.load(tmp_path / "model", device="cpu")
+        assert loaded.preset == "paper"
+        assert loaded.plan_ == flow.plan_
+        assert np.array_equal(loaded.sample(9, random_state=0), flow.sample(9, random_state=0))

@@ -1,0 +1,183 @@
+"""Files of estimators: what is loaded is what was saved, for every kind of model."""
+
+import os
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import sliceflow
+from models import COLOURS, FITTED, LABELS, PARTS, PICTURES, X, pictures, saved, vectors
+from mutations import change_text
+from sliceflow import ModelFileError, SlicedWassersteinFlow
+from sliceflow.models.disclosure import holds_data, holds_rows
+
+UNSAVED = {"device", "random_state", "verbose"}
+
+
+@pytest.fixture(params=PARTS)
+def kind(request):
+    return request.param
+
+
+def draws(flow, **more):
+    if getattr(flow, "observed", None) is not None:
+        return np.asarray(flow.inpaint(PICTURES[:4], n=2, random_state=1, **more))
+    return np.asarray(flow.sample(9, random_state=1, **more))
+
+
+def test_a_loaded_model_is_the_saved_one(kind, fitted, tmp_path):
+    flow = fitted(kind)
+    flow.save(tmp_path / "model", particles=True)
+    loaded = sliceflow.load(tmp_path / "model", device="cpu")
+    assert type(loaded) is type(flow)
+    for name, value in flow.get_params().items():
+        if name not in UNSAVED:
+            assert getattr(loaded, name) == value, name
+    assert loaded.plan_ == flow.plan_
+    assert loaded.n_iter_ == flow.n_iter_
+    for name, column in loaded.history_.items():
+        assert np.array_equal(column, flow.history_[name], equal_nan=name != "stage")
+    assert np.array_equal(getattr(loaded, "classes_", 0), getattr(flow, "classes_", 0))
+    assert np.array_equal(draws(loaded), draws(flow))
+    assert np.array_equal(loaded.particles_, flow.particles_)
+    assert np.array_equal(loaded.particle_conditions_, flow.particle_conditions_)
+    assert saved(loaded, particles=True) == (tmp_path / "model").read_bytes()
+    again = pickle.loads(pickle.dumps(flow))
+    assert np.array_equal(draws(again), draws(flow))
+
+
+def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
+    for kind in ("labels", "grey labels"):
+        fitted(kind).save(tmp_path / kind)
+        loaded = sliceflow.load(tmp_path / kind)
+        assert not hasattr(loaded, "particles_")
+        with pytest.raises(AttributeError, match=rf"particles_ is not in .*{kind}, which was saved without"):
+            _ = loaded.particles_
+        with pytest.raises(AttributeError, match="no attribute 'particle_'"):
+            _ = loaded.particle_
+        with pytest.raises(AttributeError, match="particles_ is not in"):
+            loaded.save(tmp_path / "again", particles=True)
+        assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("kind", ["labels", "local", "per class", "grey labels", "masked", "colour"])
+def test_a_loaded_model_can_be_fitted_again(kind, fitted, tmp_path):
+    make, data = PARTS[kind]
+    fitted(kind).save(tmp_path / "model")
+    loaded = sliceflow.load(tmp_path / "model", device="cpu").set_params(random_state=3)
+    assert loaded.fit(*data) is loaded
+    assert saved(loaded, particles=True) == saved(fitted(kind), particles=True)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "labels", "grey", "grey labels", "colour"])
+def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
+    make, data = PARTS[kind]
+    sizes = []
+    for keep in (False, True):
+        flow = make().set_params(keep_rows=keep).fit(*data)
+        flow.save(tmp_path / "model")
+        loaded = sliceflow.load(tmp_path / "model", device="cpu")
+        assert holds_rows(flow) == holds_rows(loaded) == (keep or kind == "colour")
+        sizes.append((tmp_path / "model").stat().st_size)
+    x, y = loaded._model.rows.in_users_form(torch.device("cpu"))
+    assert np.array_equal(x, data[0])
+    assert x.dtype == data[0].dtype
+    assert y is None if len(data) == 1 else np.array_equal(y, data[1])
+    assert sizes[0] < sizes[1]
+
+
+def test_what_a_file_tells_of_the_data_is_said(fitted):
+    """A knot for every row leads to the rows themselves; with fewer, several share a knot."""
+    many, few = (vectors(options=sliceflow.VectorOptions(n_knots=k)).fit(X) for k in (512, 8))
+    assert holds_data(many)
+    assert not holds_data(few)
+    assert all(holds_data(fitted(kind)) for kind in ("local", "mixed", "colour"))
+    assert not holds_rows(many)
+
+
+def test_types_and_names_of_columns_come_back(tmp_path):
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).astype({"a": np.float32})
+    for given in (frame, torch.from_numpy(X), X.astype(np.float32)):
+        flow = vectors(0, keep_rows=True).fit(given, LABELS)
+        flow.save(tmp_path / "model", particles=True)
+        loaded = sliceflow.load(tmp_path / "model", device="cpu")
+        for out in (loaded.particles_, loaded.sample(3), loaded._model.rows.in_users_form("cpu")[0]):
+            assert type(out) is type(given)
+            if isinstance(given, pd.DataFrame):
+                assert out.dtypes.equals(given.dtypes)
+                assert loaded.feature_names_in_.tolist() == ["a", "b", "c"]
+            else:
+                assert out.dtype == given.dtype
+    for images in (torch.from_numpy(PICTURES), torch.from_numpy(COLOURS)):
+        flow = pictures(schedule="1[1]", n_pixel_values=256).fit(images)
+        flow.save(tmp_path / "model")
+        assert isinstance(sliceflow.load(tmp_path / "model").sample(3), torch.Tensor)
+
+
+@pytest.mark.parametrize("kind", ["labels", "masked"])
+def test_changed_parameters_are_refused_or_harmless(kind, fitted, tmp_path):
+    """They are the user's, and a file may say anything."""
+    path = tmp_path / "model"
+    for name in ("n_particles", "options", "frame" if kind == "labels" else "observed", "preset"):
+        for value in (-1, "x", {"a": 1}, [1, 2], None):
+            fitted(kind).save(path)
+
+            def change(text, name=name, value=value):
+                holder = next(part for part in _dicts(text) if name in part and "preset" in part)
+                holder[name] = value
+
+            change_text(path, change)
+            try:
+                loaded = sliceflow.load(path, device="cpu")
+            except ModelFileError:
+                continue
+            assert np.array_equal(draws(loaded), draws(fitted(kind)))
+
+
+def _dicts(node):
+    if isinstance(node, dict):
+        yield node
+        for value in node.values():
+            yield from _dicts(value)
+
+
+def test_a_path_that_is_no_model_is_a_model_file_error(tmp_path):
+    (tmp_path / "text").write_text("no model")
+    for path in (tmp_path / "text", tmp_path / "nothing", tmp_path):
+        with pytest.raises(ModelFileError):
+            sliceflow.load(path)
+    with pytest.raises(ValueError, match="precision='float32' applies to pictures"):
+        FITTED["vectors"]().save(tmp_path / "model")
+        sliceflow.load(tmp_path / "model", precision="float32")
+    assert issubclass(ModelFileError, ValueError)
+
+
+def test_a_saved_precision_is_that_of_a_gpu(fitted, tmp_path):
+    fitted("grey").save(tmp_path / "model")
+    loaded = sliceflow.load(tmp_path / "model", device="cpu", precision="float32")
+    assert loaded.options.precision == "float32"
+    assert np.array_equal(draws(loaded), draws(fitted("grey")))
+
+
+def test_memory_that_a_model_may_take_is_bounded(fitted, tmp_path):
+    fitted("labels").save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match="max_memory"):
+        sliceflow.load(tmp_path / "model", max_memory=1000)
+    assert os.path.getsize(tmp_path / "model") > 1000
+
+
+def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):
+    class Own:
+        most = None
+
+        def fit(self, *args):
+            return sliceflow.transports.Sorted().fit(*args)
+
+    flow = SlicedWassersteinFlow(n_particles=50, n_steps=1, transport=Own(), random_state=0).fit(X)
+    assert np.isfinite(flow.sample(3)).all()
+    with pytest.raises(ValueError, match="transport"):
+        flow.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
