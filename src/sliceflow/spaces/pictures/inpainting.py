@@ -36,17 +36,10 @@ _DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side b
 _COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
 
 
-def complete_pictures(
-    X: Any,
-    known_mask: Any,
-    like: Any,
-    *,
-    n: int = 1,
-    y: Any = None,
-    like_y: Any = None,
-    n_pixel_values: int = 256,
-    seed: Seed,
-) -> np.ndarray:  # eight parameters: two sets of pictures, with their labels
+def complete_pictures(  # many: two sets of pictures, with their labels
+    X: Any, known_mask: Any, like: Any, *, n: int = 1, y: Any = None, like_y: Any = None,
+    n_pixel_values: int = 256, seed: Seed,
+) -> np.ndarray:  # fmt: skip
     """Complete pictures from any known part, by the pictures `like`: (m, n, h, w[, c]).
 
     Parameters
