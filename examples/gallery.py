@@ -21,12 +21,12 @@ from pathlib import Path
 
 import amplifier
 import local_and_pyramid
+import nearest
 import numpy as np
 import torch
 from grids import Panel, by_class, completions, sheet
 from runs import class_names, fit, name, samples
 
-import neighbours
 from sliceflow import ImageFlow, __version__
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
@@ -90,17 +90,17 @@ PICTURES = {  # which set, and who draws it
     "mnist-inpainting": ("mnist", partial(inpainting, given="top")),
     "mnist-amplifier": ("mnist", amplifier.draw),
     "mnist-ablation": ("mnist", local_and_pyramid.draw),
-    "mnist-neighbours": ("mnist", neighbours.draw),
+    "mnist-neighbours": ("mnist", nearest.draw),
     "fashion-mnist": ("fashion-mnist", unconditional),
     "fashion-mnist-by-class": ("fashion-mnist", conditional),
     "fashion-mnist-inpainting": ("fashion-mnist", partial(inpainting, given="left")),
     "cifar10": ("cifar10", unconditional),
     "cifar10-by-class": ("cifar10", conditional),
     "cifar10-inpainting": ("cifar10", partial(inpainting, given="left")),
-    "cifar10-neighbours": ("cifar10", neighbours.draw),
+    "cifar10-neighbours": ("cifar10", nearest.draw),
     "celeba": ("celeba", partial(unconditional, shape=(6, 12))),
     "celeba-inpainting": ("celeba", partial(inpainting, given="border")),
-    "celeba-neighbours": ("celeba", neighbours.draw),
+    "celeba-neighbours": ("celeba", nearest.draw),
 }
 
 

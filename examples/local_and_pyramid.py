@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from grids import BLUE, INK, Panel, sheet
-from neighbours import nn_ratio
+from nearest import nn_ratio
 from runs import arguments, name, read, rows, samples, settings
 
 from sliceflow.datasets import Pictures

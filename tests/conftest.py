@@ -68,7 +68,7 @@ def digits_run(tmp_path_factory):
     from running import FEW, inside
 
     folder = tmp_path_factory.mktemp("digits") / "run"
-    result = inside("fit", "digits", "--conditional", *FEW, "--out", folder)
+    result = inside("fit", "digits", "--conditional", "--keep-rows", *FEW, "--out", folder)
     assert result.returncode == 0, result.stderr
     return folder, result
 

@@ -9,12 +9,12 @@ import appendix_a
 import gallery
 import local_and_pyramid
 import matplotlib
+import nearest
 import numpy as np
 import torch
 from grids import BLUE, ORANGE, Panel, by_class, sheet
 from runs import class_names, name
 
-import neighbours
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.layout import MASKS
 from sliceflow.spaces.pictures.pyramid import Subspace
@@ -171,7 +171,7 @@ def figure9(run: Run) -> Rows:
     rows = []
     for dataset in run.sets("mnist", "fashion-mnist", "cifar10", "celeba"):
         train, test = run.read(dataset)
-        found = neighbours.draw(run.path(dataset, train), train, test, run.settings(dataset))
+        found = nearest.draw(run.path(dataset, train), train, test, run.settings(dataset))
         (cost,) = found["fits"]
         rows.append({"set": dataset, "seconds": cost.seconds, "NN ratio": found["NN ratio"]})
     return run.finish(rows, "1 is ideal, near 0 is copying.")

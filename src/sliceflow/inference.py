@@ -33,15 +33,10 @@ class Posterior:
     """Samples of θ given x. Made by `posterior`, which checks what it is given."""
 
     def __init__(
-        self,
-        theta: np.ndarray,
-        x: np.ndarray,
-        low: np.ndarray,
-        high: np.ndarray,
-        dtype: str,
+        self, theta: np.ndarray, x: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], dtype: str,
         verbose: bool,
-    ) -> None:
-        self.theta, self.x, self.low, self.high = theta, x, low, high
+    ) -> None:  # fmt: skip
+        self.theta, self.x, (self.low, self.high) = theta, x, bounds
         self.dtype, self.verbose = dtype, verbose
         self.default_x: np.ndarray | None = None
         # The flow sees θ and x around 0, in units of their spread: near 10⁶ it would round them.
@@ -172,9 +167,8 @@ class Posterior:
             warnings.simplefilter("always")
             made = self._flow.sample(len(y), y=y, random_state=int(rng.integers(2**31)))
         for warning in caught:  # the flow calls observations y, and counts every sample's
-            text = re.sub(
-                r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", str(warning.message)
-            )
+            text = str(warning.message)
+            text = re.sub(r"\by\[(\d+)\]", lambda m: f"x[{first + int(m[1]) // n}]", text)
             warnings.warn(re.sub(r"\bof y\b", "of x", text), warning.category, stacklevel=4)
         rows = np.asarray(made, np.float64).reshape(len(x0), n, -1)
         return np.asarray(rows * unit + centre)
@@ -212,7 +206,7 @@ def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) 
             f"{rows.min(axis=0).tolist()} to {rows.max(axis=0).tolist()}"
         )
     dtype = "float32" if kind.kind == "f" and kind.itemsize <= 4 else "float64"
-    return Posterior(rows, given, low, high, dtype, verbose)
+    return Posterior(rows, given, (low, high), dtype, verbose)
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:

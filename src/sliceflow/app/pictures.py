@@ -163,7 +163,11 @@ class Gallery:
             picture = self._picture(run.flow, _bytes_of(asked.get("picture")))
             fixed = run.flow.observed is not None
             mask = None if fixed else np.asarray(asked.get("mask"), dtype=bool)
-            done = run.flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=seed)
+            try:
+                done = run.flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=seed)
+            except ValueError as error:  # in the words of the command line
+                text = str(error).replace("keep_rows=True", "--keep-rows")
+                raise ValueError(text.replace("observed=", "--observed")) from error
             return {"pictures": _shown(run.flow, done[0])}
 
     def _run(self, asked: dict[str, Any]) -> _Opened:

@@ -15,14 +15,9 @@ from sliceflow.errors import from_tensor, need
 from sliceflow.metrics.pairs import nearest
 
 __all__ = [
-    "copies",
-    "copy_warning",
-    "lookalikes",
-    "nearest_pictures",
-    "nn_ratio",
-    "shows_copying",
-    "strays",
-]
+    "copies", "copy_warning", "lookalikes", "nearest_distances", "nearest_pictures", "nn_ratio",
+    "share_of_copies", "shows_copying", "strays",
+]  # fmt: skip
 
 IDEAL_COPIES = 0.01  # the share of new real rows that count as copies
 _AMONG = 10  # neighbours that the nearest is compared with, in `lookalikes`
@@ -46,7 +41,6 @@ def nn_ratio(
     samples, train : (n, d) and (N, d), or pictures
     test : held-out rows; None takes every train row in its turn, and its distance to the others
     mirror : for flows that were fitted to mirror images, too: those count as train rows
-    device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
     --------
@@ -87,27 +81,15 @@ def strays(
     """Share of samples farther from all train rows than any of the n test rows: d(x) > max d(test row).
 
     Near 0 is ideal: new real rows score 1/(n + 1) on average. Parameters: see `nn_ratio`.
-
-    Examples
-    --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
-    >>> samples[:100] += 9  # one in ten
-    >>> print(f"{strays(samples, train, test, device='cpu'):.2f}")
-    0.10
     """
     of_samples, of_real = _distances(samples, train, test, mirror, device)
     return float(np.mean(of_samples > of_real.max()))
 
 
 def lookalikes(
-    samples: Any,
-    train: Any,
-    test: Any,
-    *,
-    mirror: bool = False,
-    patch: int | None = None,
+    samples: Any, train: Any, test: Any, *, mirror: bool = False, patch: int | None = None,
     device: str = "auto",
-) -> float:
+) -> float:  # fmt: skip
     """Share of samples that resemble one train row far more than others, as only 1 % of test rows do.
 
     0.01 is ideal. With d₁ ≤ … ≤ d₁₀ the distances to the ten nearest train rows, and q the 1 % quantile

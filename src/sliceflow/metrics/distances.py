@@ -1,14 +1,18 @@
-"""Distances between two samples: sliced Wasserstein, energy, Fréchet."""
+"""Two samples: distances (sliced Wasserstein, energy, Fréchet), coverage, and a classifier's test."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sliceflow.metrics.pairs import as_rows, mean_distance, same_width
+from sliceflow.errors import from_tensor
+from sliceflow.metrics.pairs import as_rows, balls, mean_distance, nearest, same_width
 
-__all__ = ["energy_distance", "frechet_distance", "frechet_distance_pca", "sliced_wasserstein"]
+__all__ = [
+    "DensityCoverage", "density_coverage", "energy_distance", "frechet_distance",
+    "frechet_distance_pca", "sliced_wasserstein", "two_sample_accuracy",
+]  # fmt: skip
 
 
 def sliced_wasserstein(
@@ -57,11 +61,6 @@ def energy_distance(a: Any, b: Any, *, device: str = "auto") -> float:
     Pairs of a row with itself count. It is 0 only between equal samples. In one dimension it is
     `scipy.stats.energy_distance`. Time grows with the square of the rows, memory does not.
 
-    Parameters
-    ----------
-    a, b : (n, d) and (m, d)
-    device : "cpu", "cuda", or "auto": a GPU if there is one
-
     Examples
     --------
     >>> a = np.zeros((5, 2))
@@ -84,10 +83,6 @@ def frechet_distance(a: Any, b: Any) -> float:
     **It is biased upwards for few samples**: two samples of n and m rows from the same standard
     Gaussian in d dimensions have a distance of about (1/n + 1/m)·(d + d(d + 1)/4). Compare only at
     equal counts, and with the floor.
-
-    Parameters
-    ----------
-    a, b : (n, d) and (m, d), at least two rows each
 
     Examples
     --------
@@ -137,3 +132,69 @@ def _root(x: np.ndarray) -> np.ndarray:
         return np.asarray(centred)
     values, vectors = np.linalg.eigh(centred.T @ centred)
     return np.asarray(np.sqrt(np.maximum(values, 0))[:, None] * vectors.T)
+
+
+class DensityCoverage(NamedTuple):
+    """Density: the number of real balls around a sample; coverage: real balls that hold a sample."""
+
+    density: float
+    coverage: float
+
+
+def density_coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> DensityCoverage:
+    """Density and coverage (Naeem et al., ICML 2020).
+
+    density = 1/(k·n) · Σ_j Σ_i [y_j ∈ B_i], coverage = 1/m · Σ_i [some y_j ∈ B_i], with samples y, real
+    rows x and balls B_i = B(x_i, r_k(x_i)), r_k the distance to the k-th nearest other real row. For
+    samples from the real distribution the expected density is 1, and the expected coverage
+    1 − (m−1)…(m−k) / ((n+m−1)…(n+m−k)), about .97 for k = 5 and n = m. Density may exceed 1.
+
+    Examples
+    --------
+    >>> a, b = np.random.default_rng(0).normal(size=(2, 1000, 2))
+    >>> density, coverage = density_coverage(a, b, device="cpu")
+    >>> round(density, 1), round(coverage, 2)
+    (1.0, 0.97)
+    """
+    samples, real = as_rows(samples, "samples"), as_rows(real, "real")
+    same_width(samples, real, "samples and real")
+    radii = nearest(real, real, k, device=device, leave_out_itself=True)[0][:, -1]
+    within, holds = balls(samples, real, radii, device)
+    return DensityCoverage(float(within.mean() / k), float(holds.mean()))
+
+
+def two_sample_accuracy(
+    samples: Any, real: Any, *, classifier: Any = None, scoring: str = "accuracy",
+    n_trees: int = 200, seed: int = 0,
+) -> float:  # fmt: skip
+    """Cross-validated score of a classifier that separates samples from real rows; 0.5 is ideal.
+
+    Equally many of both are used (a random subset of the larger), in five shuffled folds. A random
+    forest detects what distances do not: values that never occur, columns that never vary.
+
+    Parameters
+    ----------
+    samples, real : (n, d) and (m, d)
+    classifier : any classifier of scikit-learn, instead of a forest with n_trees trees
+    scoring : "accuracy", or another score of scikit-learn such as "roc_auc"
+    seed : of the subset, the folds and the forest
+
+    Examples
+    --------
+    >>> a, b = np.random.default_rng(0).normal(size=(2, 100, 2))
+    >>> two_sample_accuracy(a, b + 9, n_trees=10)
+    1.0
+    """
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+    rng = np.random.default_rng(seed)
+    n = min(len(samples), len(real))
+    if n < 5:
+        raise ValueError(f"there are {len(samples)} samples and {len(real)} real rows; pass 5 or more")
+    a, b = (np.asarray(from_tensor(x))[rng.permutation(len(x))[:n]] for x in (samples, real))
+    if classifier is None:
+        classifier = RandomForestClassifier(n_trees, random_state=seed)
+    X, y = np.concatenate((a, b)), np.repeat([0, 1], n)
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    return float(cross_val_score(classifier, X, y, cv=folds, scoring=scoring).mean())

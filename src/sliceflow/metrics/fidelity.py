@@ -11,13 +11,9 @@ __all__ = ["fid"]
 
 
 def fid(
-    samples: np.ndarray,
-    real: np.ndarray,
-    *,
-    n_pixel_values: int = 256,
-    weights: str | os.PathLike[str] | None = None,
-    device: str = "auto",
-) -> float:
+    samples: np.ndarray, real: np.ndarray, *, n_pixel_values: int = 256,
+    weights: str | os.PathLike[str] | None = None, device: str = "auto",
+) -> float:  # fmt: skip
     """Fréchet inception distance (2048 features) of samples to real pictures.
 
     It depends on the counts: the usual one compares 50,000 samples with all training pictures. Its
@@ -28,7 +24,6 @@ def fid(
     samples, real : pictures (n, h, w) or (n, h, w, 3) of whole numbers
     n_pixel_values : pixels are 0..n_pixel_values-1
     weights : the network's file, for machines without internet access
-    device : "cpu", "cuda", or "auto": a GPU if there is one
 
     Examples
     --------
@@ -44,9 +39,8 @@ def fid(
             f"FID needs torch-fidelity and a torchvision that fits torch ({error}); "
             "pip install 'sliceflow[metrics]' torchvision"
         ) from error
-    options: dict[str, Any] = dict(
-        cuda=resolve_device(device).type == "cuda", cache=False, verbose=False
-    )
+    cuda = resolve_device(device).type == "cuda"
+    options: dict[str, Any] = dict(cuda=cuda, cache=False, verbose=False)
     if weights is not None:
         options |= {"feature_extractor_weights_path": os.fspath(weights)}
     found = calculate_metrics(input1=given[0], input2=given[1], fid=True, **options)

@@ -37,9 +37,8 @@ def as_rows(x: Any, name: str = "x") -> np.ndarray:
 def same_width(a: np.ndarray, b: np.ndarray, names: str) -> None:
     """Raise unless both have the same number of columns."""
     if a.shape[1] != b.shape[1]:
-        raise ValueError(
-            f"{names} have {a.shape[1]} and {b.shape[1]} numbers in a row; pass equally many"
-        )
+        widths = f"{a.shape[1]} and {b.shape[1]}"
+        raise ValueError(f"{names} have {widths} numbers in a row; pass equally many")
 
 
 def subsample(x: np.ndarray, n: int, seed: int = 0) -> np.ndarray:
@@ -122,8 +121,6 @@ def nearest(
     Parameters
     ----------
     rows, data : (n, d) and (N, d), or pictures; integers are not converted in memory
-    k : the number of neighbours
-    device : "cpu", "cuda", or "auto": a GPU if there is one
     leave_out_itself : `rows` are `data`; row i is not a neighbour of itself, but its copies are
 
     Examples

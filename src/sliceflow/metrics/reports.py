@@ -11,9 +11,7 @@ import numpy as np
 from sliceflow.devices import resolve_device
 from sliceflow.errors import from_tensor, need
 from sliceflow.metrics import copying, distances, tables
-from sliceflow.metrics.coverage import density_coverage
 from sliceflow.metrics.pairs import as_rows, nearest, subsample
-from sliceflow.metrics.two_sample import two_sample_accuracy
 
 __all__ = ["Number", "Report", "report"]
 
@@ -42,10 +40,7 @@ _MEANING = {
     "NN ratio": ("1", "distance to the nearest training row, over a held-out row's; near 0: copies"),
     "copies": ("0.01", "share nearer to a training row than the nearest 1 % of held-out rows"),
     "copies, thumbnails": ("0.01", "the same, of pictures reduced to about 8×8"),
-    "lookalikes, halves": (
-        "0.01",
-        "share of half-size patches that match one training picture",
-    ),
+    "lookalikes, halves": ("0.01", "share of half-size patches that match one training picture"),
 }
 
 
@@ -64,19 +59,14 @@ class Number:
 class Report:
     """Numbers on samples. Made by `report`; `print` shows a verdict and a table.
 
-    Parameters
-    ----------
-    kind : "vectors", "pictures" or "tables"
-    numbers : each with its floor
-    counts : how many samples, training rows and held-out rows there were
-    details : of tables: "target" of utility; "columns", the shape of each; "pairs", (one, other,
-        association in held-out rows, in samples), the worst first; "revealed", the share of real values
-        in columns that identify a row
+    `details` of tables are the "target" of utility; "columns", the shape of each; "pairs", (one, other,
+    association in held-out rows, in samples), the worst first; "revealed", the share of real values in
+    columns that identify a row.
     """
 
-    kind: str
-    numbers: tuple[Number, ...]
-    counts: Mapping[str, int]
+    kind: str  # "vectors", "pictures" or "tables"
+    numbers: tuple[Number, ...]  # each with its floor
+    counts: Mapping[str, int]  # of samples, training rows and held-out rows
     details: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Number:
@@ -121,15 +111,9 @@ class Report:
 
 
 def report(
-    samples: Any,
-    train: Any,
-    test: Any,
-    *,
-    y: Any = None,
-    kind: str = "auto",
-    max_rows: int | None = None,
-    device: str = "auto",
-) -> Report:
+    samples: Any, train: Any, test: Any, *, y: Any = None, kind: str = "auto",
+    max_rows: int | None = None, device: str = "auto",
+) -> Report:  # fmt: skip
     """Compare samples with held-out rows, and see whether they copy training rows.
 
     The floor of a number is what training rows score in place of the samples. That of NN ratio is one
@@ -169,20 +153,17 @@ held-out rows (two-sample accuracy 0.49)
         as_rows(given[name], name)
         shapes = given[name].shape[1:], np.shape(train)[1:]
         if shapes[0] != shapes[1] or (kind == "pictures" and len(shapes[0]) < 2):
-            raise ValueError(
-                f"rows of {name} have shape {shapes[0]}, of train {shapes[1]}; pass {kind}"
-            )
+            found = f"rows of {name} have shape {shapes[0]}, of train {shapes[1]}"
+            raise ValueError(f"{found}; pass {kind}")
     counts = {name: len(x) for name, x in given.items()}
     if min(counts.values()) < _FEWEST:
         raise ValueError(f"there are too few rows, {counts}; pass {_FEWEST} or more of each")
     device = str(resolve_device(device))
     most = max_rows or (2_000 if device == "cpu" else 10_000)
     found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
-    numbers = tuple(
-        Number(name, found[name][0], found[name][1], ideal, meaning)
-        for name, (ideal, meaning) in _MEANING.items()
-        if name in found
-    )
+    shown = [name for name in _MEANING if name in found]
+    rows = ((name, *found[name], *_MEANING[name]) for name in shown)
+    numbers = tuple(Number(*row) for row in rows)
     return Report(kind, numbers, counts, details)
 
 
@@ -205,8 +186,8 @@ class _Comparison:
             return {
                 "sliced distance": distances.sliced_wasserstein(x, held),
                 "energy distance": distances.energy_distance(x, held, device=self.device),
-                "coverage": density_coverage(x, held, device=self.device).coverage,
-                "two-sample accuracy": two_sample_accuracy(x, held, n_trees=_TREES),
+                "coverage": distances.density_coverage(x, held, device=self.device).coverage,
+                "two-sample accuracy": distances.two_sample_accuracy(x, held, n_trees=_TREES),
             }
 
         out = self.score(score, rows[0], rows[1]) | self.nearness(rows[0], rows[1], rows[2])
@@ -222,7 +203,7 @@ class _Comparison:
         def score(x: np.ndarray) -> dict[str, float]:
             return {
                 "FD-PCA32": distances.frechet_distance(x, held),
-                "coverage": density_coverage(x, held, device=self.device).coverage,
+                "coverage": distances.density_coverage(x, held, device=self.device).coverage,
             }
 
         out = self.score(score, features[0], features[1]) | self.recognised(features, y)
@@ -233,9 +214,8 @@ class _Comparison:
             small = self.nearness(a, b, c, mirror=True)
             out |= {"copies, thumbnails": small["copies"]} if small else {}
         made, real = (subsample(x, self.most) for x in (samples, test))
-        alike = copying.lookalikes(
-            made, train, real, mirror=True, patch=max(1, side // 2), device=self.device
-        )
+        how: Any = dict(mirror=True, patch=max(1, side // 2), device=self.device)
+        alike = copying.lookalikes(made, train, real, **how)
         out["lookalikes, halves"] = alike, _copies_floor(len(real))
         return out, {}
 
@@ -259,7 +239,9 @@ class _Comparison:
             trees = tables.boosted_trees(len(rows), kinds)
             real, ours = trends(rows)
             return {
-                "detection": two_sample_accuracy(rows, held, classifier=trees, scoring="roc_auc"),
+                "detection": distances.two_sample_accuracy(
+                    rows, held, classifier=trees, scoring="roc_auc"
+                ),
                 "shape": float(np.mean(shapes(rows))),
                 "trend": float(np.abs(real - ours).mean()) if len(real) else 0.0,
                 "utility": tables.utility(rows, held, kinds, names.index(y)),
@@ -289,9 +271,8 @@ class _Comparison:
     def nearness(self, samples: Any, train: Any, test: Any, mirror: bool = False) -> _Scores:
         """NN ratio and copies; nothing if most test rows equal a training row."""
         some = [subsample(x, self.most) for x in (samples, test)]
-        made, real = (
-            copying.nearest_distances(x, train, mirror=mirror, device=self.device) for x in some
-        )
+        how: Any = dict(mirror=mirror, device=self.device)
+        made, real = (copying.nearest_distances(x, train, **how) for x in some)
         if np.median(real) == 0:
             return {}
         halves = float(np.median(real[::2]) / max(float(np.median(real[1::2])), 1e-300))

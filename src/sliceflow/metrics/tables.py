@@ -36,11 +36,10 @@ def read_tables(*frames: Any) -> Tables:
     import pandas as pd
 
     tables = [
-        pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
-        if not isinstance(frame, pd.DataFrame)
-        else frame
+        frame if isinstance(frame, pd.DataFrame)
+        else pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
         for frame in frames
-    ]
+    ]  # fmt: skip
     names = list(tables[1].columns)
     for other in tables:
         if odd := set(other.columns) ^ set(names):
@@ -175,13 +174,9 @@ def boosted_trees(n: int, categories: Sequence[bool], regress: bool = False) -> 
 
     kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
     top = np.where(categories, _MOST_CODES, np.inf)
-    trees = kind(
-        categorical_features=list(categories),
-        random_state=0,
-        max_iter=_ROUNDS,
-        min_samples_leaf=min(20, max(2, n // 40)),
-        early_stopping=False,
-    )
+    leaf = min(20, max(2, n // 40))
+    how: Any = dict(random_state=0, max_iter=_ROUNDS, min_samples_leaf=leaf, early_stopping=False)
+    trees = kind(categorical_features=list(categories), **how)
     return make_pipeline(FunctionTransformer(_binnable, kw_args={"top": top}), trees)
 
 

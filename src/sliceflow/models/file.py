@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import stat
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -28,11 +28,6 @@ FORMAT = 1  # a new number only where an old library would misread the file
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many
 TENSORS_LIMIT = 10_000
 _TEXT, _CHECKSUM = "sliceflow", "blake2b"
-_CODES = {
-    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
-    torch.int32: "I32", torch.uint32: "U32", torch.int64: "I64", torch.uint64: "U64",
-    torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
-}  # fmt: skip
 
 
 class ModelFileError(ValueError):
@@ -65,12 +60,8 @@ def load(
 ) -> Any:
     """The dataclass that `save` wrote, one of these `kinds`; a `ModelFileError` says what is wrong.
 
-    Parameters
-    ----------
-    path : the file, or the folder of a run with its `RUN_FILE`
-    device : for its tensors
-    max_memory : see `Allowance`. A class may have a method ``sample_bytes()``, the memory to draw one
-        sample
+    `path` is the file, or the folder of a run with its `RUN_FILE`. `max_memory` limits the model and
+    what ``value.sample_bytes()`` says of drawing one sample; see `Allowance`.
     """
     path = _in_folder(path)
     text, tensors = read(path)
@@ -90,9 +81,9 @@ def _kind(text: dict[str, Any], kinds: tuple[type[Any], ...]) -> type[Any]:
     """The class whose object the text describes."""
     number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
     if "estimator" in text or "checkpoint" in text:
+        old = f"sliceflow {library or '0.2.0'}"
         raise ValueError(
-            f"it was written by sliceflow {library or '0.2.0'}, whose files are not read any more; "
-            "fit the model again"
+            f"it was written by {old}, whose files are not read any more; fit the model again"
         )
     if type(number) is int and number > FORMAT:
         raise ValueError(
@@ -113,10 +104,8 @@ def _in_folder(path: str | os.PathLike[str]) -> str:
     if not os.path.isdir(name):
         return name
     if not os.path.exists(inside := os.path.join(name, RUN_FILE)):
-        raise ModelFileError(
-            f"{name} is a folder without {RUN_FILE}; give the name of a file, or the folder of a run "
-            "of sliceflow fit that has ended"
-        )
+        advice = "give the name of a file, or the folder of a run of sliceflow fit that has ended"
+        raise ModelFileError(f"{name} is a folder without {RUN_FILE}; {advice}")
     return inside
 
 
@@ -132,22 +121,23 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     end = 0
     for name, t in arrays.items():
         begin, end = end, end + t.nbytes
-        header[name] = {"dtype": _CODES[t.dtype], "shape": [*t.shape], "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": codec.CODES[t.dtype],
+            "shape": [*t.shape],
+            "data_offsets": [begin, end],
+        }
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
-        raise ValueError(
-            f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}; are there very "
-            "many labels, or very long ones?"
-        )
+        fact = f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}"
+        raise ValueError(f"{fact}; are there very many labels, or very long ones?")
 
-    def put(file: BinaryIO) -> None:
-        file.write(len(head).to_bytes(8, "little"))
-        file.write(head)
-        for t in arrays.values():
-            file.write(_bytes(t))
-
-    write_atomically(path, put)
+    parts: list[bytes | memoryview] = [
+        len(head).to_bytes(8, "little"),
+        head,
+        *map(_bytes, arrays.values()),
+    ]
+    write_atomically(path, lambda file: file.writelines(parts))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -169,7 +159,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     if _TEXT not in metadata:
         raise ModelFileError(f"{name} holds tensors but was not written by sliceflow")
     words = metadata[_TEXT]
-    whole = all(t.dtype in _CODES and _is_bool(t) for t in tensors.values())
+    bools = [t.view(torch.uint8) for t in tensors.values() if t.dtype == torch.bool]
+    whole = all(t.dtype in codec.CODES for t in tensors.values()) and not any(
+        (t > 1).any() for t in bools
+    )
     if not whole or metadata.get(_CHECKSUM) != _checksum(words, tensors):
         raise ModelFileError(f"{name} is damaged: its checksum is wrong; copy or save it again")
     try:
@@ -196,21 +189,15 @@ def _check_start(name: str) -> None:
         raise ModelFileError(f"{name} is not a file")
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size < 2 or 8 + size > status.st_size:
-        raise ModelFileError(
-            f"{name} is not a sliceflow file, or was cut off: it has {status.st_size} bytes"
-            + (f" and a header of {size}" if len(start) == 8 else "")
-        )
+        header = f" and a header of {size}" if len(start) == 8 else ""
+        fact = f"it has {status.st_size} bytes{header}"
+        raise ModelFileError(f"{name} is not a sliceflow file, or was cut off: {fact}")
     if size > HEADER_LIMIT:
         raise ModelFileError(f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed")
 
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a number")
-
-
-def _is_bool(t: Tensor) -> bool:
-    """Whether a tensor of bool has only 0 and 1; true for any other."""
-    return t.dtype != torch.bool or not bool((t.view(torch.uint8) > 1).any())
 
 
 def _bytes(t: Tensor) -> memoryview:

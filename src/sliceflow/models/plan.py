@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+import torch
 
 from sliceflow.devices import need_memory, resolve_device
 
@@ -34,6 +36,12 @@ class Plan:
         """All settings that determine the result. A checkpoint belongs to a fit with equal settings."""
         names = (field.name for field in fields(self))
         return {name: getattr(self, name) for name in names if name not in _CIRCUMSTANCES}
+
+    def estimate(self, values: float, nanoseconds: Mapping[str, float]) -> float:
+        """Seconds for so many values of all steps, each with its cost on this kind of device."""
+        kind = resolve_device(self.device).type
+        threads = torch.get_num_threads() if kind == "cpu" else 1
+        return 1e-9 * nanoseconds.get(kind, 1.0) * values / (threads * self.n_ranks)
 
     def need_memory(self, what: str, advice: str) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""

@@ -7,7 +7,7 @@ So a model that forgot rows is the model that never saw them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from sliceflow.engine import conditions
 from sliceflow.models.codec import Array
+from sliceflow.models.identity import digest
+from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["Conditions", "join_labels", "row_keys", "without"]
+__all__ = ["Conditions", "GivenRows", "join_labels", "row_keys", "without"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,7 @@ class Conditions:
     def check(self) -> None:
         """Raise a ValueError unless classes and numbers fit the condition."""
         kind, classes, numbers = self.condition, self.classes, self.numbers
-        mixed = isinstance(kind, conditions.Mixed)
-        labels, columns = (kind.labels, kind.columns) if mixed else (kind, kind)
+        labels, columns = getattr(kind, "labels", kind), getattr(kind, "columns", kind)
         has = isinstance(labels, conditions.Labels), isinstance(columns, conditions.Columns)
         if has != (classes is not None, numbers is not None):
             raise ValueError("classes or numbers do not fit the kind of condition")
@@ -94,6 +95,49 @@ class Conditions:
             return self.numbers
         assert self.classes is not None
         return kind.decode(self.classes)
+
+
+class GivenRows:
+    """What rows in an array share: their `values` (n, …), their conditions, their place among ranks."""
+
+    given: Conditions | None  # of the rows of all ranks; None without y
+    place: Place | None  # of these rows among those of all ranks; None if there are no others
+
+    @property
+    def values(self) -> np.ndarray:
+        """This rank's rows (n, …)."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def n(self) -> int:
+        """Rows of all ranks."""
+        return self.here.total
+
+    @property
+    def here(self) -> Place:
+        """The place of this rank's rows."""
+        return Place(0, len(self), len(self)) if self.place is None else self.place
+
+    @property
+    def condition(self) -> conditions.Condition | None:
+        return None if self.given is None else self.given.condition
+
+    @property
+    def codes(self) -> Tensor | None:
+        return None if self.given is None else self.given.codes
+
+    @property
+    def y(self) -> np.ndarray | None:
+        return None if self.given is None else self.given.y
+
+    def keys(self) -> Sequence[Hashable]:
+        return row_keys(self.values, self.y)
+
+    def digests(self, ranks: Ranks) -> dict[str, str]:
+        return {"X": digest(self.values, ranks, self.here), "y": digest(self.y)}
 
 
 def without(rows: Any, gone: Any) -> Any:

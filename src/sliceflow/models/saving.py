@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
@@ -18,7 +18,7 @@ import torch
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
 from sliceflow.models.codec import Array, Record
-from sliceflow.models.estimator import FlowEstimator, Model
+from sliceflow.models.estimator import Model
 from sliceflow.models.ranks import Ranks
 
 __all__ = ["load_estimator", "save"]
@@ -35,23 +35,9 @@ class SavedHistory:
     distance: Annotated[np.ndarray, Array("n", torch.float64, finite=False)]
     moving: Annotated[np.ndarray, Array("n", torch.float64, finite=False)]
 
-    @classmethod
-    def from_lists(cls, history: dict[str, list[Any]]) -> SavedHistory:
-        """That of `history_`."""
-        step = np.array(history["step"], dtype=np.int64)
-        distance, moving = (
-            np.array(history[name], dtype=np.float64) for name in ("distance", "moving")
-        )
-        return cls(tuple(history["stage"]), step, distance, moving)
-
     def check(self) -> None:
         if len(self.stage) != len(self.step):
             raise ValueError(f"there are {len(self.stage)} stages for {len(self.step)} steps")
-
-    def lists(self) -> dict[str, list[Any]]:
-        """`history_`, without seconds."""
-        columns = {name: getattr(self, name).tolist() for name in ("step", "distance", "moving")}
-        return {"stage": list(self.stage), **columns}
 
 
 @cache
@@ -60,50 +46,35 @@ def _saved_type(kind: Any) -> Any:
     _, fitted, rows = kind._kinds
     hints = get_type_hints(kind.__init__, include_extras=True)
     parameters = {name: of for name, of in hints.items() if name not in (*_NOT_SAVED, "return")}
-    return make_dataclass(
-        kind.__name__,
-        [
-            ("parameters", Record(parameters)),
-            ("seed", Seed),
-            ("fitted", fitted),
-            ("history", SavedHistory),
-            ("rows", rows | None),
-            ("particles", rows | None),
-        ],
-        frozen=True,
-    )
+    parts = {"parameters": Record(parameters), "seed": Seed, "fitted": fitted}
+    parts |= {"history": SavedHistory, "rows": rows | None, "particles": rows | None}
+    return make_dataclass(kind.__name__, parts.items(), frozen=True)
 
 
 def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = False) -> None:
     """Write a fitted estimator; with `particles`, the batched samples, too."""
-    model: Model = estimator._model
+    model, given = estimator._model, estimator.get_params(deep=False).items()
     batched = None
     if particles:
         space = estimator._space(like_fitted=True)
         batched = space.read(estimator.particles_, estimator.particle_conditions_, Ranks())
-    parameters = {
-        name: value
-        for name, value in estimator.get_params(deep=False).items()
-        if name not in _NOT_SAVED
-    }
-    history = SavedHistory.from_lists(model.history)
-    kind: Any = type(estimator)
-    saved = _saved_type(kind)(parameters, model.seed, model.fitted, history, model.rows, batched)
-    file.save(path, saved)
+    parameters = {name: value for name, value in given if name not in _NOT_SAVED}
+    columns = [np.array(model.history[f.name]) for f in fields(SavedHistory)[1:]]
+    numbers = (column.astype(np.float64) for column in columns[1:])
+    history = SavedHistory(tuple(model.history["stage"]), columns[0].astype(np.int64), *numbers)
+    parts = (parameters, model.seed, model.fitted, history, model.rows, batched)
+    file.save(path, _saved_type(estimator.__class__)(*parts))
 
 
 def load_estimator(
-    path: str | os.PathLike[str],
-    kinds: Sequence[type[FlowEstimator]],
-    device: torch.device,
-    max_memory: int | None,
+    path: str | os.PathLike[str], kinds: Sequence[Any], device: torch.device, max_memory: int | None
 ) -> Any:
     """The fitted estimator of a file, one of these kinds. Raises a `ModelFileError` if it is not valid."""
-    known: Any = kinds
-    by_type = {_saved_type(kind): kind for kind in known}
+    by_type = {_saved_type(kind): kind for kind in kinds}
     saved: Any = file.load(path, tuple(by_type), device, max_memory)
     estimator: Any = by_type[type(saved)](**saved.parameters)
-    model = Model(saved.seed, saved.fitted, saved.history.lists(), saved.rows)
+    columns = {name: np.array(column).tolist() for name, column in vars(saved.history).items()}
+    model = Model(saved.seed, saved.fitted, columns, saved.rows)
     batched = () if saved.particles is None else saved.particles.in_users_form(device)
     try:
         estimator._space()  # checks the parameters

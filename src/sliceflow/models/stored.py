@@ -26,18 +26,8 @@ __all__ = ["FLOATS", "Count", "History", "check_steps"]
 
 FLOATS = (torch.float32, torch.float64)
 Count = Annotated[int, Between(0, 1 << 32)]
-History = Annotated[
-    dict[str, list[Any]],
-    Record(
-        {
-            "stage": list[str],
-            "step": list[int],
-            "distance": list[float],
-            "moving": list[float],
-            "seconds": list[float],
-        }
-    ),
-]
+_LISTS = dict.fromkeys(("distance", "moving", "seconds"), list[float])
+History = Annotated[dict[str, list[Any]], Record({"stage": list[str], "step": list[int], **_LISTS})]
 _ORTHONORMAL = 1e-3  # how far products of fitted directions may be from 0 and 1
 _SLACK = 1e-5  # averages of equal numbers may differ in the last digit
 _MOST_LABELS = 1 << 28  # bytes of class labels
@@ -50,15 +40,11 @@ def _twin(kind: type[Any]) -> Callable[[type[Any]], type[Any]]:
     """
 
     def register(twin: type[Any]) -> type[Any]:
-        names = [f.name for f in fields(twin)]
+        def to(value: Any, new: type[Any] = twin) -> Any:
+            return new(**{f.name: getattr(value, f.name) for f in fields(twin)})
 
-        def to(value: Any) -> Any:
-            return twin(**{name: getattr(value, name) for name in names})
-
-        def back(value: Any) -> Any:
-            return kind(**{name: getattr(value, name) for name in names})
-
-        store_as(kind, twin, getattr(twin, "from_engine", to), getattr(twin, "to_engine", back))
+        back = getattr(twin, "to_engine", lambda value: to(value, kind))
+        store_as(kind, twin, getattr(twin, "from_engine", to), back)
         return twin
 
     return register
@@ -117,13 +103,11 @@ class _Compact:
         k = self.levels.shape[1]
         if self.inner.shape[1] != k - 2 or not 2 <= k <= MOST_KNOTS or self.dtype not in FLOATS:
             raise ValueError(f"compact maps have {k} knots of {self.dtype}")
-        for ascending in (self.inner, self.numbers):
-            if not bool((ascending.diff(dim=-1) > 0).all()):
-                raise ValueError("compact maps have knots or numbers that do not ascend")
-        ends = torch.stack([self.lo, self.hi]).abs()
-        farthest = float(ends.amax()) if ends.numel() else 0.0
+        if not all(bool((t.diff(dim=-1) > 0).all()) for t in (self.inner, self.numbers)):
+            raise ValueError("compact maps have knots or numbers that do not ascend")
         if not bool((self.lo <= self.hi).all()):
             raise ValueError("compact maps have ranges that end before they begin")
+        farthest = max(-float(self.lo.amin()), float(self.hi.amax())) if len(self.lo) else 0.0
         if not farthest + 2.0 ** (self.exponent + 15) < torch.finfo(self.dtype).max / 4:
             raise ValueError(f"compact maps reach beyond the numbers of {self.dtype}")
 
@@ -131,9 +115,8 @@ class _Compact:
     def from_engine(cls, table: CompactTable) -> _Compact:
         t = table.moving()
         numbers = torch.arange(len(t.lo)) if t.numbers is None else t.numbers
-        inner = t.at[:, 1:-1]
-        ends = (t.lo.double(), t.hi.double())
-        return cls(*ends, inner, t.levels, numbers, t.n_maps, t.n_bins, t.exponent, t.dtype)
+        arrays = (t.lo.double(), t.hi.double(), t.at[:, 1:-1], t.levels, numbers)
+        return cls(*arrays, t.n_maps, t.n_bins, t.exponent, t.dtype)
 
     def to_engine(self) -> CompactTable:
         first = self.inner.new_zeros(len(self.lo), 1)
@@ -164,12 +147,8 @@ def check_steps(
 ) -> None:
     """Raise a ValueError unless a model has the first steps of every stage, in order.
 
-    A fit may end a stage early, and leaves nothing out.
-
-    Parameters
-    ----------
-    n_steps : of every stage of the schedule
-    n_maps : gives the number of maps of a stage's step, which its frame needs
+    A fit may end a stage early, and leaves nothing out. `n_steps` are those of every stage of the
+    schedule, and `n_maps` gives the number of maps that the frame of a stage's step needs.
     """
     done = [0] * len(n_steps)
     for last, step in zip([0, *(step.stage for step in model)], model, strict=False):
@@ -186,10 +165,8 @@ def check_steps(
 
 store_as(transports.Table, KnotTable | GridTable | CompactTable)
 store_as(frames.FrameKind, frames.Random | frames.Orthogonal | frames.Axis | frames.MaxSliced)
-store_as(
-    transports.Transport,
-    transports.Sorted | transports.Interpolated | transports.Histogram | transports.Auto,
-)
+_LINES = transports.Sorted | transports.Interpolated
+store_as(transports.Transport, _LINES | transports.Histogram | transports.Auto)
 
 
 # Conditions
@@ -223,7 +200,11 @@ class _Labels:
         return cls(labels.classes.dtype.str, tuple(_plain(labels.classes)), labels.hidden)
 
     def to_engine(self) -> conditions.Labels:
-        labels, dtype = list(self.classes), self._dtype()
+        labels = list(self.classes)
+        # numpy would accept more than names of types: lists of them, and worse.
+        if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", self.dtype) is None:
+            raise ValueError(f"{self.dtype[:60]!r} is not a type of labels")
+        dtype = np.dtype(self.dtype)
         if not labels or dtype.itemsize * len(labels) > _MOST_LABELS:
             raise ValueError(f"there are {len(labels)} labels of dtype {dtype}")
         kinds: dict[str, type] = {"b": bool, "f": float, "U": str, "S": bytes}
@@ -235,15 +216,6 @@ class _Labels:
         if _plain(classes) != labels or len(set(map(conditions.label_key, labels))) != len(labels):
             raise ValueError(f"labels are not distinct, or not of dtype {dtype}")
         return conditions.Labels(classes, self.hidden)
-
-    def _dtype(self) -> np.dtype:
-        # numpy would accept more than names of types: lists of them, and worse.
-        if re.fullmatch(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", self.dtype) is None:
-            raise ValueError(f"{self.dtype[:60]!r} is not a type of labels")
-        try:
-            return np.dtype(self.dtype)
-        except TypeError as error:
-            raise ValueError(f"{self.dtype!r} is not a type of labels") from error
 
 
 def _plain(classes: np.ndarray) -> list[Any]:

@@ -1,5 +1,7 @@
 """`TableFlow` as an estimator: fits, plans, files, rows added and forgotten."""
 
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -77,20 +79,21 @@ def test_files(flow, tmp_path):
     assert (tmp_path / "a.sliceflow").read_bytes() == (tmp_path / "b.sliceflow").read_bytes()
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_changed_files_are_refused_or_sampled(flow, tmp_path, seed):
-    path, r = tmp_path / "a.sliceflow", np.random.default_rng(seed)
-    flow.save(path)
+def test_changed_files_are_refused_or_sampled(tmp_path):
+    path, r = tmp_path / "a.sliceflow", random.Random(0)
+    TableFlow(random_state=0).fit(table(40)).save(path)
     text, tensors = file.read(path)
-    if seed % 2:
-        file.write(path, change_text(text, r), tensors)
-    else:
-        file.write(path, text, change_tensors(tensors, r))
-    try:
-        loaded = sliceflow.load(path)
-    except ModelFileError:
-        return
-    assert len(loaded.sample(3, 0)) == 3
+    read = 0
+    for k in range(150):
+        changed = (change_text(text, r), tensors) if k % 2 else (text, change_tensors(tensors, r))
+        file.write(path, *changed)
+        try:
+            loaded = sliceflow.load(path)
+        except ModelFileError:
+            continue
+        read += 1
+        assert len(loaded.sample(3, 0)) == 3
+    assert 0 < read < 150
 
 
 def test_adding_rows_is_fitting_all(flow, tmp_path):

@@ -20,13 +20,14 @@ def fit(frame, **parameters):
 def test_known_cells_index_and_dtypes_stay():
     r, n = rng(), 120
     times = pd.date_range("2024-11-03 00:00", periods=n, freq="15min", tz="America/New_York")
+    names = [f"r{k}" for k in range(n)]
     frame = pd.DataFrame({
-        "big": 2**62 + r.integers(0, 99, n), "uint": (2**63 + r.integers(0, 99, n)).astype(np.uint64),
-        "python": pd.Series([10**20 + int(v) for v in r.integers(0, 99, n)], dtype=object),
-        "decimal": pd.Series([Decimal("1.10"), Decimal("2.25")] * (n // 2), dtype=object),
+        "big": 2**62 + r.integers(0, 99, n), "uint": np.uint64(2**63) + r.integers(0, 99, n).astype(np.uint64),
+        "python": pd.Series([10**20 + int(v) for v in r.integers(0, 99, n)], names, dtype=object),
+        "decimal": pd.Series([Decimal("1.10"), Decimal("2.25")] * (n // 2), names, dtype=object),
         "time": times, "zero": np.where(r.random(n) < 0.5, -0.0, 1.5), "cat": pd.Categorical(["a", "b"] * (n // 2)),
         "Int": pd.array(r.integers(0, 9, n), dtype="Int64"), "x": r.normal(size=n),
-    }, index=[f"r{k}" for k in range(n)])  # fmt: skip
+    }, index=names)  # fmt: skip
     flow = fit(frame)
     holes = frame.copy()
     gone = r.random(frame.shape) < 0.2
@@ -53,7 +54,7 @@ def test_accuracy_and_coverage_of_a_gaussian():
     draws = np.array([t["y"][gone] for t in fit(holes).impute(holes, n=60, random_state=0)])
     assert np.sqrt(np.mean((np.median(draws, 0) - y[gone]) ** 2)) < 0.62  # 0.5 with the true model
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
-    assert 0.84 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.95
+    assert 0.86 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.94
 
 
 def test_categories_follow_the_other_cells():

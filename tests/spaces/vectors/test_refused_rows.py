@@ -156,9 +156,7 @@ ROWS = {
         "before `fit`": refused(
             "not fitted", lambda: SlicedWassersteinFlow().sample(), error=NotFittedError
         ),
-        "`n` below 1, or not an int": refused(
-            "n=", lambda: fit().sample(0), lambda: fit().sample(1.5)
-        ),
+        "`n` below 1, or not an int": refused("n=", lambda: fit().sample(0), lambda: fit().sample(1.5)),
         "`y` for a model without condition": refused("without y", lambda: fit().sample(2, y=1)),
         "an unknown label": refused(
             r"unknown label '?\w+'?; the model knows 0, 1, 2$",

@@ -41,7 +41,8 @@ class ImageFlow(FlowEstimator):
         fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
         have separate maps
     quality : "draft", "standard" or "best", or the number of steps per stage. The names are 3, 8 and
-        25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise
+        25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise. On a CPU
+        "draft" is 2 steps, or 12
     amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
         for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
         transport uses histograms, else 10
@@ -90,51 +91,24 @@ class ImageFlow(FlowEstimator):
 
     _kinds = (PicturePlan, FittedPictures, PictureRows)
 
-    def __init__(
-        self,
-        *,
-        schedule: str = "auto",
-        n_particles: int | None = None,
-        quality: str | int = "standard",
-        amplifier: str | float = "auto",
-        n_pixel_values: int = 256,
-        mirror: bool = False,
-        device: str | torch.device = "auto",
-        random_state: Any = None,
+    def __init__(  # many: they are the settings of the model
+        self, *, schedule: str = "auto", n_particles: int | None = None,
+        quality: str | int = "standard", amplifier: str | float = "auto", n_pixel_values: int = 256,
+        mirror: bool = False, device: str | torch.device = "auto", random_state: Any = None,
         observed: str | Annotated[np.ndarray, Array("h w", torch.bool)] | None = None,
-        transport: str | transports.Transport = "auto",
-        patch_basis: str = "auto",
-        n_clusters: str | int = "auto",
-        keep_rows: bool = False,
-        preset: str | None = None,
-        options: PictureOptions | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.schedule = schedule
-        self.n_particles = n_particles
-        self.quality = quality
-        self.amplifier = amplifier
-        self.n_pixel_values = n_pixel_values
-        self.mirror = mirror
-        self.device = device
-        self.random_state = random_state
-        self.observed = observed
-        self.transport = transport
-        self.patch_basis = patch_basis
-        self.n_clusters = n_clusters
-        self.keep_rows = keep_rows
-        self.preset = preset
-        self.options = options
+        transport: str | transports.Transport = "auto", patch_basis: str = "auto",
+        n_clusters: str | int = "auto", keep_rows: bool = False, preset: str | None = None,
+        options: PictureOptions | None = None, verbose: int = 0,
+    ) -> None:  # fmt: skip
+        self.schedule, self.n_particles, self.quality = schedule, n_particles, quality
+        self.amplifier, self.n_pixel_values, self.mirror = amplifier, n_pixel_values, mirror
+        self.device, self.random_state, self.observed = device, random_state, observed
+        self.transport, self.patch_basis, self.n_clusters = transport, patch_basis, n_clusters
+        self.keep_rows, self.preset, self.options = keep_rows, preset, options
         self.verbose = verbose
 
     def inpaint(
-        self,
-        X: Any,
-        mask: Any = None,
-        *,
-        n: int = 1,
-        y: Any = None,
-        random_state: Any = None,
+        self, X: Any, mask: Any = None, *, n: int = 1, y: Any = None, random_state: Any = None
     ) -> Any:
         """Complete pictures from the part of them that is known.
 
@@ -203,13 +177,7 @@ class ImageFlow(FlowEstimator):
         return kept, None if codes is None else codes[: len(kept)]
 
     def evolution(
-        self,
-        n: int = 1,
-        y: Any = None,
-        random_state: Any = None,
-        *,
-        n_frames: int = 20,
-        X: Any = None,
+        self, n: int = 1, y: Any = None, random_state: Any = None, *, n_frames: int = 20, X: Any = None
     ) -> Any:
         """The samples that `sample` gives for the same seed, on their way from where they start.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from sliceflow.engine.shrinkage import Shrunk, noise_rates
 from sliceflow.engine.transports import Auto, Transport
 from sliceflow.errors import ParameterError, need
 from sliceflow.metrics.copying import copy_warning
+from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Place, Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -31,41 +33,24 @@ from sliceflow.spaces.pictures.rows import PictureData, PictureRows, read_pictur
 __all__ = ["PictureJob", "PictureSpace"]
 
 
-class ParticleLabels(NamedTuple):
-    """The classes of the particles of all ranks."""
-
-    rows: Tensor | None = None  # pictures whose labels the kept particles take; None without labels
-    codes: Tensor | None = None  # classes of all moved particles
-    column: Tensor | None = None  # of each particle, the kept ones first; None if they are not shuffled
-
-    def n_moved(self, m: int, model: bool) -> int:
-        """Number of particles to move in order to keep m; a `model` may need more than m."""
-        if self.codes is not None:
-            return len(self.codes)
-        return max(m, conditions.ENOUGH) if model else m
-
-
-def assign_labels(
-    codes: Tensor | None, m: int, amplifier: float, model: bool, seed: Seed
-) -> ParticleLabels:
+def assign_labels(data: PictureData, m: int, amplifier: float, model: bool, seed: Seed) -> Assigned:
     """The classes of m particles, in the data's proportions, each at least once."""
+    codes = data.codes
     if codes is None:
-        return ParticleLabels()
+        return Assigned()
     rows = conditions.proportional(codes, m, seed, least=1)
     moved = conditions.moved(codes, codes[rows], amplifier, seed, model)
+    assigned = Assigned(None if data.names is None else data.names[rows.numpy()], moved)
     if amplifier == 0 or len(moved) == m:
-        return ParticleLabels(rows, moved)
-    order = seed.child("mixed").permutation(len(moved))  # mix the additional particles with the others
-    return ParticleLabels(rows, moved[order], torch.argsort(order))
+        return assigned
+    return assigned.shuffled(seed.child("mixed"))  # mixes the additional particles with the others
 
 
 @dataclass(frozen=True)
 class PictureSpace:
     """Pictures, for one estimator."""
 
-    parameters: Mapping[
-        str, Any
-    ]  # the estimator's checked parameters, including `options`, which is not None
+    parameters: Mapping[str, Any]  # the estimator's checked ones, and `options`, never None
     device: torch.device  # device of the fit
     layout: Layout | None = None  # that pictures must have; None takes theirs
 
@@ -81,21 +66,21 @@ class PictureSpace:
         return {}  # the mask is one of the parameters
 
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
-        parameters, options = self.parameters, self.parameters["options"]
-        observed = parameters["observed"]
+        parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device)
         if parameters["mirror"]:
             data = data.with_mirror_images()
         m = plans.choose_particles(parameters, data.n, data.condition, self.device)
         if data.condition is None and observed is None:
-            k = plans.choose_clusters(parameters, m, data.n, data.layout.shape)
+            k = plans.choose_clusters(parameters, m, data.n, data.layout.shape, self.device)
             if k > 1:
-                data = data.clustered(k, seed.child("data"), options.upsampling, ranks)
+                upsampling = parameters["options"].upsampling
+                data = data.clustered(k, seed.child("data"), upsampling, ranks)
         mask = None if observed is None else mask_of(observed, data.layout)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
         plan = self._plan(data, m, ranks)
         model = plan.n_knots > 0
-        assigned = assign_labels(data.codes, m, plan.amplifier, model, seed.child("conditions"))
+        assigned = assign_labels(data, m, plan.amplifier, model, seed.child("conditions"))
         plan = self._complete(plan, data, assigned.n_moved(m, model), ranks)
         return PictureJob(plan, data, assigned, mask, seed, ranks)
 
@@ -110,11 +95,10 @@ class PictureSpace:
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
-        basis = plans.choose_patch_basis(
-            parameters["patch_basis"], layout, data.raw, data.own_numbers, n, ranks
-        )
+        pictures = layout, data.raw, data.own_numbers, n
+        basis = plans.choose_patch_basis(parameters["patch_basis"], *pictures, ranks)
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
-        steps = plans.steps_per_stage(parameters["quality"], joint)
+        steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
         kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
         return PicturePlan(
             device=str(self.device),
@@ -127,7 +111,7 @@ class PictureSpace:
             condition="observed" if observed is not None else kind,
             n_conditions=width,
             amplifier=amplifier,
-            stages=tuple(plans.choose_stages(parameters, layout, joint)),
+            stages=tuple(plans.choose_stages(parameters, layout, joint, self.device)),
             patch_basis=basis,
             transport=plans.choose_transport(parameters["transport"], amplifier),
             n_looked_at=None,
@@ -144,14 +128,11 @@ class PictureSpace:
         n, transport, apart = data.n, plan.transport, plan.apart
         if isinstance(transport, Auto):
             transport = transport.choose((plan.n_particles if apart else moved) + n, ranks.size)
-        n_random = plan.options.n_directions if plan.patch_basis == "random" else None
-        widest = max(plans.most_directions(plan.layout, stage, n_random) for stage in plan.stages)
-        looked_at = columns_looked_at(transport.most, widest, self.device) if ranks.size == 1 else None
-        if (
-            self.device.type == "cpu"
-            and looked_at is not None
-            and plan.options.dequantize_every == "stage"
-        ):
+        looked_at = None
+        if ranks.size == 1:
+            looked_at = columns_looked_at(transport.most, max(plan.directions), self.device)
+        by_stage = self.device.type == "cpu" and plan.options.dequantize_every == "stage"
+        if by_stage and looked_at is not None:
             looked_at = min(looked_at, max(moved, plans.FEWEST_LOOKED_AT))
         if looked_at is not None and looked_at >= max(moved, n):
             looked_at = None  # all of them
@@ -159,11 +140,9 @@ class PictureSpace:
         n_here, m_here = data.raw.shape[1], ranks.share(moved).count
         nbytes, seconds = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
         plan = replace(plan, nbytes=nbytes, seconds=seconds)
-        plan.need_memory(
-            f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model of "
-            f"{plan.n_steps} steps need",
-            "lower n_particles, quality or n_knots (0 keeps no model)",
-        )
+        what = f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model"
+        advice = "lower n_particles, quality or n_knots (0 keeps no model)"
+        plan.need_memory(f"{what} of {plan.n_steps} steps need", advice)
         return plan
 
 
@@ -173,7 +152,7 @@ class PictureJob:
 
     plan: PicturePlan  # the plan of the fit
     data: PictureData  # the pictures, with mirror images and clusters if enabled
-    assigned: ParticleLabels  # the particles' classes
+    assigned: Assigned  # the particles' classes
     mask: Tensor | None  # (d, 1) observed pixels, or None
     seed: Seed  # the seed of all random numbers
     ranks: Ranks  # the processes of the fit
@@ -196,7 +175,9 @@ class PictureJob:
         plan, data, seed, ranks = self.plan, self.data, self.seed, self.ranks
         device, apart, share = data.device, plan.apart, ranks.share(plan.n_moved)
         codes = None if data.codes is None else data.codes.to(device)
-        codes_p, column = (None if t is None else t.to(device) for t in self.assigned[1:])
+        codes_p, column = (
+            None if t is None else t.to(device) for t in (self.assigned.codes, self.assigned.column)
+        )
         runs = None
         if apart and codes_p is not None:
             codes_p, _, sorted_column, all_runs = sort_by_class(codes_p, apart)
@@ -210,14 +191,9 @@ class PictureJob:
         x = start(plan, mosaics, share.count, own, noise, device)
         if self.known is not None:
             x = torch.where(self.known, self._observed(share), x)
-        rates = noise_rates(
-            plan.n_moved,
-            data.n,
-            *((codes_p, codes) if plan.amplifier > 0 else (None, None)),
-            n_apart=apart,
-            most=plan.n_looked_at,
-            distinct=0.5 if plan.mirror else 1.0,
-        )
+        both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
+        how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
+        rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
         cloud = Cloud(x, own, runs)
         return MovingPictures(self, cloud, column, batches, parts, noise, share, mosaics, rates)
 
@@ -267,20 +243,14 @@ class PictureJob:
         counts = n_kept, share.total - n_kept
         pairs = zip(counts, seeds, strict=True)
         numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
-        return data.layout.encode(
-            data.picked(numbers.to(data.device), self.ranks),
-            seed.child("observed"),
-            dequantize=self.plan.options.dequantize,
-            total=share.total,
-            runs=[share.slice],
-        )
+        raw = data.picked(numbers.to(data.device), self.ranks)
+        how: Any = dict(dequantize=self.plan.options.dequantize, total=share.total)
+        return data.layout.encode(raw, seed.child("observed"), runs=[share.slice], **how)
 
     def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
         (result,) = results
-        y, rows = None, self.assigned.rows
-        if self.data.names is not None and rows is not None:
-            kept = self.ranks.share(self.plan.n_particles)
-            y = self.data.names[rows[kept.slice].cpu().numpy()]
+        y = self.assigned.y
+        y = None if y is None else y[self.ranks.share(self.plan.n_particles).slice]
         return result.fitted, self.data.layout.write(result.pixels), y
 
     def copies(self, results: Sequence[Any]) -> str:
@@ -292,10 +262,8 @@ class PictureJob:
         shape = (*layout.shape, self.data.raw.shape[1])
         rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
         shown = copy_warning([(rows, particles)], self.plan.device)
-        more = (
-            f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
-        )
-        return shown and f"{shown}); {more}"
+        more = f"more shrinkage than {self.plan.shrinkage:.2g} (PictureOptions)"
+        return shown and f"{shown}); {more}, or a lower quality, help"
 
 
 class Result(NamedTuple):
@@ -313,9 +281,7 @@ class MovingPictures:
     particles: Cloud  # this rank's particles
     column: Tensor | None  # of each particle, the kept ones first; None if they are in that order
     batches: Batches  # the particles and data that each step uses
-    parts: list[
-        Tensor
-    ]  # columns of the pictures that stages look at, in turn; none if all stages see all
+    parts: list[Tensor]  # pictures that stages look at, in turn; none if all stages see all
     noise: Noise  # the particles' random numbers
     share: Place  # this rank's part of all moved particles
     mosaics: Mosaics | None  # where the particles started; None is noise
@@ -341,12 +307,17 @@ class MovingPictures:
         flow = levels.flow(plan.transport, plan.n_knots, self._shrunk)
         flow = across_ranks(flow, job.ranks)
         every_step = options.dequantize and options.dequantize_every == "step"
+        parts: list[slice] = []
+        if self.parts:  # side by side in memory
+            data = data.part(torch.cat(self.parts))
+            ends = list(accumulate(map(len, self.parts), initial=0))
+            parts = [slice(*pair) for pair in pairwise(ends)]
 
         def draw(*place: int) -> Cloud:
             numbers = place if every_step else place[:1]
-            of_stage = data.part(self.parts[place[0] % len(self.parts)]) if self.parts else data
+            of_stage = data.part(parts[place[0] % len(parts)]) if parts else data
             cloud = of_stage.cloud(job.seed.child("data", *numbers), options.dequantize)
-            if self.parts and plan.apart and cloud.y is not None:
+            if parts and plan.apart and cloud.y is not None:
                 cloud.runs = Runs.from_codes(cloud.y, plan.apart)
             return cloud
 
@@ -354,20 +325,8 @@ class MovingPictures:
         simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
 
     def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
-        job, x, column = self.job, self.particles.x, self.column
-        kept = job.ranks.share(job.plan.n_particles)
-        if column is not None or kept != self.share:
-            if column is None:
-                column = torch.arange(self.share.total, device=x.device)
-            x = job.ranks.pick(x, column[kept.slice])
-        fitted = FittedPictures(
-            job.plan,
-            job.seed,
-            tuple(run.model),
-            job.data.condition,
-            job.data.codes,
-            job.mask,
-            self.mosaics,
-            job.data.device,
-        )
-        return Result(fitted, x)
+        job, data, m = self.job, self.job.data, self.job.plan.n_particles
+        x = kept_particles(self.particles.x, self.column, self.share, m, job.ranks)
+        y = data.condition, data.codes
+        model = job.plan, job.seed, tuple(run.model)
+        return Result(FittedPictures(*model, *y, job.mask, self.mosaics, data.device), x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
@@ -15,33 +14,30 @@ from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
-from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditions, join_labels, row_keys
+from sliceflow.models.rows import Conditions, GivenRows, join_labels
 from sliceflow.spaces.pictures.clusters import centres, gradient_histograms, nearest
 from sliceflow.spaces.pictures.layout import Layout, as_array
 from sliceflow.spaces.pictures.pyramid import Subspace
 
 __all__ = ["PictureData", "PictureRows", "read_pictures"]
 
+_NUMBERS = (torch.int32, torch.float32, torch.float64)
 _CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
 _CLUSTER_VALUES = 1 << 26  # values at a time
 _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 
 
 @dataclass(frozen=True)
-class PictureRows:
+class PictureRows(GivenRows):
     """The user's pictures."""
 
     layout: Layout  # their shape and type
     # (n, c, h, w), pixels of at most 256 values; None for others
     bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
     # (n, c, h, w), all other pixels; None for those
-    numbers: (
-        Annotated[np.ndarray, Array("n c h w", (torch.int32, torch.float32, torch.float64))] | None
-    ) = None
-    given: Conditions | None = None  # labels of the pictures of all ranks; None without
-    # position of these pictures among those of all ranks; None if there are no others
+    numbers: Annotated[np.ndarray, Array("n c h w", _NUMBERS)] | None = None
+    given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
 
     def check(self) -> None:
@@ -51,9 +47,8 @@ class PictureRows:
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
         if self.given is not None and len(self.given.codes) != len(self.pixels):
-            raise ValueError(
-                f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures"
-            )
+            counts = f"{len(self.given.codes)} labels for {len(self.pixels)} pictures"
+            raise ValueError(f"there are {counts}")
         self.layout.check_pictures(self.pictures)
 
     @property
@@ -69,22 +64,9 @@ class PictureRows:
         array = self.pixels.transpose(0, 2, 3, 1).astype(self.layout.dtype, copy=False)
         return array if self.layout.channels else array[..., 0]
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
     @property
-    def n(self) -> int:
-        """Pictures of all ranks."""
-        return len(self) if self.place is None else self.place.total
-
-    @property
-    def here(self) -> Place:
-        """The place of this rank's pictures."""
-        return Place(0, len(self), len(self)) if self.place is None else self.place
-
-    @property
-    def y(self) -> np.ndarray | None:
-        return None if self.given is None else self.given.y
+    def values(self) -> np.ndarray:
+        return self.pixels
 
     def _with(self, pixels: np.ndarray, y: np.ndarray | None) -> Self:
         given, pixels = Conditions.infer(y, len(pixels), "labels"), np.ascontiguousarray(pixels)
@@ -101,15 +83,9 @@ class PictureRows:
     def take(self, numbers: np.ndarray) -> Self:
         return self._with(self.pixels[numbers], None if self.y is None else self.y[numbers])
 
-    def keys(self) -> Sequence[Hashable]:
-        return row_keys(self.pixels, self.y)
-
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         pictures = np.ascontiguousarray(self.pictures)
         return torch.from_numpy(pictures) if self.layout.tensor else pictures, self.y
-
-    def digests(self, ranks: Ranks) -> dict[str, str]:
-        return {"X": digest(self.pixels, ranks, self.here), "y": digest(self.y)}
 
 
 def read_pictures(
@@ -124,12 +100,9 @@ def read_pictures(
         layout = Layout.infer(X, n_pixel_values)
         values, brightest = layout.n_pixel_values, int(array.max())
         if values is not None and 0 < brightest < values // 4:
-            warnings.warn(
-                f"the brightest pixel is {brightest}, but pixels may have {values} values; if they are "
-                f"0..{brightest}, pass n_pixel_values={brightest + 1}",
-                UserWarning,
-                stacklevel=5,
-            )
+            fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
+            advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
+            warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=5)
     layout.check_pictures(array)
     pixels = array.reshape(len(array), layout.height, layout.width, -1).transpose(0, 3, 1, 2)
     place = ranks.place(len(array), f"{layout}{'' if y is None else ' and labels'}")
@@ -137,20 +110,17 @@ def read_pictures(
     if y is not None:
         names = np.atleast_1d(conditions.as_array(y, "labels"))
         if len(names) != place.count:
-            raise ValueError(
-                f"there are {place.count} pictures but {len(names)} labels; pass one label per picture"
-            )
+            fact = f"there are {place.count} pictures but {len(names)} labels"
+            raise ValueError(f"{fact}; pass one label per picture")
         if names.ndim != 1:
             raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
         given = Conditions.infer(ranks.gather(names), place.total, "labels")
-    own = None if ranks.size == 1 else place
-    if layout.n_pixel_values is not None and layout.n_pixel_values <= 256:
-        pixels = np.ascontiguousarray(pixels.astype(np.uint8, copy=False))
-        return PictureRows(layout, bytes=pixels, given=given, place=own)
-    kept: Any = np.int32 if layout.n_pixel_values is not None else np.dtype(layout.dtype)
+    raw = layout.raw_dtype
+    kept: Any = np.dtype(layout.dtype) if raw is None else np.uint8 if raw == torch.uint8 else np.int32
     kept = np.float32 if kept == np.float16 else kept
     pixels = np.ascontiguousarray(pixels.astype(kept, copy=False))
-    return PictureRows(layout, numbers=pixels, given=given, place=own)
+    kind: Any = {"bytes" if kept == np.uint8 else "numbers": pixels}
+    return PictureRows(layout, given=given, place=None if ranks.size == 1 else place, **kind)
 
 
 @dataclass(frozen=True)
@@ -178,13 +148,8 @@ class PictureData:
             return data
         codes, condition = rows.given.codes, rows.given.condition
         assert isinstance(condition, conditions.Labels)
-        return replace(
-            data,
-            condition=condition,
-            codes=codes,
-            names=rows.given.y,
-            own_codes=codes[rows.here.slice].to(device),
-        )
+        own = codes[rows.here.slice].to(device)
+        return replace(data, condition=condition, codes=codes, names=rows.given.y, own_codes=own)
 
     @property
     def n(self) -> int:
@@ -204,27 +169,19 @@ class PictureData:
         runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
         return torch.cat(runs)
 
-    def part(self, columns: Tensor) -> Self:
+    def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
-        own, n = self.own_codes, len(columns)
-        return replace(
-            self,
-            raw=self.raw[:, columns],
-            own_codes=None if own is None else own[columns],
-            place=Place(0, n, n),
-            mirrored=False,
-        )
+        raw, own = self.raw[:, columns], self.own_codes
+        own, place = None if own is None else own[columns], Place(0, raw.shape[1], raw.shape[1])
+        return replace(self, raw=raw, own_codes=own, place=place, mirrored=False)
 
     def with_mirror_images(self) -> Self:
         """The pictures followed by their mirror images, with the same labels."""
-        return replace(
-            self,
-            raw=self.layout.mirrored(self.raw),
-            codes=None if self.codes is None else self.codes.repeat(2),
-            names=None if self.names is None else np.concatenate((self.names, self.names)),
-            own_codes=None if self.own_codes is None else self.own_codes.repeat(2),
-            mirrored=True,
-        )
+        both = (None if t is None else t.repeat(2) for t in (self.codes, self.own_codes))
+        labels: Any = dict(zip(("codes", "own_codes"), both, strict=True))
+        names = None if self.names is None else np.concatenate((self.names, self.names))
+        raw = self.layout.mirrored(self.raw)
+        return replace(self, raw=raw, names=names, mirrored=True, **labels)
 
     def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
         """The pictures with k clusters as hidden labels."""

@@ -34,6 +34,7 @@ _MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
 _MOST_COLUMNS = 64  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
 _SCREENED = 5_000  # rows on which equal columns are looked for first
+_FEW = 3  # rows of a node to draw from, at least
 _LINEAR, _RIDGE = 12, 1e-3  # levels of a number from which on it has a linear prediction
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
 
@@ -60,17 +61,27 @@ class Tree:
     left: float = 1.0
 
     @classmethod
-    def grow(cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, leaf: int, rng: np.random.Generator) -> Tree:
-        """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`."""
+    def grow(  # many: rows, and how to grow
+        cls, x: np.ndarray, target: np.ndarray, y: np.ndarray, leaf: int, rng: np.random.Generator,
+        honest: bool = False,
+    ) -> Tree:  # fmt: skip
+        """The tree that tells the distributions of y (n,) apart by x (n, p); y has this `target`.
+
+        An honest tree is grown on one half of the rows and has the other half in its leaves.
+        """
         n, one = len(y), np.zeros(1, dtype=np.int64)
-        if x.shape[1] == 0 or n < 2 * leaf:
+        if x.shape[1] == 0 or n < 4 * leaf:
             return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
-        some = np.sort(rng.permutation(n)[:_MOST_ROWS])
+        mixed = rng.permutation(n)
+        some = np.sort(mixed[: n // 2][:_MOST_ROWS] if honest else mixed[:_MOST_ROWS])
+        held = np.sort(mixed[n // 2 :]) if honest else np.arange(n)
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
-        tree = kind(min_samples_leaf=leaf, random_state=0, ccp_alpha=COST / len(some) * _impurity(target[some]))
+        tree = kind(
+            min_samples_leaf=leaf, random_state=0, ccp_alpha=COST / len(some) * _impurity(target[some])
+        )
         nodes = tree.fit(x[some], target[some]).tree_
-        at = nodes.apply(x)
-        rows = np.lexsort((y, at))
+        at = nodes.apply(x[held])
+        rows = held[np.lexsort((y[held], at))]
         parent = np.zeros(nodes.node_count, dtype=np.int64)
         for side in (nodes.children_left, nodes.children_right):
             parent[side[side >= 0]] = np.flatnonzero(side >= 0)
@@ -86,8 +97,13 @@ class Tree:
         return cls(nodes, rows, first, count, parent, rest / max(float(nodes.impurity[0]), 1e-12))
 
     def find(self, x: np.ndarray) -> np.ndarray:
-        """The leaf of each row of x (m, p)."""
-        return np.zeros(len(x), dtype=np.int64) if self.nodes is None else self.nodes.apply(x)
+        """The leaf of each row of x (m, p), or the first node above it with a few rows."""
+        if self.nodes is None:
+            return np.zeros(len(x), dtype=np.int64)
+        node = self.nodes.apply(x)
+        while (few := (self.count[node] < _FEW) & (node > 0)).any():
+            node[few] = self.parent[node[few]]
+        return np.asarray(node)
 
 
 def _impurity(target: np.ndarray) -> float:
@@ -142,7 +158,9 @@ class Link:
         """The share of the column's impurity that earlier columns do not explain."""
         return self.tree.left
 
-    def draw(self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed) -> np.ndarray:
+    def draw(
+        self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed
+    ) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
         x = features(columns, z, self.before, self.slopes)
         out, rest = np.full(len(z), np.nan), np.arange(len(z))
@@ -151,7 +169,9 @@ class Link:
             for k, other in enumerate(self.equal, 1):
                 rows = np.flatnonzero(chosen == k)
                 same = columns[other].numbers(z[rows, other])
-                at = columns[self.column].positions_of(_between(columns[self.column], columns[other], same))
+                at = columns[self.column].positions_of(
+                    _between(columns[self.column], columns[other], same)
+                )
                 ok = (at >= 0) & allowed(rows, at)
                 out[rows[ok]] = at[ok]
             rest = np.flatnonzero(np.isnan(out))
@@ -205,7 +225,7 @@ def _between(column: Column, other: Column, numbers: np.ndarray) -> np.ndarray:
 
 
 def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
-         leaf: int = LEAF) -> Link:  # fmt: skip
+         leaf: int = LEAF, honest: bool = False) -> Link:  # fmt: skip
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
     rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
     before = _related(z, column, before)
@@ -213,11 +233,11 @@ def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarr
     x = features(columns, z, before, slopes)
     equal, choice = _equal_columns(columns, z, column, before)
     if not equal:
-        tree = Tree.grow(x, targets(own, y), y, leaf, rng)
+        tree = Tree.grow(x, targets(own, y), y, leaf, rng, honest)
         return Link(column, before, tree, y, own.free, slopes=slopes)
-    which = Tree.grow(x, choice, choice.astype(np.float64), leaf, rng)
+    which = Tree.grow(x, choice, choice.astype(np.float64), leaf, rng, honest)
     free = np.flatnonzero(choice == 0)
-    tree = Tree.grow(x[free], targets(own, y[free]), y[free], leaf, rng)
+    tree = Tree.grow(x[free], targets(own, y[free]), y[free], leaf, rng, honest)
     return Link(column, before, tree, y[free], own.free, equal, which, choice, slopes)
 
 

@@ -29,6 +29,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 _CLOCK = len("2024-01-31T12:00")
 _LOOKED_AT = 100  # rows that tell whether the first one has names
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")
+_INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
 
@@ -178,13 +179,25 @@ def _typed(pd: Any, column: Any) -> Any:
             pass
     if set(present) <= {"True", "False"}:
         return (texts == "True").astype("boolean").mask(gone) if gone.any() else texts == "True"
+    if all(map(_INTEGER.fullmatch, present)):
+        return _integers(pd, present, gone)
     way = written_as(present)
     if way is not None and (way.decimal, way.thousands, way.prefix, way.suffix) == (".", "", "", ""):
         numbers = np.full(len(texts), np.nan)
         numbers[~gone] = Written().parse(present)
         if not np.isnan(numbers[~gone]).any():
-            whole = not any(c in text for text in present for c in ".eE")
-            if whole and np.abs(numbers[~gone]).max() < 2**53:
-                return pd.Series(numbers).astype("Int64" if gone.any() else "int64")
             return pd.Series(numbers)
     return texts.astype(object).where(~gone, None).astype("str")
+
+
+def _integers(pd: Any, present: np.ndarray, gone: np.ndarray) -> Any:
+    """Whole numbers, however large."""
+    values = np.zeros(len(gone), dtype=object)
+    values[~gone] = [int(text) for text in present]
+    if min(values) >= -(2**63) and max(values) < 2**63:
+        column = pd.Series(values.astype(np.int64))
+        return column.astype("Int64").mask(gone) if gone.any() else column
+    if min(values) >= 0 and max(values) < 2**64:
+        column = pd.Series(values.astype(np.uint64))
+        return column.astype("UInt64").mask(gone) if gone.any() else column
+    return pd.Series(values, dtype=object).where(~gone, None)

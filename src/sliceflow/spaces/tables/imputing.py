@@ -1,8 +1,8 @@
 """Missing cells filled by draws given all other cells of their row.
 
 Each column with missing cells has trees that see all other columns (multiple imputation by trees: Doove,
-van Buuren and Dusseldorp 2014). Trees are grown on different draws of the rows, and a cell is that of a
-random row in the leaf of a random tree. A few sweeps over the columns let filled cells agree.
+van Buuren and Dusseldorp 2014). A tree is grown on one half of the rows and draws from the other half,
+so that draws spread as far as rows do. A cell is that of a random row in the leaf of a random tree. A few sweeps over the columns let filled cells agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["fill"]
 _TREES = 10  # of a column
 _SWEEPS = 4
 _ROUNDS = 10  # in which rows that break a rule are filled anew
-_MOST_ROWS = 10_000  # that a tree is grown on
+_MOST_ROWS = 20_000  # of a tree
 _LEAF = 5
 
 
@@ -28,7 +28,11 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
     Cells of columns without values, identifiers and those that are left out stay as they are.
     """
     columns, rng = table.columns, generator(seed.child("fill"))
-    usable = [c for c in table.order if len(columns[c].order) and columns[c].kind not in ("identifier", "constant")]
+    usable = [
+        c
+        for c in table.order
+        if len(columns[c].order) and columns[c].kind not in ("identifier", "constant")
+    ]
     gone = (z < 0) & np.isin(np.arange(z.shape[1]), usable)
     wanted = [c for c in usable if gone[:, c].any()]
     forests = {c: _forest(table, c, usable, seed.child("column", c)) for c in wanted}
@@ -53,9 +57,10 @@ def _forest(table: Table, c: int, usable: list[int], seed: Seed) -> list[Link]:
     before = np.array([b for b in usable if b != c], dtype=np.int64)
     links = []
     for t in range(_TREES):
-        rng = generator(seed.child("tree", t))
-        some = rows[rng.integers(len(rows), size=min(len(rows), _MOST_ROWS))]
-        links.append(grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF))
+        some = rows[generator(seed.child("rows", t)).permutation(len(rows))[:_MOST_ROWS]]
+        links.append(
+            grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF, True)
+        )
     return links
 
 
@@ -75,7 +80,9 @@ def _redraw(  # many: one cell of a sweep
         open_cells = gone[own] & (others < 0)
         others_drawn = np.where(open_cells, np.nan, others)
 
-        def allowed(k: np.ndarray, positions: np.ndarray, drawn: np.ndarray = others_drawn) -> np.ndarray:
+        def allowed(
+            k: np.ndarray, positions: np.ndarray, drawn: np.ndarray = others_drawn
+        ) -> np.ndarray:
             return (positions >= 0) & table.rules.allowed(c, drawn[k], positions)
 
         found = link.draw(table.columns, others, rng, allowed)

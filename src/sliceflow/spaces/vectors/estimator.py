@@ -38,71 +38,49 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     Parameters
     ----------
-    n_particles : int or None
-        Number of particles to keep. None takes the smallest multiple of the number of rows that is at
-        least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps fitted to
-        few particles give poor offline samples.
-    n_steps : int
-        Steps of the flow, before the axis steps. More steps fit the data more closely. Smoothing along
-        the nearest rows (`VectorOptions`) prevents copies of small data; `fit` warns of them.
-    frame : str or frame kind
-        Directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles and data: fewer
-        steps and a smaller model for many columns) or "axis", or an object from `sliceflow.frames`
-        such as ``frames.Random(n_directions=10_000)``.
-    transport : str or transport
-        How to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`.
-    amplifier : float
-        ξ, how strongly the flow separates conditions. 0 ignores y; ``math.inf`` fits each class
-        separately.
-    entropy : float
-        λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise, where η is the step size
-        in the paper's units.
-    device : str or torch.device
-        "auto" uses a GPU if there is one.
-    random_state : int, RandomState, Generator or None
-        The same seed on the same machine gives the same bits.
-    verbose : int
-        1 shows a progress bar.
-    standardize : bool
-        Scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails first
-        (`Units`). Results are in the user's units either way. With False the flow
-        still starts from N(0, I), so scale the data to be near it.
-    early_stopping : bool
-        Hold out rows, and stop when the particles no longer get closer to them. Particles are compared
-        with held-out rows of the same condition.
-    preset : None or "paper"
-        "paper" runs Algorithm 1 of Du et al. (2023) as printed: parameters left at their defaults
-        take the paper's values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale.
-    condition : "auto", "joint" or "local"
-        What to do with a continuous y. "joint" runs one flow of x and y together, as the paper. "local"
-        keeps the rows and samples from those near the y that is asked for
-        (`sliceflow.neighbours`): more exact where y says much about x, without steps or
-        maps. "auto" is local for continuous columns, also with labels beside them, unless ξ = 0,
-        ``early_stopping`` or several ranks need the joint flow. Labels alone are never local.
-    keep_rows : bool
-        Keep the rows in the model and its file: then rows can be added and removed later. `partial_fit`
-        always keeps them, and so do local conditions.
-    options : VectorOptions or None
-        Rarely changed settings; None takes the defaults.
+    n_particles : number of particles to keep; None takes the smallest multiple of the number of rows
+        that is at least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps
+        fitted to few particles give poor offline samples
+    n_steps : steps of the flow, before the axis steps. More steps fit the data more closely. Smoothing
+        along the nearest rows (`VectorOptions`) prevents copies of small data; `fit` warns of them
+    frame : directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles and data:
+        fewer steps and a smaller model for many columns) or "axis", or an object from
+        `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``
+    transport : how to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`
+    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ``math.inf`` fits each class
+        separately
+    entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise, where η is the step
+        size in the paper's units
+    device : "auto" uses a GPU if there is one
+    random_state : int, RandomState, Generator or None. The same seed on the same machine gives the same
+        bits
+    verbose : 1 shows a progress bar
+    standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
+        first (`Units`). Results are in the user's units either way. With False the flow still starts
+        from N(0, I), so scale the data to be near it
+    early_stopping : hold out rows, and stop when the particles no longer get closer to those of their
+        own condition
+    preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
+        defaults take its values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale
+    condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
+        "local" keeps the rows and samples from those near the y that is asked for
+        (`sliceflow.neighbours`): more exact where y says much about x, without steps or maps. "auto" is
+        local for continuous columns, also with labels beside them, unless ξ = 0, ``early_stopping`` or
+        several ranks need the joint flow. Labels alone are never local
+    keep_rows : keep the rows in the model and its file: then rows can be added and removed later.
+        `partial_fit` always keeps them, and so do local conditions
+    options : VectorOptions or None; rarely changed settings, None takes the defaults
 
     Attributes
     ----------
-    particles_ : array, tensor or DataFrame, like X
-        (M, d) batched samples.
-    particle_conditions_ : array or None
-        Their conditions, as the user wrote them.
-    classes_ : array
-        The class labels, if y is labels.
-    plan_ : VectorPlan
-        What the fit did, with every "auto" resolved; print it.
-    history_ : dict
-        Lists: stage, step, sliced distance before the step, seconds elapsed.
-    n_iter_ : int
-        Steps done, axis steps included.
-    n_features_in_ : int
-        d.
-    feature_names_in_ : array
-        The column names, if X is a DataFrame whose column names are strings.
+    particles_ : (M, d) batched samples: an array, tensor or DataFrame, like X
+    particle_conditions_ : their conditions, as the user wrote them, or None
+    classes_ : the class labels, if y is labels
+    plan_ : a `VectorPlan`: what the fit did, with every "auto" resolved; print it
+    history_ : dict of lists: stage, step, sliced distance before the step, seconds elapsed
+    n_iter_ : steps done, axis steps included
+    n_features_in_ : d
+    feature_names_in_ : the column names, if X is a DataFrame whose column names are strings
 
     Examples
     --------
@@ -118,52 +96,25 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     _kinds = (VectorPlan, FittedVectors, VectorRows)
 
-    def __init__(
-        self,
-        *,
-        n_particles: int | None = None,
-        n_steps: int = 200,
-        frame: str | frames.FrameKind = "orthogonal",
-        transport: str | transports.Transport = "auto",
-        amplifier: float = 10.0,
-        entropy: float = 0.0,
-        device: str | torch.device = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        standardize: bool = True,
-        early_stopping: bool = False,
-        preset: str | None = None,
-        condition: str = "auto",
-        keep_rows: bool = False,
-        options: VectorOptions | None = None,
-    ) -> None:
-        self.n_particles = n_particles
-        self.n_steps = n_steps
-        self.frame = frame
-        self.transport = transport
-        self.amplifier = amplifier
-        self.entropy = entropy
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-        self.standardize = standardize
-        self.early_stopping = early_stopping
-        self.preset = preset
-        self.condition = condition
-        self.keep_rows = keep_rows
-        self.options = options
+    def __init__(  # many: they are the settings of the model
+        self, *, n_particles: int | None = None, n_steps: int = 200,
+        frame: str | frames.FrameKind = "orthogonal", transport: str | transports.Transport = "auto",
+        amplifier: float = 10.0, entropy: float = 0.0, device: str | torch.device = "auto",
+        random_state: Any = None, verbose: int = 0, standardize: bool = True,
+        early_stopping: bool = False, preset: str | None = None, condition: str = "auto",
+        keep_rows: bool = False, options: VectorOptions | None = None,
+    ) -> None:  # fmt: skip
+        self.n_particles, self.n_steps, self.frame = n_particles, n_steps, frame
+        self.transport, self.amplifier, self.entropy = transport, amplifier, entropy
+        self.device, self.random_state, self.verbose = device, random_state, verbose
+        self.standardize, self.early_stopping, self.preset = standardize, early_stopping, preset
+        self.condition, self.keep_rows, self.options = condition, keep_rows, options
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        particle_conditions: Any = None,
-        listeners: events.Listeners = (),
-        checkpoint_dir: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        ranks: Ranks | None = None,
-    ) -> Self:
+    def fit(  # many: that of all estimators, and the particles' conditions
+        self, X: Any, y: Any = None, *, particle_conditions: Any = None,
+        listeners: events.Listeners = (), checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0, ranks: Ranks | None = None,
+    ) -> Self:  # fmt: skip
         """Move particles onto the rows of X.
 
         Parameters
@@ -176,19 +127,12 @@ class SlicedWassersteinFlow(FlowEstimator):
             distributed like the data's. With ranks, those of all ranks
         listeners, checkpoint_dir, checkpoint_every, ranks : as in `FlowEstimator.fit`
         """
-        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         return self._fit(space, X, y, call)
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it.
-
-        Examples
-        --------
-        >>> X = np.random.default_rng(0).normal(size=(2000, 3))
-        >>> SlicedWassersteinFlow(n_steps=100).plan(X).method
-        'SWF'
-        """
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         plan: VectorPlan = self._plan(space, X, y)
         return plan
@@ -208,9 +152,8 @@ class SlicedWassersteinFlow(FlowEstimator):
                 probe._set_columns(known.X.shape[1], known.form)
 
         def validate(X: Any) -> np.ndarray:
-            return np.asarray(
-                validate_data(probe, X, dtype=types, ensure_all_finite=False, reset=not like_fitted)
-            )
+            rule: Any = dict(dtype=types, ensure_all_finite=False, reset=not like_fitted)
+            return np.asarray(validate_data(probe, X, **rule))
 
         return VectorSpace(parameters, resolve_device(self.device), validate)
 

@@ -16,9 +16,9 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compact import ModelStep
 from sliceflow.engine.flow import Noise, Run, replay, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrunk, noise_rates
-from sliceflow.engine.transports import Transport
+from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.metrics.copying import copy_warning
+from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
 from sliceflow.spaces.vectors.fitted import FittedVectors, VectorModel, as_cloud
 from sliceflow.spaces.vectors.plan import VectorPlan
@@ -26,7 +26,7 @@ from sliceflow.spaces.vectors.rows import VectorRows
 from sliceflow.spaces.vectors.smoothing import Smoothing
 from sliceflow.spaces.vectors.units import Units
 
-__all__ = ["Assigned", "Held", "Result", "VectorJob", "VectorPart", "assign_conditions", "hold_out"]
+__all__ = ["Held", "VectorJob", "VectorPart", "assign_conditions", "hold_out"]
 
 
 class Held(NamedTuple):
@@ -42,28 +42,6 @@ class Result(NamedTuple):
     model: VectorModel
     particles: Tensor
     y: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """The conditions of the particles of all ranks."""
-
-    # conditions of the kept particles, as the user wrote them; None without conditions
-    y: np.ndarray | None = None
-    codes: Tensor | None = None  # encoded conditions of all moved particles
-    # the moved particles are shuffled: column j holds particle ``order[j]``. Kept particles have the lowest
-    # numbers. None if they are not shuffled
-    order: Tensor | None = None
-
-    def n_moved(self, m: int) -> int:
-        """Number of particles to move in order to keep m."""
-        return max(m, conditions.ENOUGH) if self.codes is None else len(self.codes)
-
-    def kept_codes(self, m: int) -> Tensor | None:
-        """The codes of the m kept particles, in the user's order."""
-        if self.codes is None:
-            return None
-        return (self.codes if self.order is None else self.codes[torch.argsort(self.order)])[:m]
 
 
 def assign_conditions(
@@ -86,10 +64,10 @@ def assign_conditions(
         numbers = conditions.proportional(codes_q, m, seed, least=1)
         y, codes = all_y[numbers.numpy()], codes_q[numbers]
     moved = conditions.moved(codes_q, codes, amplifier, seed)
+    assigned = Assigned(y, moved)
     if amplifier == 0 or (not chosen_by_user and len(moved) == m):
-        return Assigned(y, moved)
-    order = seed.permutation(len(moved))  # the flow needs a random order
-    return Assigned(y, moved[order], order)
+        return assigned
+    return assigned.shuffled(seed)  # the flow needs a random order
 
 
 def hold_out(
@@ -186,8 +164,12 @@ class MovingVectors:
 
     def __post_init__(self) -> None:
         part, plan = self.part, self.part.plan
-        self.flow = plan.flow(part.seed, part.device)  # replays the model
-        fitting = plan.flow(part.seed, part.device, self._shrunk(plan.transport))
+        self.flow = fitting = plan.flow(part.seed, part.device)  # replays the model
+        if plan.options.shrinkage:
+            codes = (part.assigned.codes, self.codes_q) if fitting.n_shared else (None, None)
+            n, distinct = plan.n_rows * plan.n_draws, 1 / plan.n_draws
+            rates = noise_rates(plan.n_moved, n, *codes, most=plan.transport.most, distinct=distinct)
+            fitting = shrunk_flow(fitting, plan.options.shrinkage, rates)
         self.fitting = across_ranks(fitting, part.ranks)
 
     @property
@@ -209,18 +191,6 @@ class MovingVectors:
             joint=part.ranks.joint,
         )
 
-    def _shrunk(self, transport: Transport) -> Transport:
-        """The transport with shrunk maps, if the plan has shrinkage."""
-        plan, part = self.part.plan, self.part
-        if not plan.options.shrinkage:
-            return transport
-        shared = 0 < plan.amplifier < math.inf
-        n = plan.n_rows * plan.n_draws
-        codes = (part.assigned.codes, self.codes_q) if shared else (None, None)
-        rates = noise_rates(plan.n_moved, n, *codes, most=transport.most, distinct=1 / plan.n_draws)
-        n_shared = plan.n_conditions if shared else 0
-        return Shrunk(transport, plan.options.shrinkage, rates, n_shared)
-
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         self._simulate(self.particles, self.part.assigned.codes, self.data, run, listeners, False)
 
@@ -240,22 +210,14 @@ class MovingVectors:
             fresh, codes = self._fresh(model)
             before = Run(stage=run.stage, model=list(model))
             model = tuple(self._simulate(fresh, codes, self.last_data, before, (), True))
-        y = None if part.assigned.y is None else part.assigned.y[self._kept_share.slice]
+        y = part.assigned.y
+        y = None if y is None else y[part.ranks.share(part.plan.n_particles).slice]
         return Result(VectorModel(part.seed, model, part.units), kept.x, y)
 
-    @property
-    def _kept_share(self) -> Place:
-        return self.part.ranks.share(self.part.plan.n_particles)
-
     def _simulate(
-        self,
-        particles: Cloud,
-        codes: Tensor | None,
-        data: Cloud,
-        run: Run,
-        listeners: Sequence[events.Listener],
-        exact: bool,
-    ) -> list[ModelStep]:
+        self, particles: Cloud, codes: Tensor | None, data: Cloud, run: Run,
+        listeners: Sequence[events.Listener], exact: bool,
+    ) -> list[ModelStep]:  # fmt: skip
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
         stages, ranks = self.fitting.stages, self.part.ranks
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
@@ -270,12 +232,10 @@ class MovingVectors:
 
     def _kept(self) -> tuple[Cloud, Tensor | None]:
         """This rank's kept particles in the user's order, and the codes of those of all ranks."""
-        x, order, kept = self.particles.x, self.part.assigned.order, self._kept_share
-        codes = self.part.assigned.kept_codes(self.part.plan.n_particles)
-        if order is not None or kept != self.share:
-            columns = torch.arange(self.share.total) if order is None else torch.argsort(order)
-            x = self.part.ranks.pick(x, columns[kept.slice].to(x.device))
-        return Cloud(x, None if codes is None else codes[kept.slice].to(x.device)), codes
+        assigned, m, ranks = self.part.assigned, self.part.plan.n_particles, self.part.ranks
+        x, codes = self.particles.x, assigned.kept_codes(m)
+        x = kept_particles(x, assigned.column, self.share, m, ranks)
+        return Cloud(x, None if codes is None else codes[ranks.share(m).slice].to(x.device)), codes
 
     def _fresh(self, model: Sequence[ModelStep]) -> tuple[Cloud, Tensor | None]:
         """This rank's share of fresh particles, moved by a model, and the codes of all of them."""
@@ -334,7 +294,7 @@ class VectorJob:
 
     def copies(self, results: Sequence[Result]) -> str:
         pairs = [(part.x, result.particles) for part, result in zip(self.parts, results, strict=True)]
-        given = any(part.assigned.order is not None for part in self.parts)
+        given = any(part.assigned.column is not None for part in self.parts)
         if not pairs or given or self.plan.n_ranks > 1:
             return ""
         shown = copy_warning([(x, particles.T) for x, particles in pairs])

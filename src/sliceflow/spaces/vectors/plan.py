@@ -53,64 +53,38 @@ Real = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class VectorPlan(Plan):
-    """What a fit of vectors does. It prints as a table.
+    """What a fit of vectors does. It prints as a table."""
 
-    Parameters
-    ----------
-    n_rows, n_columns : size of the fitted data, of all ranks
-    dtype : dtype of the particles
-    n_particles : particles kept
-    n_moved : particles moved; may be more than are kept, to improve the model
-    condition : the kind of y
-    n_conditions : number of classes, or of condition columns
-    amplifier : ξ; 0 if the flow ignores conditions, ∞ if each class is fitted separately
-    frame, transport : directions of a step, and how to solve them
-    n_steps, entropy, standardize, early_stopping, options : the parameters of these names
-    n_knots : knots kept per map
-    n_fresh : number of fresh particles to which the model's axis steps are fitted
-    smoothing : h of the option of this name
-    smoothing_from : why "auto" is this h; empty if the user set it
-    neighbours, components : rows of a neighbourhood, and the most regressions of one, chosen by BIC,
-        if conditions are local; else 0
-    distances : what of y the distances to its neighbours see, if conditions are local; else empty
-
-    Examples
-    --------
-    >>> from sliceflow import SlicedWassersteinFlow
-    >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> plan = SlicedWassersteinFlow(n_steps=50, device="cpu").plan(X)
-    >>> plan.n_particles, plan.transport
-    (10200, Histogram(n_bins=1024, most=131072))
-    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    method     SWF
-    data       300 rows of 2 columns, float64
-    particles  10200
-    steps      50 of Orthogonal(), then 2 axis steps
-    ...
-    """
-
+    # n_rows, n_columns: size of the fitted data, of all ranks
     n_rows: Count
     n_columns: Annotated[int, Between(1, 1 << 24)]
-    dtype: Literal["float32", "float64"]
-    n_particles: Count
-    n_moved: Count
-    condition: Literal["none", "labels", "columns", "mixed"]
-    n_conditions: Count
+    dtype: Literal["float32", "float64"]  # dtype of the particles
+    n_particles: Count  # particles kept
+    n_moved: Count  # particles moved; may be more than are kept, to improve the model
+    condition: Literal["none", "labels", "columns", "mixed"]  # the kind of y
+    n_conditions: Count  # number of classes, or of condition columns
+    # ξ; 0 if the flow ignores conditions, ∞ if each class is fitted separately
     amplifier: Annotated[float, Between(0, math.inf)]
+    # frame, transport: directions of a step, and how to solve them
     frame: FrameKind
     transport: Transport
+    # n_steps, entropy, standardize, early_stopping, options: the parameters of these names
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: Real
     standardize: bool
     early_stopping: bool
     options: VectorOptions
-    n_knots: Count
-    n_fresh: Count = 0
-    smoothing: Real = 0.0
-    smoothing_from: str = ""
+    n_knots: Count  # knots kept per map
+    n_fresh: Count = 0  # number of fresh particles to which the model's axis steps are fitted
+    smoothing: Real = 0.0  # h of the option of this name
+    smoothing_from: str = ""  # why "auto" is this h; empty if the user set it
+    # neighbours, components: rows of a neighbourhood, and the most regressions of one, chosen by BIC, if
+    # conditions are local; else 0
     neighbours: Count = 0
     components: Count = 0
-    distances: str = ""
+    distances: str = (
+        ""  # what of y the distances to its neighbours see, if conditions are local; else empty
+    )
 
     @property
     def method(self) -> str:
@@ -139,31 +113,19 @@ class VectorPlan(Plan):
         more = f"more smoothing than {self.smoothing:.2g}" if self.smoothing else "smoothing=0.8"
         return f"VectorOptions with {more}, or fewer n_steps, help"
 
-    def stages(self, transport: Transport | None = None) -> list[Stage]:
-        """The stages of the flow; `transport` replaces that of the plan."""
+    def stages(self) -> list[Stage]:
+        """The stages of the flow."""
         if self.neighbours:
             return []
-        return flat(
-            self.frame,
-            self.n_steps,
-            transport=transport or self.transport,
-            n_axis_steps=self.options.n_axis_steps,
-            taper=self.options.taper,
-            n_knots=self.n_knots,
-            n_axis_knots=self.options.n_knots,
-        )
+        options, maps = self.options, dict[str, Any](transport=self.transport, n_knots=self.n_knots)
+        axis = dict[str, Any](n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
+        return flat(self.frame, self.n_steps, taper=options.taper, **maps, **axis)
 
-    def flow(self, seed: Seed, device: torch.device, transport: Transport | None = None) -> Flow:
+    def flow(self, seed: Seed, device: torch.device) -> Flow:
         """The flow of the plan. With separate fits per class, it is that of each class."""
-        apart = math.isinf(self.amplifier)
-        return Flow(
-            self.stages(transport),
-            seed.child("flow"),
-            0 if apart else self.n_conditions,
-            0.0 if apart else self.amplifier,
-            self.entropy,
-            projection_budget(device),
-        )
+        y = (0, 0.0) if math.isinf(self.amplifier) else (self.n_conditions, self.amplifier)
+        budget = projection_budget(device)
+        return Flow(self.stages(), seed.child("flow"), *y, self.entropy, budget)
 
     def settings(self) -> dict[str, Any]:
         values = super().settings()
@@ -174,11 +136,7 @@ class VectorPlan(Plan):
     def lines(self) -> Sequence[tuple[str, object]]:
         data = ("data", f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}")
         mixed, n = self.condition == "mixed", self.n_conditions
-        kinds = {
-            "labels": f"{n} classes",
-            "columns": f"{n} columns",
-            "mixed": f"labels, {n - 1} columns",
-        }
+        kinds = dict(labels=f"{n} classes", columns=f"{n} columns", mixed=f"labels, {n - 1} columns")
         condition = ("condition", kinds.get(self.condition, ""))
         if self.neighbours:
             among = "rows with the same labels" if mixed else f"of {self.n_rows} rows"
@@ -193,23 +151,17 @@ class VectorPlan(Plan):
             ]
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
         axis = self.options.n_axis_steps
-        smooth = ""
-        if self.smoothing:
-            smooth = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
-        if self.smoothing_from:
-            smooth = f"{smooth or 0}: {self.smoothing_from}"
-        taper = self.options.taper
-        patience = self.options.n_iter_no_change
+        smooth = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbours"
+        smooth = smooth if self.smoothing else "0" if self.smoothing_from else ""
+        smooth += f": {self.smoothing_from}" if self.smoothing_from else ""
+        taper, patience = self.options.taper, self.options.n_iter_no_change
         stops = f"after {patience} steps without improvement on held-out rows"
         return [
             data,
             condition,
             ("particles", f"{self.n_particles}{more}"),
             ("start", "noise"),
-            (
-                "steps",
-                f"{self.n_steps} of {self.frame!r}" + (f", then {axis} axis steps" if axis else ""),
-            ),
+            ("steps", f"{self.n_steps} of {self.frame!r}{f', then {axis} axis steps' if axis else ''}"),
             ("transport", repr(self.transport)),
             ("step size", "1" + (f", to 0 over the last {taper:.0%} of the steps" if taper else "")),
             ("entropy", f"{self.entropy:g}" if self.entropy else ""),
@@ -230,15 +182,13 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     d, h, transport = plan.n_columns, plan.n_directions, plan.transport
     itemsize: int = getattr(torch, plan.dtype).itemsize
     n, all_rows = n * plan.n_draws, plan.n_rows * plan.n_draws
-    smoothed = (4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows) * (
-        plan.smoothing > 0
-    )
+    smoothed = 4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows
+    smoothed *= plan.smoothing > 0
     sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
-    projected = h * (
-        3 * looked_at * itemsize + _BIN_BYTES * n_bins if n_bins else sort_bytes * looked_at
-    )
+    counted = 3 * looked_at * itemsize + _BIN_BYTES * n_bins
+    projected = h * (counted if n_bins else sort_bytes * looked_at)
     if plan.n_fresh:  # the axis steps sort the columns of all ranks
         projected = max(projected, sort_bytes * d * (plan.n_moved + all_rows + plan.n_fresh - m))
     if plan.early_stopping:
@@ -246,9 +196,8 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
     stepped = projected + frame * (plan.n_steps > 0)
     clouds = m + plan.n_fresh + (2 * n if plan.smoothing else n)
-    return (
-        itemsize * d * clouds + model_bytes(plan, m) + max(smoothed, stepped, (16 + itemsize) * d * m)
-    )
+    work = max(smoothed, stepped, (16 + itemsize) * d * m)
+    return itemsize * d * clouds + model_bytes(plan, m) + work
 
 
 def model_bytes(plan: VectorPlan, m: int) -> int:
@@ -262,21 +211,16 @@ def model_bytes(plan: VectorPlan, m: int) -> int:
 
 def fit_seconds(plan: VectorPlan) -> float:
     """About how long a fit takes on its device."""
-    looked_at = sum(
-        min(n, plan.transport.most or n) for n in (plan.n_moved, plan.n_rows * plan.n_draws)
-    )
+    clouds = plan.n_moved, plan.n_rows * plan.n_draws
+    looked_at = sum(min(n, plan.transport.most or n) for n in clouds)
     values = plan.n_directions * looked_at * plan.n_steps + 4 * plan.n_columns * plan.n_fresh
     values *= max(1, plan.n_columns // 100)  # projecting costs more than counting
-    kind = torch.device(plan.device).type
-    threads = torch.get_num_threads() if kind == "cpu" else 1
-    return 1e-9 * _NANOSECONDS.get(kind, 1.0) * values / (threads * plan.n_ranks)
+    return plan.estimate(values, _NANOSECONDS)
 
 
 def count_fresh(m: int, widest: int) -> int:
-    """Number of fresh particles to which the model's axis steps are fitted, for m fitted particles.
-
-    At least m, and 65,536 if there are few directions: then the 1 % quantiles have an error of a few
-    per cent.
+    """Fresh particles for the model's axis steps: at least the m fitted ones, and 65,536 if there are
+    few directions: then the 1 % quantiles have an error of a few per cent.
     """
     return max(m, min(1 << 16, (1 << 18) // widest))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -14,52 +14,29 @@ from sliceflow.dataframes import Form, check_columns
 from sliceflow.engine import conditions
 from sliceflow.errors import from_tensor, unmasked
 from sliceflow.models.codec import Array
-from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
-from sliceflow.models.rows import Conditions, join_labels, row_keys
+from sliceflow.models.rows import Conditions, GivenRows, join_labels
 
 __all__ = ["VectorRows", "check_rows", "in_users_form", "read_rows"]
 
 
 @dataclass(frozen=True)
-class VectorRows:
+class VectorRows(GivenRows):
     """The user's rows."""
 
     X: Annotated[np.ndarray, Array("n d", (torch.float32, torch.float64))]  # (n, d), this rank's rows
     given: Conditions | None = None  # conditions of the rows of all ranks; None without y
     form: Form | None = None  # columns of the user's DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
-    # position of these rows among those of all ranks; None if there are no others
     place: Place | None = field(default=None, metadata={"saved": False})
 
-    def __len__(self) -> int:
-        return len(self.X)
-
     @property
-    def n(self) -> int:
-        """Rows of all ranks."""
-        return len(self.X) if self.place is None else self.place.total
-
-    @property
-    def here(self) -> Place:
-        """The place of this rank's rows."""
-        return Place(0, len(self.X), len(self.X)) if self.place is None else self.place
+    def values(self) -> np.ndarray:
+        return self.X
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.float32 if self.X.dtype == np.float32 else torch.float64
-
-    @property
-    def condition(self) -> conditions.Condition | None:
-        return None if self.given is None else self.given.condition
-
-    @property
-    def codes(self) -> Tensor | None:
-        return None if self.given is None else self.given.codes
-
-    @property
-    def y(self) -> np.ndarray | None:
-        return None if self.given is None else self.given.y
 
     def append(self, others: VectorRows) -> VectorRows:
         if others.X.shape[1] != self.X.shape[1]:
@@ -73,12 +50,6 @@ class VectorRows:
     def take(self, numbers: np.ndarray) -> VectorRows:
         y = None if self.y is None else self.y[numbers]
         return replace(self, X=self.X[numbers], given=Conditions.infer(y, len(numbers)))
-
-    def keys(self) -> Sequence[Hashable]:
-        return row_keys(self.X, self.y)
-
-    def digests(self, ranks: Ranks) -> dict[str, str]:
-        return {"X": digest(self.X, ranks, self.here), "y": digest(self.y)}
 
     def of_class(self, code: int) -> VectorRows:
         """The rows of one class, as if there were no others."""

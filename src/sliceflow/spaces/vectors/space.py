@@ -16,17 +16,12 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Auto
 from sliceflow.errors import ParameterError, need
 from sliceflow.models.identity import digest
+from sliceflow.models.particles import Assigned
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.local import work_bytes
 from sliceflow.neighbours.regressions import COMPONENTS
 from sliceflow.spaces.vectors import plan as plans
-from sliceflow.spaces.vectors.fit import (
-    Assigned,
-    VectorJob,
-    VectorPart,
-    assign_conditions,
-    hold_out,
-)
+from sliceflow.spaces.vectors.fit import VectorJob, VectorPart, assign_conditions, hold_out
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import PARTICLES, LocalModel, is_local
 from sliceflow.spaces.vectors.plan import VectorPlan, count_particles
@@ -48,9 +43,7 @@ _KINDS: dict[Any, Any] = {
 class VectorSpace:
     """Vectors, for one estimator."""
 
-    parameters: Mapping[
-        str, Any
-    ]  # the estimator's checked parameters, including `options`, which is not None
+    parameters: Mapping[str, Any]  # the estimator's checked ones, and `options`, never None
     device: torch.device  # device of the fit
     validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
     particle_conditions: np.ndarray | None = None  # y of the particles, if the user chose it
@@ -79,14 +72,9 @@ class VectorSpace:
         )
 
     def _part(
-        self,
-        rows: VectorRows,
-        seed: Seed,
-        ranks: Ranks,
-        n_particles: int | None,
-        y_p: np.ndarray | None = None,
-        name: str = "",
-    ) -> VectorPart:
+        self, rows: VectorRows, seed: Seed, ranks: Ranks, n_particles: int | None,
+        y_p: np.ndarray | None = None, name: str = "",
+    ) -> VectorPart:  # fmt: skip
         """One flow for all rows. Raises an error if it is impossible."""
         parameters, options = self.parameters, self.parameters["options"]
         units = Units.fit_to(rows.X, parameters["standardize"], ranks, rows.n)
@@ -102,39 +90,21 @@ class VectorSpace:
         smoothing = Smoothing.choose(x, codes, rows.n, options, units.heavy_tailed, ranks)
         assigned = assign_conditions(rows, m, y_p, amplifier, seed.child("conditions"))
         plan = self._plan(rows, m, amplifier, assigned, smoothing, ranks)
-        return VectorPart(
-            name,
-            plan,
-            rows,
-            x,
-            held,
-            units,
-            assigned,
-            smoothing if smoothing.h else None,
-            seed,
-            self.device,
-            ranks,
-        )
+        drawn = smoothing if smoothing.h else None
+        data = rows, x, held, units, assigned, drawn
+        return VectorPart(name, plan, *data, seed, self.device, ranks)
 
     def _need_clouds(self, rows: VectorRows, m: int, ranks: Ranks) -> None:
         """Raise an error at once if the particles alone do not fit into memory."""
         d = rows.X.shape[1]
-        need_memory(
-            3 * rows.dtype.itemsize * d * ranks.share(m).count,
-            self.device,
-            f"n_particles={m} of {d} columns need",
-            "lower n_particles",
-        )
+        nbytes = 3 * rows.dtype.itemsize * d * ranks.share(m).count
+        what = f"n_particles={m} of {d} columns need"
+        need_memory(nbytes, self.device, what, "lower n_particles")
 
     def _plan(
-        self,
-        rows: VectorRows,
-        m: int,
-        amplifier: float,
-        assigned: Assigned,
-        smoothing: Smoothing,
+        self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned, smoothing: Smoothing,
         ranks: Ranks,
-    ) -> VectorPlan:
+    ) -> VectorPlan:  # fmt: skip
         parameters, options, n = self.parameters, self.parameters["options"], rows.n
         n_moved, transport = assigned.n_moved(m), parameters["transport"]
         transport = plans.TRANSPORTS[transport]() if isinstance(transport, str) else transport
@@ -201,15 +171,10 @@ class VectorSpace:
             if codes_p.dim() != 1:
                 raise ValueError("amplifier=inf needs class labels as particle_conditions, not weights")
         sizes = torch.bincount(codes_p, minlength=condition.width).tolist()
+        names = map(conditions.format_label, condition.classes)
         parts = tuple(
-            self._part(
-                rows.of_class(c),
-                seed.child("class", c),
-                ranks,
-                max(1, size),
-                name=conditions.format_label(condition.classes[c]),
-            )
-            for c, size in enumerate(sizes)
+            self._part(rows.of_class(c), seed.child("class", c), ranks, max(1, size), name=name)
+            for c, (size, name) in enumerate(zip(sizes, names, strict=True))
         )
         plan = _joint_plan([part.plan for part in parts], len(codes_p))
         units = Units.fit_to(rows.X, self.parameters["standardize"], ranks, rows.n)
@@ -219,9 +184,8 @@ class VectorSpace:
         """Keep the rows; the particles are samples at their own conditions."""
         parameters, y_p = self.parameters, self.particle_conditions
         units = Units.fit_to(rows.X, parameters["standardize"], Ranks(), rows.n)
-        given, codes = rows.given, rows.codes
-        assert given is not None
-        assert codes is not None
+        given: Any = rows.given
+        codes = given.codes
         m = parameters["n_particles"] or (PARTICLES if y_p is None else None)
         m = count_particles(m, rows.n, rows.condition, y_p)
         still = replace(self, parameters={**parameters, "n_steps": 0})
@@ -230,19 +194,13 @@ class VectorSpace:
         columns, d = codes.shape[1], rows.X.shape[1]
         nbytes = plan.nbytes + 8 * 4 * rows.n * (d + columns) + work_bytes(rows.n, columns)
         plan = replace(plan, nbytes=nbytes)
-        plan.need_memory(
-            f"{rows.n} rows of {d} columns, kept for condition='local', need", "keep fewer"
-        )
+        what = f"{rows.n} rows of {d} columns, kept for condition='local', need"
+        plan.need_memory(what, "keep fewer")
         labelled = isinstance(rows.condition, conditions.Mixed)
         local = LocalModel.fit_to(units.encode(rows.X).double(), codes, labelled)
         settings = tuple(part.settings for part in local.parts)
-        plan = replace(
-            plan,
-            neighbours=max(own.k for own in settings),
-            distances=local.description,
-            components=COMPONENTS,
-            seconds=0.0,
-        )
+        about: Any = dict(distances=local.description, components=COMPONENTS, seconds=0.0)
+        plan = replace(plan, neighbours=max(own.k for own in settings), **about)
         if y_p is None:
             numbers = conditions.even_rows(rows.n, m, seed.child("conditions"))
             y_p, codes_p = given.y[numbers.numpy()], codes[numbers]
@@ -257,9 +215,8 @@ def _joint_plan(parts: list[VectorPlan], n_particles: int) -> VectorPlan:
     largest = max(parts, key=lambda plan: plan.n_moved)
 
     def stays(plan: VectorPlan) -> int:
-        return 8 * plan.n_columns * (plan.n_rows + plan.n_particles) + plans.model_bytes(
-            plan, plan.n_moved
-        )
+        clouds = 8 * plan.n_columns * (plan.n_rows + plan.n_particles)
+        return clouds + plans.model_bytes(plan, plan.n_moved)
 
     nbytes = sum(map(stays, parts)) + max(plan.nbytes - stays(plan) for plan in parts)
     why = largest.smoothing_from
@@ -282,6 +239,5 @@ def _joint_plan(parts: list[VectorPlan], n_particles: int) -> VectorPlan:
 
 def as_conditions(particle_conditions: Any) -> np.ndarray | None:
     """The user's `particle_conditions` as an array."""
-    if particle_conditions is None:
-        return None
-    return np.atleast_1d(conditions.as_array(particle_conditions))
+    y = particle_conditions
+    return None if y is None else np.atleast_1d(conditions.as_array(y))

@@ -19,7 +19,7 @@ from sliceflow.models.codec import Array
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.views import heavy_tail
 
-__all__ = ["Units", "decode", "encode", "standardization"]
+__all__ = ["Units"]
 
 _FAR = 10.0  # standard deviations: only columns with a value beyond this can have heavy tails
 
@@ -30,17 +30,6 @@ class Units:
 
     g(x) is asinh((x − middle)/width) for columns with `width` > 0, and x for the others. All fields
     are (d,) arrays of float64.
-
-    Examples
-    --------
-    >>> units = Units.fit_to(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
-    >>> units.shift.tolist(), units.scale.tolist()
-    ([2.0, 5.0], [1.0, 1.0])
-    >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
-    >>> units = Units.fit_to(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
-    >>> units.heavy_tailed.tolist()
-    [True, False]
-
     """
 
     shift: Annotated[np.ndarray, Array("d", torch.float64)]
@@ -73,7 +62,7 @@ class Units:
         n = len(X) if n is None else n
         middle, width = _asinh_parameters(X, ranks, n)
         units = replace(units, middle=middle, width=width)
-        shift, scale = standardization(units._compressed(X), standardize, ranks, n)
+        shift, scale = _standardization(units._compressed(X), ranks, n)
         return replace(units, shift=shift, scale=scale)
 
     @property
@@ -83,14 +72,16 @@ class Units:
 
     def encode(self, X: np.ndarray) -> Tensor:
         """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
-        x = encode(self._compressed(X), self.shift, self.scale)
+        values = self._compressed(X)
+        x = torch.from_numpy(((values - self.shift) / self.scale).astype(values.dtype))
         return x.float() if X.dtype == np.float32 else x
 
     def decode(self, x: Tensor) -> Tensor:
         """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
+        scale, shift = (torch.from_numpy(t).to(x.device) for t in (self.scale, self.shift))
+        rows = x.T.double() * scale + shift
         if not self.heavy_tailed.any():
-            return decode(x, self.shift, self.scale)
-        rows = decode(x.double(), self.shift, self.scale)
+            return rows.to(x.dtype)
         at, middle, width = (
             torch.from_numpy(t[self.heavy_tailed]).to(x.device)
             for t in (np.arange(len(self.shift)), self.middle, self.width)
@@ -112,9 +103,8 @@ def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, 
     """Middle and width of each column of all ranks' rows; 0 and 0 if its tails are not heavy."""
     middle, width = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     lowest, highest = _ranges(X, ranks)
+    mean, std = _moments(X, ranks, n)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = ranks.mean(X, n)
-        std = np.sqrt(ranks.mean(X, n, about=mean))
         near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
     for j in np.flatnonzero(~near & (lowest < highest)):
         column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
@@ -124,33 +114,11 @@ def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, 
     return middle, width
 
 
-def standardization(
-    X: np.ndarray,
-    standardize: bool,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
-    n: int | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(shift, scale) of each column of all ranks' rows, n in total; 0 and 1 if not `standardize`.
-
-    A constant column is shifted to 0 and not scaled.
-
-    Examples
-    --------
-    >>> shift, scale = standardization(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
-    >>> shift.tolist(), scale.tolist()
-    ([2.0, 5.0], [1.0, 1.0])
-
-    """
-    n = len(X) if n is None else n
-    d = X.shape[1]
-    if not standardize:
-        return np.zeros(d), np.ones(d)
-
+def _standardization(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(shift, scale) of each column of all ranks' rows; a constant column is shifted to 0 only."""
     lowest, highest = _ranges(X, ranks)
     constant = lowest == highest
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = ranks.mean(X, n)
-        std = np.sqrt(ranks.mean(X, n, about=mean))
+    mean, std = _moments(X, ranks, n)
     bad = ~constant & ~(np.isfinite(std) & (std > 0))
     if bad.any():
         column = int(np.argmax(bad))
@@ -162,18 +130,14 @@ def standardization(
     return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
 
 
+def _moments(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column of all ranks' rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = ranks.mean(X, n)
+        return mean, np.sqrt(ranks.mean(X, n, about=mean))
+
+
 def _ranges(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
     """The minimum and maximum of each column of all ranks' rows."""
     ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
     return ends[0], -ends[1]
-
-
-def encode(X: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> Tensor:
-    """Rows (n, d) in the user's units -> rows in the engine's units, of the same dtype."""
-    return torch.from_numpy(((X - shift) / scale).astype(X.dtype))
-
-
-def decode(x: Tensor, shift: np.ndarray, scale: np.ndarray) -> Tensor:
-    """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
-    factor, term = (torch.from_numpy(t).to(x.device) for t in (scale, shift))
-    return (x.T.double() * factor + term).to(x.dtype)

@@ -1,6 +1,6 @@
 """Is it copying? Samples beside the training pictures that are nearest to them.
 
-    python examples/neighbours.py --out examples-out
+    python examples/nearest.py --out examples-out
 
 writes `neighbours.png`. Left: batched samples, no labels. Right: test pictures, which no model has
 seen, as the measure of what to expect. After each, its five nearest training pictures. The samples are

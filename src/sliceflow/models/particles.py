@@ -1,0 +1,51 @@
+"""The particles of a fit: which conditions they have, and which of them are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine import conditions
+from sliceflow.engine.random import Seed
+from sliceflow.models.ranks import Place, Ranks
+
+__all__ = ["Assigned", "kept_particles"]
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The conditions of the particles of all ranks."""
+
+    y: np.ndarray | None = None  # of the kept particles, as the user wrote them; None without
+    codes: Tensor | None = None  # of all moved particles
+    column: Tensor | None = None  # of each particle, the kept ones first; None: in this order
+
+    def shuffled(self, seed: Seed) -> Assigned:
+        """The same with the moved particles in random order."""
+        assert self.codes is not None
+        order = seed.permutation(len(self.codes))
+        return Assigned(self.y, self.codes[order], torch.argsort(order))
+
+    def n_moved(self, m: int, model: bool = True) -> int:
+        """Number of particles to move in order to keep m; a `model` may need more than m."""
+        if self.codes is not None:
+            return len(self.codes)
+        return max(m, conditions.ENOUGH) if model else m
+
+    def kept_codes(self, m: int) -> Tensor | None:
+        """The codes of the m kept particles, in the user's order."""
+        if self.codes is None:
+            return None
+        return (self.codes if self.column is None else self.codes[self.column])[:m]
+
+
+def kept_particles(x: Tensor, column: Tensor | None, share: Place, m: int, ranks: Ranks) -> Tensor:
+    """This rank's part of the m kept particles in the user's order; x (d, n) is its `share` of all."""
+    kept = ranks.share(m)
+    if column is None and kept == share:
+        return x
+    columns = torch.arange(share.total) if column is None else column
+    return ranks.pick(x, columns[kept.slice].to(x.device))

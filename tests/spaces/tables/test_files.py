@@ -1,0 +1,76 @@
+"""Tables in files: what is read, what is refused, and what comes back."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sliceflow import TableFlow
+from sliceflow.spaces.tables.files import read_table, write_table
+
+X = np.random.default_rng(0).normal(size=40)
+
+
+def test_csv_cells_are_read_as_documented(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "a;b;c;d;e\n1;2,5;N/A;2024-01-31;x\n;3,5;7%;2024-02-29;\n3;0,25;8%;NULL;y\n", encoding="utf-8"
+    )
+    frame = read_table(path)
+    assert frame["a"].dtype == "Int64"
+    assert frame["b"].tolist() == ["2,5", "3,5", "0,25"]
+    assert frame["c"].isna().tolist() == [True, False, False]
+    assert str(frame["d"].dtype).startswith("datetime64")
+    assert frame["e"].isna().tolist() == [False, True, False]
+
+
+def test_big_integers_and_headers_of_years(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"name,2021,2022\nA,{2**60 + 1},{2**64 - 1}\nB,{2**60 + 3},7\nC,5,{10**25}\n")
+    frame = read_table(path)
+    assert list(frame.columns) == ["name", "2021", "2022"]
+    assert frame["2021"].tolist() == [2**60 + 1, 2**60 + 3, 5]
+    assert frame["2022"].tolist() == [2**64 - 1, 7, 10**25]
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "is empty"),
+        (b"a,b\n", "column names but no rows"),
+        (b"a,b\n1,2\n3\n", "row 3 has 1 cells"),
+        (b"a,a\n1,2\n", "two columns named 'a'"),
+    ],
+)
+def test_files_that_cannot_be_read_are_said(tmp_path, raw, said):
+    (tmp_path / "t.csv").write_bytes(raw)
+    with pytest.raises(ValueError, match=said):
+        TableFlow().fit(tmp_path / "t.csv")
+
+
+def test_other_encodings_are_read_with_a_warning(tmp_path):
+    (tmp_path / "t.csv").write_bytes("name\nMüller\n".encode("latin-1"))
+    with pytest.warns(UserWarning, match="Windows-1252"):
+        assert read_table(tmp_path / "t.csv")["name"].tolist() == ["Müller"]
+
+
+def test_other_files_are_refused_and_missing_ones_named(tmp_path):
+    (tmp_path / "t.docx").touch()
+    with pytest.raises(ValueError, match="not a table"):
+        TableFlow().fit(tmp_path / "t.docx")
+    with pytest.raises(FileNotFoundError, match=r"no\.csv"):
+        TableFlow().fit(str(tmp_path / "no.csv"))
+
+
+def test_a_path_is_fitted_like_its_table(tmp_path):
+    frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    a, b = (TableFlow(random_state=0).fit(x).sample(10, 0) for x in (tmp_path / "t.csv", frame))
+    assert a.equals(b)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "xlsx"])
+def test_samples_are_written_and_read(tmp_path, ending):
+    frame = pd.DataFrame({"a": X.round(3), "b": ["u", "v"] * 20, "k": range(40)})
+    new = TableFlow(random_state=0).fit(frame).sample(30, 0)
+    write_table(new, tmp_path / f"t.{ending}")
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"t.{ending}"), new, check_dtype=False)
