@@ -84,8 +84,7 @@ def test_names_that_are_no_texts_come_back_too(tmp_path, names):
     flow = fit(given.astype(np.float32))
     assert flow.sample(2).columns.equals(given.columns)
     flow.save(tmp_path / "flow")
-    wanted = names if names == [0, 1, 2] else [str(name) for name in names]  # a file holds no others
-    assert sliceflow.load(tmp_path / "flow").sample(2).columns.tolist() == wanted
+    assert sliceflow.load(tmp_path / "flow").sample(2).columns.equals(given.columns)
 
 
 def test_the_form_survives_files_and_pickle(tmp_path, make):
