@@ -62,7 +62,9 @@ class DateText:
             found = datetime.strptime(text, self.format)
         except ValueError:
             return None
-        return int((found - datetime(1970, 1, 1)).total_seconds()) if self.write(found) == text else None
+        return (
+            int((found - datetime(1970, 1, 1)).total_seconds()) if self.write(found) == text else None
+        )
 
     def write(self, time: datetime) -> str:
         return time.strftime(self.format)
@@ -143,14 +145,14 @@ class Column:
         """(k + 1,), the normal score of a missing cell and of each level."""
         counts = np.bincount(self.positions.astype(np.int64) + 1, minlength=len(self.order) + 1)
         middle = np.cumsum(counts) - counts / 2
-        return ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6))
+        return np.asarray(ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6)))
 
     def axes(self, positions: np.ndarray) -> np.ndarray:
         """(m, a), comparable coordinates: a normal score, or one axis for each frequent category."""
         if self.is_category:
             levels = np.arange(min(_AXES, len(self.order)))
             return np.asarray((positions[:, None] == levels) / np.sqrt(2))
-        return np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None]
+        return np.asarray(np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None])
 
     @property
     def _exact(self) -> bool:
@@ -184,14 +186,16 @@ class Column:
 
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
         if self.base is not None:
-            return np.rint(numbers)
+            return np.asarray(np.rint(numbers))
         if self.step == 0:
             return numbers
         k = np.rint((numbers - self.offset) / self.step)
         scale = round(1 / self.step)
-        if self.step < 1 and abs(1 / self.step - scale) < 1e-9:  # 0.1 = 1/10 exactly as decimals are read
-            return np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS)
-        return np.round(self.offset + self.step * k, _MOST_DECIMALS)
+        if (
+            self.step < 1 and abs(1 / self.step - scale) < 1e-9
+        ):  # 0.1 = 1/10 exactly as decimals are read
+            return np.asarray(np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS))
+        return np.asarray(np.round(self.offset + self.step * k, _MOST_DECIMALS))
 
     def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
         """The column of new rows, with its dtype."""
@@ -221,7 +225,7 @@ class Column:
         if self.written is not None:
             return list(self.written.texts(values))
         if self.cells.form == "decimal":
-            places = min(Decimal(text).as_tuple().exponent for text in self.cells.texts)  # type: ignore[type-var]
+            places = min(Decimal(text).as_tuple().exponent for text in self.cells.texts)
             return [Decimal(repr(v)).quantize(Decimal(1).scaleb(int(places))) for v in values.tolist()]
         return list(values.tolist())
 
@@ -232,7 +236,11 @@ class Column:
         if self.cells.form == "text":
             return build_series(self.cells, codes, fresh)
         fresh[~missing] = [int(text) for text in fresh[~missing]]
-        fixed = fresh if self.cells.texts or self.cells.dtype == "object" else _as_numbers(fresh, self.cells)
+        fixed = (
+            fresh
+            if self.cells.texts or self.cells.dtype == "object"
+            else _as_numbers(fresh, self.cells)
+        )
         return build_series(self.cells, codes, fixed)
 
     def places_of(self, cells: Cells) -> np.ndarray:
@@ -253,7 +261,9 @@ class Column:
         if bad:
             row = int(np.flatnonzero(np.isin(cells.codes, np.flatnonzero(np.isnan(out))))[0])
             known = shown(_labels(self.cells, self.order))
-            raise ValueError(f"column {self.name!r} has no value {bad[0]!r} (row {row}); it has {known}")
+            raise ValueError(
+                f"column {self.name!r} has no value {bad[0]!r} (row {row}); it has {known}"
+            )
         return np.where(cells.missing, -1.0, out[cells.codes] if len(out) else -1.0)
 
     def number_of(self, value: Any) -> float:
@@ -283,8 +293,9 @@ class Column:
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
         share = float(self.cells.missing.mean())
+        distinct = len(np.unique(self.cells.codes[~self.cells.missing]))
         row = {"column": str(self.name), "kind": self.kind, "missing": round(share, 4)}
-        return row | {"distinct": int(len(np.unique(self.cells.codes[~self.cells.missing]))), "note": self._note()}
+        return row | {"distinct": distinct, "note": self._note()}
 
     def _note(self) -> str:
         if self.kind == "drop":
@@ -336,10 +347,15 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if reason == NEARLY_UNIQUE and _has_numbers(cells, present):
         reason = ""
     if kind == "identifier" or reason:
-        return Column(cells, "identifier", present[:1], np.zeros(min(1, len(present))), reason=reason or "as asked")
+        reason, one = reason or "as asked", present[:1]
+        return Column(cells, "identifier", one, np.zeros(len(one)), reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
-    if cells.categories is not None or kind in ("category", "ordered", "boolean") or cells.form == "boolean":
+    if (
+        cells.categories is not None
+        or kind in ("category", "ordered", "boolean")
+        or cells.form == "boolean"
+    ):
         ordered = kind == "ordered" or (kind != "category" and cells.ordered)
         own = "boolean" if cells.form == "boolean" else "ordered" if ordered else "category"
         return _category(cells, own, present)
@@ -363,7 +379,11 @@ def _way(cells: Cells) -> Written | None:
 
 def _fitting(texts: list[str]) -> list[DateText]:
     """The formats that all texts have."""
-    return [found for f in _FORMATS if all((found := DateText(f)).parse(t.strip()) is not None for t in texts)]
+    return [
+        found
+        for f in _FORMATS
+        if all((found := DateText(f)).parse(t.strip()) is not None for t in texts)
+    ]
 
 
 def _category(cells: Cells, kind: str, present: np.ndarray) -> Column:
@@ -378,11 +398,15 @@ def _numeric(cells: Cells, present: np.ndarray, wanted: str) -> Column:
         ticks = [int(cells.level(k)) for k in present.tolist()]
         times = cells.form in ("datetime", "date", "duration")
         kind = wanted or ("datetime" if times else "integer")
-        return _on_ticks(Column(cells, kind, present, np.empty(0)), ticks, times and cells.form != "duration")
+        return _on_ticks(
+            Column(cells, kind, present, np.empty(0)), ticks, times and cells.form != "duration"
+        )
     values = np.array([float(cells.level(k)) for k in present.tolist()])
     step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
     integers = step > 0 and float(step).is_integer() and float(offset).is_integer()
-    return Column(cells, wanted or ("integer" if integers else "continuous"), present, values, step, offset)
+    return Column(
+        cells, wanted or ("integer" if integers else "continuous"), present, values, step, offset
+    )
 
 
 def _on_ticks(column: Column, ticks: list[int], calendar: bool, unit: str = "") -> Column:
@@ -418,13 +442,15 @@ def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> C
                 f"column {cells.name!r} holds numbers, but {bad!r} in row {row}; fix the cell, or pass "
                 f"columns={{{cells.name!r}: 'category'}}"
             )
-        sort = np.argsort(values, kind="stable")
+        ascending = np.argsort(values, kind="stable")
         step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
         whole = step > 0 and step.is_integer() and offset.is_integer()
         kind = wanted or ("integer" if whole else "continuous")
-        return Column(cells, kind, present[sort], values[sort], step, offset, written=way)
+        return Column(cells, kind, present[ascending], values[ascending], step, offset, written=way)
     if wanted:
-        raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {wanted}; convert it")
+        raise ValueError(
+            f"column {cells.name!r} is text such as {texts[0]!r}, not {wanted}; convert it"
+        )
     n = int((~cells.missing).sum())
     length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
     if 2 * len(texts) > n >= 20 and (length > _LONG_TEXT or words >= 2):
@@ -440,9 +466,14 @@ def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> C
 def _dates(cells: Cells, texts: list[str], date_format: str) -> DateText | None:
     """The one format of dates as text; None if they are no dates."""
     if date_format:
-        found, bad = DateText(date_format), [t for t in texts if DateText(date_format).parse(t.strip()) is None]
+        found, bad = (
+            DateText(date_format),
+            [t for t in texts if DateText(date_format).parse(t.strip()) is None],
+        )
         if bad:
-            raise ValueError(f"column {cells.name!r} holds {bad[0]!r}, which is not written as {date_format}")
+            raise ValueError(
+                f"column {cells.name!r} holds {bad[0]!r}, which is not written as {date_format}"
+            )
         return found
     some = texts[:: max(1, len(texts) // 1000)]
     looks = sum(bool(_MAYBE_DATE.fullmatch(t.strip()) or ISO.fullmatch(t.strip())) for t in some)
@@ -452,10 +483,10 @@ def _dates(cells: Cells, texts: list[str], date_format: str) -> DateText | None:
     if looks < _DATES * len(some):
         return None
     why = "in which day and month could be either" if len(fits) > 1 else "not all in one format"
-    bad = next((t for t in texts if not ISO.fullmatch(t.strip())), texts[0])
-    row = int(np.flatnonzero(cells.codes == list(cells.texts).index(bad))[0])
+    odd = next((t for t in texts if not ISO.fullmatch(t.strip())), texts[0])
+    row = int(np.flatnonzero(cells.codes == list(cells.texts).index(odd))[0])
     raise ValueError(
-        f"column {cells.name!r} holds dates such as {bad!r} (row {row}), {why}; pass "
+        f"column {cells.name!r} holds dates such as {odd!r} (row {row}), {why}; pass "
         f"columns={{{cells.name!r}: 'datetime:%d/%m/%Y'}} with their format, or convert them by "
         "pandas.to_datetime"
     )
