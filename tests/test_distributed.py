@@ -357,26 +357,16 @@ def test_signals_are_as_before_when_ranks_part_in_error(monkeypatch):
 @pytest.mark.slow
 def test_the_command_line_under_torchrun_writes_what_it_writes_alone(tmp_path):
     settings = pytest.importorskip("sliceflow.cli.settings")
+    from sliceflow.cli.failures import Say
     from sliceflow.cli.fit import fit
 
-    schedule = "1[1] 4[4] 8[5]"
     words = ["-m", "sliceflow", "fit", "digits", "--conditional", "--quality", "1", "--device", "cpu"]
-    words += ["--particles", "2000", "--schedule", schedule, "--out", tmp_path / "ranks"]
+    words += ["--particles", "2000", "--out", tmp_path / "ranks"]
     ran = torchrun(2, *words)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("2000 particles, 3 steps") == 1  # only the first rank speaks
-    fit(
-        settings.Settings(
-            "digits",
-            str(tmp_path / "alone"),
-            conditional=True,
-            quality="1",
-            particles=2000,
-            schedule=schedule,
-            device="cpu",
-        ),
-        quiet=True,
-    )
+    assert ran.stdout.count("1297 pictures of 8×8") == 1  # only the first rank speaks
+    how = {"conditional": True, "quality": "1", "particles": 2000, "device": "cpu"}
+    fit(settings.Settings("digits", str(tmp_path / "alone"), **how), Say(silent=True, progress=False))
     files = [{p.name for p in (tmp_path / of).iterdir()} for of in ("ranks", "alone")]
     assert files[0] == files[1]
     found, wanted = (np.load(tmp_path / of / "samples.npz") for of in ("ranks", "alone"))
