@@ -1,7 +1,5 @@
 """Conditions: encoding, proportions, weights, offsets."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -91,13 +89,6 @@ def test_weighted_data_have_the_particles_class_masses(data, particles):
     for c in set(data.tolist()):
         mass = weights[data == c].sum() / len(data)
         assert float(mass) == pytest.approx(float((particles == c).double().mean()), abs=1e-12)
-
-
-def test_equal_shares_need_no_weights():
-    codes = torch.tensor([0, 0, 1])
-    assert row_weights(codes, codes.repeat(7)) is None
-    rows = torch.randn(5, 2)
-    assert row_weights(rows, rows.repeat(3, 1)) is None
 
 
 def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
@@ -215,24 +206,12 @@ def test_a_mask_is_not_ignored():
     assert seen.tolist() == [1, 2]
 
 
-def test_labels_are_shown_as_python_writes_them():
-    labels = infer(as_array([("a", np.int64(1)), ("a", np.int64(2))]), 2)
-    with pytest.raises(ValueError, match=re.escape("unknown label 'b'; the model knows ('a', 1), (")):
-        labels.encode([np.str_("b")])
-
-
 def test_rows_that_are_used_often_come_in_random_order():
     rows = even_rows(10, 1000, Seed(0))
     first, second = rows.chunk(2)
     assert not torch.equal(first, second)
     assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
     assert torch.equal(even_rows(10, 1000, Seed(0)), rows)
-
-
-def test_weights_are_such_that_their_sums_are_exact():
-    weights = row_weights(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 1, 1, 1, 1, 1]))
-    units = weights * 2**40
-    assert torch.equal(units, units.round())
 
 
 @pytest.mark.parametrize(

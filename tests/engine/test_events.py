@@ -28,20 +28,6 @@ def event(step, particles, stage_index=0):
     return Event("flow", stage_index, step, step + 1, 10, torch.tensor(1.0), 0.1, particles)
 
 
-def test_every_step_is_heard_in_order():
-    heard = []
-    flow = SlicedWassersteinFlow(n_particles=100, n_steps=4, random_state=0)
-    flow.fit(X, listeners=(heard.append,))
-    assert [(e.stage, e.step) for e in heard] == [("flow", k) for k in range(4)] + [
-        ("axis", 0),
-        ("axis", 1),
-    ]
-    assert [e.steps_done for e in heard] == [1, 2, 3, 4, 5, 6]
-    assert all(e.steps_total == 6 for e in heard)
-    assert flow.history_["distance"] == [float(e.distance) for e in heard]
-    assert np.all(np.diff(flow.history_["seconds"]) > 0)
-
-
 @pytest.mark.parametrize(
     ("listeners", "count"),
     [(print, 1), ((print,), 1), ([print, len], 2), (iter([print]), 1), (None, 0)],
@@ -93,22 +79,6 @@ def test_several_fits_are_heard_as_one():
     assert both["seconds"] == pytest.approx([0.1, 0.2])
 
 
-def test_a_listener_that_returns_true_ends_the_stage_not_the_flow():
-    flow = SlicedWassersteinFlow(n_particles=50, n_steps=20, random_state=0)
-    flow.fit(X, listeners=(lambda e: e.stage == "flow" and e.step == 2,))
-    assert flow.history_["stage"] == ["flow"] * 3 + ["axis"] * 2
-    assert flow.n_iter_ == 5
-    assert flow.sample(2, random_state=0).shape == (2, 3)
-
-
-def test_history_is_a_table():
-    history = History()
-    history(event(0, torch.zeros(1, 1)))
-    columns = {"stage": ["flow"], "step": [0], "distance": [1.0], "moving": [1.0], "seconds": [0.1]}
-    assert history.as_columns() == columns
-    assert History(before=columns).as_columns() == columns
-
-
 def test_held_out_distance_is_pots():
     rng = np.random.default_rng(0)
     rows, particles = rng.normal(size=(300, 4)), rng.normal(size=(300, 4)) + 1
@@ -136,13 +106,6 @@ def test_early_stopping_stops_early(kind):
     settings = dict(n_particles=300, n_steps=80, random_state=0, early_stopping=True, options=options)
     flow = SlicedWassersteinFlow(**settings).fit(X, y)
     assert 3 < flow.n_iter_ < 75
-
-
-def test_progress_is_silent_by_default_and_can_be_shown(capsys):
-    SlicedWassersteinFlow(n_particles=20, n_steps=3, random_state=0).fit(X)
-    assert capsys.readouterr().err == ""
-    SlicedWassersteinFlow(n_particles=20, n_steps=3, random_state=0, verbose=1).fit(X)
-    assert "5/5" in capsys.readouterr().err
 
 
 def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, Run, replay, simulate
-from sliceflow.engine.frames import Axis, Frame, Orthogonal, Random
+from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
@@ -90,14 +90,6 @@ def test_one_direction_and_equal_counts_give_the_datas_projections_exactly(seed,
     particles = Cloud(x)
     fit(one_stage(Orthogonal(), 1), particles, Cloud(q.contiguous()))
     assert torch.allclose(particles.x.sort().values, q.sort().values, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("frame", [Orthogonal(), Axis()], ids=str)
-def test_target_equal_to_start_moves_nothing(frame):
-    particles, _ = clouds()
-    before = particles.x.clone()
-    fit(one_stage(frame, 5), particles, Cloud(before.clone()))
-    assert torch.allclose(particles.x, before, atol=1e-13)
 
 
 def test_a_translation_is_solved_in_one_orthogonal_step():
@@ -194,56 +186,6 @@ def test_uneven_labels_are_right_because_the_data_are_weighted():
     fit(one_stage(Orthogonal(), 60, taper=0.5, n_conditions=3), particles, data)
     nearest = torch.cdist(particles.x.T, centres.T).argmin(1)
     assert float((nearest == y_p).double().mean()) > 0.99
-
-
-def test_a_label_without_particles_leaves_its_rows_out():
-    data = Cloud(torch.cat((torch.zeros(1, 50), torch.full((1, 50), 9.0)), 1), torch.arange(100) // 50)
-    particles = Cloud(torch.randn(1, 40), torch.zeros(40, dtype=torch.int64))
-    fit(Flow(flat(Orthogonal(), 5, transport=Sorted()), Seed(0), 2), particles, data)
-    assert float(particles.x.abs().max()) < 1e-5
-
-
-def test_step_sizes_taper():
-    stage = Stage("flow", Orthogonal(), 10, taper=0.5)
-    sizes = [stage.size_of(k) for k in range(10)]
-    assert sizes == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
-    assert all(Stage("flow", Orthogonal(), 3).size_of(k) == 1 for k in range(3))
-    assert flat(Orthogonal(), 0, n_axis_steps=0) == []
-
-
-class HalfStill(Frame):
-    """A frame whose first coordinate is observed."""
-
-    def lift(self, dz):
-        return super().lift(dz) * torch.tensor([[0.0], [1.0]]).double()
-
-
-class Observed:
-    """Orthogonal frames that leave the first coordinate alone."""
-
-    def draw(self, *args):
-        frame = Orthogonal().draw(*args)
-        return HalfStill(frame.theta, frame.theta_y)
-
-
-def test_what_is_observed_far_outside_the_data_does_not_push_the_rest_on_without_end():
-    """One coordinate is observed; a fresh particle has it at 50, the fitted ones within ±4."""
-    data = Cloud(Seed(0).normal(2000, 2).T.contiguous() * 0.5)
-    particles = Cloud(Seed(1).normal(2000, 2).T.contiguous())
-    particles.x[0] = data.x[0]
-    flow = one_stage(Observed(), 60, seed=2)
-    model = fit(flow, particles, data, Noise(Seed(3)))
-    fresh = Cloud(torch.tensor([[50.0], [0.3]]).double())
-    replay(flow, model, fresh, Noise(Seed(4)))
-    assert float(fresh.x[0]) == 50.0
-    assert abs(float(fresh.x[1])) < 3
-
-
-def test_axis_steps_are_exact_with_entropy_too():
-    """As many particles as data: every column then has the data's own values."""
-    particles, data = clouds(m=40, n=40)
-    fit(Flow([Stage("axis", Axis(), 2, Sorted(), exact=True)], Seed(0), entropy=0.5), particles, data)
-    assert torch.allclose(particles.x.sort(1).values, data.x.sort(1).values, rtol=0, atol=1e-12)
 
 
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):

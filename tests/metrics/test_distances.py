@@ -88,25 +88,12 @@ def test_two_rows_each_have_a_closed_form_in_any_dimension(d, seed):
     assert frechet_distance(a, b) == pytest.approx(exact, rel=1e-9)
 
 
-@given(st.integers(2, 12), st.integers(13, 40), st.integers(1, 12), seeds)
-def test_the_frechet_distance_does_not_notice_columns_of_zeros(n, m, d, seed):
-    a, b = cloud(seed, n, d), cloud(seed + 1, m, d) * 2 + 1
-    wide = [np.pad(x, ((0, 0), (0, 30))) for x in (a, b)]  # more columns than rows
-    assert frechet_distance(*wide) == pytest.approx(frechet_distance(a, b), rel=1e-9)
-
-
 def test_a_set_is_at_rounding_from_itself_even_with_constant_columns():
     for n, d in ((5, 200), (300, 40)):
         a = 100 * cloud(0, n, d)
         a[:, ::3] = 7
         assert frechet_distance(a, a) < 1e-9
         assert frechet_distance(a, a[::-1] + 1) == pytest.approx(d, rel=1e-9)
-
-
-def test_the_bias_of_few_samples_is_as_the_docstring_says():
-    d, n, m = 8, 500, 1000
-    found = np.mean([frechet_distance(cloud(2 * i, n, d), cloud(2 * i + 1, m, d)) for i in range(60)])
-    assert found == pytest.approx((1 / n + 1 / m) * (d + d * (d + 1) / 4), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -137,28 +124,6 @@ def test_they_are_those_of_all_pairs(n, m, d, k, seed):
     inside = cdist(samples, real) <= radii * (1 + 1e-9)
     expected = inside.sum() / (k * n), inside.any(0).mean()
     assert density_coverage(samples, real, k=k, device="cpu") == pytest.approx(expected)
-
-
-def test_a_case_by_hand():
-    # Balls with k = 1: [-1, 1], [0, 2], [2, 2 + 8] around 0, 1 and 10 (whose nearest is 1, 9 away).
-    real = np.array([[0.0], [1.0], [10.0]])
-    samples = np.array([[0.5], [1.5], [30.0]])
-    # 0.5 is in the balls of 0 and 1; 1.5 in those of 1 and 10; 30 in none.
-    assert density_coverage(samples, real, k=1, device="cpu") == pytest.approx((4 / 3, 1))
-
-
-def test_an_equal_set_is_covered_a_far_one_is_not_and_a_repeated_sample_covers_little():
-    real = np.random.default_rng(0).normal(size=(400, 2))
-    assert density_coverage(real, real, device="cpu").coverage == 1
-    assert density_coverage(real + 100, real, device="cpu") == (0, 0)
-    assert density_coverage(real[:1] + 1e-3 * real, real, device="cpu").coverage < 0.1
-
-
-def test_a_point_on_the_border_is_inside_wherever_the_rows_are():
-    for shift in (0.0, 1e5):
-        real = np.array([[0.0], [1.0], [2.0], [3.0]]) + shift
-        samples = np.array([[-1.0], [4.0], [1.5], [1.6]]) + shift
-        assert density_coverage(samples, real, k=1, device="cpu").density == pytest.approx(6 / 4)
 
 
 def test_coverage_of_the_same_distribution_is_as_expected():

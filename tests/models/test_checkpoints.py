@@ -3,17 +3,13 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import sliceflow
 from sliceflow.engine import frames
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import HeldOut, History
@@ -125,14 +121,6 @@ def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(name, tmp_path):
         assert len(steps) == len(whole.history["step"]) - after
         same(resumed, whole)
         assert not list(tmp_path.iterdir())  # nothing is left of a fit that ended well
-
-
-def test_a_fit_stopped_many_times_ends_with_the_same_bits(tmp_path):
-    for _ in range(3):
-        stopped(tmp_path, 1)
-    resumed = run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED))
-    same(resumed, run_flow())
-    assert np.all(np.diff(resumed.history["seconds"]) > 0)
 
 
 def test_the_stopping_rule_goes_on_with_what_it_heard(tmp_path):
@@ -389,16 +377,6 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
     assert {part[2] for part in parts} == {3}
 
 
-def test_other_numbers_of_particles_are_a_clear_error(tmp_path):
-    write_on(tmp_path, 3)
-    checkpoints = Checkpoints(tmp_path, 0, OF, SEED, part="x")
-    with (
-        pytest.raises(ModelFileError, match=r"fit\.checkpoint is damaged: .* shape \(3, 90\)"),
-        checkpoints.running(Run(), Cloud(DATA[:, :80].clone()), History()),
-    ):
-        pass
-
-
 def test_a_full_disk_is_told_to_all_ranks_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     write_on(tmp_path, 2)
     before = (tmp_path / "x" / "fit.checkpoint").read_bytes()
@@ -411,39 +389,3 @@ def test_a_full_disk_is_told_to_all_ranks_and_leaves_the_last_checkpoint(tmp_pat
         assert write_on(tmp_path, 2) == [None, None]
     assert len(heard) == 2
     assert (tmp_path / "x" / "fit.checkpoint").read_bytes() == before
-
-
-# SIGKILL
-
-SCRIPT = """
-import os, signal, sys, time
-sys.path[:0] = sys.argv[3:]
-import test_checkpoints as t
-
-def slow(event):
-    print(event.steps_done, flush=True)
-    time.sleep(0.02)
-
-fitted = t.run_flow(sys.argv[1], t.Checkpoints(sys.argv[2], 0, t.OF, t.SEED), (slow,))
-t.np.save(sys.argv[2] + "/x.npy", fitted.x.numpy())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["spaces"])
-def test_a_fit_killed_at_random_moments_ends_with_the_same_bits(name, tmp_path):
-    pick, first = random.Random(0), []
-    source = str(Path(sliceflow.__file__).parent.parent)
-    command = [sys.executable, "-c", SCRIPT, name, str(tmp_path), source, str(Path(__file__).parent)]
-    for _ in range(4):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            line = process.stdout.readline()
-            threading.Event().wait(pick.uniform(0, 0.05))
-            process.kill()
-        if not line:  # it had done all steps but to write the result
-            break
-        first.append(int(line))
-    assert first == sorted(first)  # every start goes on where the one before was
-    subprocess.run(command, check=True, capture_output=True)
-    assert np.array_equal(np.load(tmp_path / "x.npy"), run_flow(name).x.numpy())
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
