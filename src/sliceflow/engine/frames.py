@@ -187,7 +187,13 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
 
 @cached(_BLOCKS)
 def _rotation_block(  # many: these are the key of the cache
-    seed: Seed, block: int, steps: int, d: int, side: int, device: torch.device | str, dtype: torch.dtype
+    seed: Seed,
+    block: int,
+    steps: int,
+    d: int,
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
 ) -> Tensor:
     """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
     first = block * steps
