@@ -7,12 +7,16 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
 
 from sliceflow.metrics import (
+    density_coverage,
     energy_distance,
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
+    two_sample_accuracy,
 )
 
 sizes = st.integers(1, 40)
@@ -118,3 +122,72 @@ def test_the_bias_of_few_samples_is_as_the_docstring_says():
 def test_what_cannot_be_measured_is_named(a, b, said):
     with pytest.raises(ValueError, match=said):
         frechet_distance(a, b)
+
+
+# Density and coverage
+
+
+@given(
+    st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 999)
+)
+def test_they_are_those_of_all_pairs(n, m, d, k, seed):
+    rng = np.random.default_rng(seed)
+    samples, real = rng.normal(size=(n, d)), 1.3 * rng.normal(size=(m, d)) + 0.5
+    radii = np.sort(cdist(real, real), axis=1)[:, k]  # column 0 is the row itself
+    inside = cdist(samples, real) <= radii * (1 + 1e-9)
+    expected = inside.sum() / (k * n), inside.any(0).mean()
+    assert density_coverage(samples, real, k=k, device="cpu") == pytest.approx(expected)
+
+
+def test_a_case_by_hand():
+    # Balls with k = 1: [-1, 1], [0, 2], [2, 2 + 8] around 0, 1 and 10 (whose nearest is 1, 9 away).
+    real = np.array([[0.0], [1.0], [10.0]])
+    samples = np.array([[0.5], [1.5], [30.0]])
+    # 0.5 is in the balls of 0 and 1; 1.5 in those of 1 and 10; 30 in none.
+    assert density_coverage(samples, real, k=1, device="cpu") == pytest.approx((4 / 3, 1))
+
+
+def test_an_equal_set_is_covered_a_far_one_is_not_and_a_repeated_sample_covers_little():
+    real = np.random.default_rng(0).normal(size=(400, 2))
+    assert density_coverage(real, real, device="cpu").coverage == 1
+    assert density_coverage(real + 100, real, device="cpu") == (0, 0)
+    assert density_coverage(real[:1] + 1e-3 * real, real, device="cpu").coverage < 0.1
+
+
+def test_a_point_on_the_border_is_inside_wherever_the_rows_are():
+    for shift in (0.0, 1e5):
+        real = np.array([[0.0], [1.0], [2.0], [3.0]]) + shift
+        samples = np.array([[-1.0], [4.0], [1.5], [1.6]]) + shift
+        assert density_coverage(samples, real, k=1, device="cpu").density == pytest.approx(6 / 4)
+
+
+def test_coverage_of_the_same_distribution_is_as_expected():
+    a, b = np.random.default_rng(0).normal(size=(2, 3000, 2))
+    density, coverage = density_coverage(a, b, k=5, device="cpu")
+    assert coverage == pytest.approx(1 - 2**-5, abs=0.01)
+    assert density == pytest.approx(1, abs=0.03)
+
+
+# The two-sample test
+
+A, B = np.random.default_rng(0).normal(size=(2, 1000, 3))
+
+
+def test_equal_distributions_are_told_apart_by_chance_only():
+    assert two_sample_accuracy(A, B, n_trees=50) == pytest.approx(0.5, abs=0.05)
+    assert two_sample_accuracy(A, B + 9, n_trees=10) == 1
+
+
+@pytest.mark.parametrize("shift", [0.5, 2.0])
+def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
+    best, moved = LogisticRegression(), B + np.array([shift, 0, 0])
+    found = two_sample_accuracy(A, moved, classifier=best)
+    assert found == pytest.approx(norm.cdf(shift / 2), abs=0.04)
+    auc = two_sample_accuracy(A, moved, classifier=best, scoring="roc_auc")
+    assert auc == pytest.approx(norm.cdf(shift / 2**0.5), abs=0.04)
+
+
+def test_equally_many_of_both_are_used_and_few_are_refused():
+    assert two_sample_accuracy(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
+    with pytest.raises(ValueError, match="4 samples and 1000 real rows; pass 5 or more"):
+        two_sample_accuracy(A[:4], B)

@@ -335,7 +335,7 @@ def test_what_zlib_would_unpack_to_is_limited(way):
     node["array"] = {"dtype": "uint8", "uint8": sizes}
     node, tensors = {"sizes": 1, "items": node}, {"array.uint8": torch.from_numpy(packed)}
     tracemalloc.start()
-    with pytest.raises(ValueError, match="max_memory is 9.5 MiB"):
+    with pytest.raises(ValueError, match=r"max_memory is 9\.5 MiB"):
         unpack(tuple[kind, ...], node, tensors, Allowance(len(packed), 10**7))
     node["items"]["dims"]["n"] = 1  # it says less than there is
     with pytest.raises(ValueError, match=r"blocks|does not have"):

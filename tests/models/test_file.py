@@ -275,7 +275,7 @@ def test_changed_files_with_a_right_checksum_are_refused_or_valid(path, n, monke
 
 
 def test_memory_can_be_limited(path):
-    with pytest.raises(ModelFileError, match="max_memory is 1.0 KiB; if you trust the file, load it with"):
+    with pytest.raises(ModelFileError, match=r"max_memory is 1\.0 KiB; if you trust the file, load it with"):
         load(path, (Small,), max_memory=1000)
     with pytest.raises(ModelFileError, match="drawing a sample of it takes"):
         load(path, (Small,), max_memory=1 << 20)

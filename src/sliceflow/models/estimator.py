@@ -54,17 +54,6 @@ class Call:
     checkpoint_every: float = 60.0
     ranks: Ranks = field(default_factory=Ranks)
 
-    @classmethod
-    def of(
-        cls,
-        listeners: events.Listeners,
-        checkpoint_dir: str | os.PathLike[str] | None,
-        checkpoint_every: float,
-        ranks: Ranks | None,
-    ) -> Call:
-        """The arguments of `fit`, checked."""
-        return cls(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
-
 
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     """What all estimators share. A subclass has parameters, documentation, and its `_space`."""
@@ -108,7 +97,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             own rows. `particles_` and `particle_conditions_` are this rank's share;
             ``ranks.gather(flow.particles_)`` gives all
         """
-        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
         return self._fit(self._space(), X, y, call)
 
     def plan(self, X: Any, y: Any = None) -> Any:
@@ -317,10 +306,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         requested = condition.encode(conditions.repeated(condition, y, n))
         if len(requested) != n:
             if n != 1:
-                raise ValueError(
-                    f"y has {len(requested)} conditions but n={n}; pass one condition for all samples, "
-                    f"or n={len(requested)} for one sample of each"
-                )
+                advice = f"pass one condition for all samples, or n={len(requested)} for one of each"
+                raise ValueError(f"y has {len(requested)} conditions but n={n}; {advice}")
             self._need_memory(fitted, len(requested))
         return len(requested), requested
 

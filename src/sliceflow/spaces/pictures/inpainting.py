@@ -57,15 +57,6 @@ def complete_pictures(
     n : completions of each picture
     y, like_y : labels of X, and of `like`: a completion then uses pictures of its own class
     n_pixel_values : of integer pictures
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> images = load_digits().images.astype("uint8")
-    >>> done = complete_pictures(images[:3], "top", images[100:], n=5, n_pixel_values=17, seed=Seed(0))
-    >>> done.shape, bool((done[:, :, :4] == images[:3, None, :4]).all())
-    ((3, 5, 8, 8), True)
-
     """
     layout = Layout.infer(like, n_pixel_values)
     known = mask_of(known_mask, layout, "mask")[:, 0].numpy()

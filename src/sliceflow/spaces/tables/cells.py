@@ -55,9 +55,7 @@ class Cells:
     form: Form
     dtype: str
     codes: Annotated[np.ndarray, Array("n", torch.int64, ge=-1, packed="delta")]
-    numbers: Annotated[np.ndarray, Array("k", _NUMBERS)] = field(
-        default_factory=lambda: np.empty(0)
-    )
+    numbers: Annotated[np.ndarray, Array("k", _NUMBERS)] = field(default_factory=lambda: np.empty(0))
     texts: tuple[str, ...] = ()
     categories: tuple[Label, ...] | None = None
     ordered: bool = False
@@ -181,7 +179,9 @@ class TableRows:
         if lacking := [name for name in names if name not in found]:
             raise ValueError(f"the table lacks the column {lacking[0]!r}; the model has {shown(names)}")
         if more := [name for name in found if name not in names]:
-            raise ValueError(f"the table has a column {more[0]!r} that the model does not know; drop it")
+            raise ValueError(
+                f"the table has a column {more[0]!r} that the model does not know; drop it"
+            )
         return replace(self, cells=tuple(found[name] for name in names), header=known.header)
 
     def take(self, numbers: np.ndarray) -> TableRows:
@@ -286,7 +286,9 @@ def _numeric(name: Any, form: Form, dtype: str, values: np.ndarray, missing: np.
 def _read_categories(column: Any, name: Any) -> Cells:
     labels = tuple(_plain(v) for v in column.cat.categories.tolist())
     if not all(isinstance(v, str | int | float | bool) for v in labels):
-        raise ValueError(f"column {name!r} has categories such as {labels[0]!r}; make them texts or numbers")
+        raise ValueError(
+            f"column {name!r} has categories such as {labels[0]!r}; make them texts or numbers"
+        )
     codes = column.cat.codes.to_numpy().astype(np.int64)
     cells = Cells(name, "text", "category", codes, ordered=bool(column.cat.ordered))
     return _of_categories(cells, labels)

@@ -76,7 +76,9 @@ class Tree:
         some = np.sort(mixed[: n // 2][:_MOST_ROWS] if honest else mixed[:_MOST_ROWS])
         held = np.sort(mixed[n // 2 :]) if honest else np.arange(n)
         kind = DecisionTreeRegressor if target.ndim == 2 else DecisionTreeClassifier
-        tree = kind(min_samples_leaf=leaf, random_state=0, ccp_alpha=COST / len(some) * _impurity(target[some]))
+        tree = kind(
+            min_samples_leaf=leaf, random_state=0, ccp_alpha=COST / len(some) * _impurity(target[some])
+        )
         nodes = tree.fit(x[some], target[some]).tree_
         at = nodes.apply(x[held])
         rows = held[np.lexsort((y[held], at))]
@@ -156,7 +158,9 @@ class Link:
         """The share of the column's impurity that earlier columns do not explain."""
         return self.tree.left
 
-    def draw(self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed) -> np.ndarray:
+    def draw(
+        self, columns: Sequence[Column], z: np.ndarray, rng: np.random.Generator, allowed: Allowed
+    ) -> np.ndarray:
         """Positions (m,) given those of earlier columns in z (m, d); NaN where none was allowed."""
         x = features(columns, z, self.before, self.slopes)
         out, rest = np.full(len(z), np.nan), np.arange(len(z))
@@ -165,7 +169,9 @@ class Link:
             for k, other in enumerate(self.equal, 1):
                 rows = np.flatnonzero(chosen == k)
                 same = columns[other].numbers(z[rows, other])
-                at = columns[self.column].positions_of(_between(columns[self.column], columns[other], same))
+                at = columns[self.column].positions_of(
+                    _between(columns[self.column], columns[other], same)
+                )
                 ok = (at >= 0) & allowed(rows, at)
                 out[rows[ok]] = at[ok]
             rest = np.flatnonzero(np.isnan(out))

@@ -62,7 +62,9 @@ class DateText:
             found = datetime.strptime(text, self.format)
         except ValueError:
             return None
-        return int((found - datetime(1970, 1, 1)).total_seconds()) if self.write(found) == text else None
+        return (
+            int((found - datetime(1970, 1, 1)).total_seconds()) if self.write(found) == text else None
+        )
 
     def write(self, time: datetime) -> str:
         return time.strftime(self.format)
@@ -189,7 +191,9 @@ class Column:
             return numbers
         k = np.rint((numbers - self.offset) / self.step)
         scale = round(1 / self.step)
-        if self.step < 1 and abs(1 / self.step - scale) < 1e-9:  # 0.1 = 1/10 exactly as decimals are read
+        if (
+            self.step < 1 and abs(1 / self.step - scale) < 1e-9
+        ):  # 0.1 = 1/10 exactly as decimals are read
             return np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS)
         return np.round(self.offset + self.step * k, _MOST_DECIMALS)
 
@@ -232,7 +236,11 @@ class Column:
         if self.cells.form == "text":
             return build_series(self.cells, codes, fresh)
         fresh[~missing] = [int(text) for text in fresh[~missing]]
-        fixed = fresh if self.cells.texts or self.cells.dtype == "object" else _as_numbers(fresh, self.cells)
+        fixed = (
+            fresh
+            if self.cells.texts or self.cells.dtype == "object"
+            else _as_numbers(fresh, self.cells)
+        )
         return build_series(self.cells, codes, fixed)
 
     def places_of(self, cells: Cells) -> np.ndarray:
@@ -253,7 +261,9 @@ class Column:
         if bad:
             row = int(np.flatnonzero(np.isin(cells.codes, np.flatnonzero(np.isnan(out))))[0])
             known = shown(_labels(self.cells, self.order))
-            raise ValueError(f"column {self.name!r} has no value {bad[0]!r} (row {row}); it has {known}")
+            raise ValueError(
+                f"column {self.name!r} has no value {bad[0]!r} (row {row}); it has {known}"
+            )
         return np.where(cells.missing, -1.0, out[cells.codes] if len(out) else -1.0)
 
     def number_of(self, value: Any) -> float:
@@ -284,7 +294,10 @@ class Column:
         """A row of the table `columns_`."""
         share = float(self.cells.missing.mean())
         row = {"column": str(self.name), "kind": self.kind, "missing": round(share, 4)}
-        return row | {"distinct": int(len(np.unique(self.cells.codes[~self.cells.missing]))), "note": self._note()}
+        return row | {
+            "distinct": int(len(np.unique(self.cells.codes[~self.cells.missing]))),
+            "note": self._note(),
+        }
 
     def _note(self) -> str:
         if self.kind == "drop":
@@ -336,10 +349,20 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if reason == NEARLY_UNIQUE and _has_numbers(cells, present):
         reason = ""
     if kind == "identifier" or reason:
-        return Column(cells, "identifier", present[:1], np.zeros(min(1, len(present))), reason=reason or "as asked")
+        return Column(
+            cells,
+            "identifier",
+            present[:1],
+            np.zeros(min(1, len(present))),
+            reason=reason or "as asked",
+        )
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
-    if cells.categories is not None or kind in ("category", "ordered", "boolean") or cells.form == "boolean":
+    if (
+        cells.categories is not None
+        or kind in ("category", "ordered", "boolean")
+        or cells.form == "boolean"
+    ):
         ordered = kind == "ordered" or (kind != "category" and cells.ordered)
         own = "boolean" if cells.form == "boolean" else "ordered" if ordered else "category"
         return _category(cells, own, present)
@@ -363,7 +386,11 @@ def _way(cells: Cells) -> Written | None:
 
 def _fitting(texts: list[str]) -> list[DateText]:
     """The formats that all texts have."""
-    return [found for f in _FORMATS if all((found := DateText(f)).parse(t.strip()) is not None for t in texts)]
+    return [
+        found
+        for f in _FORMATS
+        if all((found := DateText(f)).parse(t.strip()) is not None for t in texts)
+    ]
 
 
 def _category(cells: Cells, kind: str, present: np.ndarray) -> Column:
@@ -378,11 +405,15 @@ def _numeric(cells: Cells, present: np.ndarray, wanted: str) -> Column:
         ticks = [int(cells.level(k)) for k in present.tolist()]
         times = cells.form in ("datetime", "date", "duration")
         kind = wanted or ("datetime" if times else "integer")
-        return _on_ticks(Column(cells, kind, present, np.empty(0)), ticks, times and cells.form != "duration")
+        return _on_ticks(
+            Column(cells, kind, present, np.empty(0)), ticks, times and cells.form != "duration"
+        )
     values = np.array([float(cells.level(k)) for k in present.tolist()])
     step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
     integers = step > 0 and float(step).is_integer() and float(offset).is_integer()
-    return Column(cells, wanted or ("integer" if integers else "continuous"), present, values, step, offset)
+    return Column(
+        cells, wanted or ("integer" if integers else "continuous"), present, values, step, offset
+    )
 
 
 def _on_ticks(column: Column, ticks: list[int], calendar: bool, unit: str = "") -> Column:
@@ -424,7 +455,9 @@ def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> C
         kind = wanted or ("integer" if whole else "continuous")
         return Column(cells, kind, present[sort], values[sort], step, offset, written=way)
     if wanted:
-        raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {wanted}; convert it")
+        raise ValueError(
+            f"column {cells.name!r} is text such as {texts[0]!r}, not {wanted}; convert it"
+        )
     n = int((~cells.missing).sum())
     length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
     if 2 * len(texts) > n >= 20 and (length > _LONG_TEXT or words >= 2):
@@ -440,9 +473,14 @@ def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> C
 def _dates(cells: Cells, texts: list[str], date_format: str) -> DateText | None:
     """The one format of dates as text; None if they are no dates."""
     if date_format:
-        found, bad = DateText(date_format), [t for t in texts if DateText(date_format).parse(t.strip()) is None]
+        found, bad = (
+            DateText(date_format),
+            [t for t in texts if DateText(date_format).parse(t.strip()) is None],
+        )
         if bad:
-            raise ValueError(f"column {cells.name!r} holds {bad[0]!r}, which is not written as {date_format}")
+            raise ValueError(
+                f"column {cells.name!r} holds {bad[0]!r}, which is not written as {date_format}"
+            )
         return found
     some = texts[:: max(1, len(texts) // 1000)]
     looks = sum(bool(_MAYBE_DATE.fullmatch(t.strip()) or ISO.fullmatch(t.strip())) for t in some)

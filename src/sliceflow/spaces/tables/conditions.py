@@ -51,11 +51,15 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
     out = Condition(table.z)
     for name, value in given.items():
         if name not in table.names:
-            raise ValueError(f"given names {name!r}, which is not a column; there are {shown(table.names)}")
+            raise ValueError(
+                f"given names {name!r}, which is not a column; there are {shown(table.names)}"
+            )
         c = table.names.index(name)
         column, at = table.columns[c], table.z[:, c]
         if column.kind in ("identifier", "drop"):
-            raise ValueError(f"given names {name!r}, which is of kind {column.kind}; samples make it up")
+            raise ValueError(
+                f"given names {name!r}, which is of kind {column.kind}; samples make it up"
+            )
         if isinstance(value, tuple):
             rows &= _in_range(column, at, value)
         elif isinstance(value, list | set | frozenset | np.ndarray):
@@ -73,7 +77,9 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
             else:
                 rows &= same
     if not rows.any():
-        raise ValueError(f"no row of the table has given={dict(given)}; leave out what never occurs together")
+        raise ValueError(
+            f"no row of the table has given={dict(given)}; leave out what never occurs together"
+        )
     out.z = table.z[rows]
     if near:
         out.z = _moved(table, out, near)
@@ -99,7 +105,9 @@ def _position(column: Column, value: Any) -> tuple[float, Any, Any]:
     try:
         if cells.zone and getattr(pd.Timestamp(plain), "tz", None) is None:
             plain = pd.Timestamp(plain).tz_localize(cells.zone)
-        series = pd.Series([plain], dtype=object if cells.dtype == "object" else None).astype(cells.dtype)
+        series = pd.Series([plain], dtype=object if cells.dtype == "object" else None).astype(
+            cells.dtype
+        )
         found = read_cells(series, column.name)
         exact = isinstance(plain, str) or series.iloc[0] == plain
     except (TypeError, ValueError, OverflowError) as error:
@@ -121,7 +129,9 @@ def read_value(cells: Cells) -> Any:
 
 def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndarray:
     if len(value) != 2 or column.is_category:
-        raise ValueError(f"given {column.name!r}={value!r}: a range is (low, high) of numbers or times; pass a list")
+        raise ValueError(
+            f"given {column.name!r}={value!r}: a range is (low, high) of numbers or times; pass a list"
+        )
     low, high = (column.number_of(_position(column, v)[1]) for v in value)
     numbers = column.numbers(at)
     return np.asarray((numbers >= low) & (numbers <= high))
@@ -153,7 +163,9 @@ def _moved(table: Table, condition: Condition, near: Mapping[int, float]) -> np.
         y = column.numbers(z[:, c])
         if moving.sum() < 3 * design.shape[1]:
             continue
-        slopes = np.linalg.solve(gram * moving.mean(), design[moving].T @ (y[moving] - y[moving].mean()))[1:]
+        slopes = np.linalg.solve(
+            gram * moving.mean(), design[moving].T @ (y[moving] - y[moving].mean())
+        )[1:]
         target = np.clip(y[moving] - away[moving] @ slopes, column.values[0], column.values[-1])
         z[moving, c] = column.positions_of(column.on_grid(target))
     for c in given:

@@ -83,7 +83,10 @@ class Rules:
             bad = self.broken(rule, self.z)
             if bad.any():
                 row = int(np.flatnonzero(bad)[0])
-                values = ", ".join(f"{self.columns[c].name}={self._real(c, self.z[[row], c])[0]:g}" for c in rule.columns)
+                values = ", ".join(
+                    f"{self.columns[c].name}={self._real(c, self.z[[row], c])[0]:g}"
+                    for c in rule.columns
+                )
                 raise ValueError(
                     f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
                     f"({values}); fix the rows, or leave the constraint out"
@@ -103,7 +106,9 @@ class Rules:
         while sums:
             ready = [rule for rule in sums if not waiting & set(rule.columns[1:])]
             if not ready:
-                raise ValueError(f"constraint {sums[0].text!r} is part of a circle of sums; leave one out")
+                raise ValueError(
+                    f"constraint {sums[0].text!r} is part of a circle of sums; leave one out"
+                )
             out += ready
             waiting -= {rule.columns[0] for rule in ready}
             sums = [rule for rule in sums if rule not in ready]
@@ -139,7 +144,11 @@ class Rules:
             out = np.full(len(numbers), np.nan, dtype=object)
             step, base = int(column.step), column.base
             out[whole] = [base + step * int(v) for v in np.rint(numbers[whole]).tolist()]
-            return out if abs(base) + abs(step) * float(np.nanmax(column.values, initial=0)) >= 2**53 else out.astype(np.float64)
+            return (
+                out
+                if abs(base) + abs(step) * float(np.nanmax(column.values, initial=0)) >= 2**53
+                else out.astype(np.float64)
+            )
         return np.where(np.isnan(numbers), np.nan, column.on_grid(numbers)) if len(numbers) else numbers
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
@@ -215,13 +224,21 @@ class Rules:
         if not len(rows):
             return
         signs = (-1, *rule.signs)
-        value = sum(sign * self._real(c, z[rows, c]) for sign, c in zip(signs, rule.columns, strict=True) if c != own)
+        value = sum(
+            sign * self._real(c, z[rows, c])
+            for sign, c in zip(signs, rule.columns, strict=True)
+            if c != own
+        )
         column = self.columns[own]
         numbers = np.array([column.number_from(-signs[k] * v) for v in np.asarray(value).tolist()])
         settled = column.on_grid(numbers)
         at = column.positions_of(settled)
-        size = np.maximum.reduce([np.abs(column.numbers(z[rows, c])) for c in (own,)] + [np.abs(numbers)])
-        near = np.abs(settled - numbers) <= 1e-7 * np.maximum(np.nan_to_num(size), column.step or 1e-300)
+        size = np.maximum.reduce(
+            [np.abs(column.numbers(z[rows, c])) for c in (own,)] + [np.abs(numbers)]
+        )
+        near = np.abs(settled - numbers) <= 1e-7 * np.maximum(
+            np.nan_to_num(size), column.step or 1e-300
+        )
         z[rows, own] = np.where(near & ~np.isnan(at), at, np.inf)
 
     def complete(self, z: np.ndarray, fixed: np.ndarray) -> np.ndarray:
@@ -272,7 +289,9 @@ def _rule(text: Any, columns: Sequence[Column]) -> Rule:
         if column.kind in ("drop", "identifier"):
             raise ValueError(f"constraint {text!r}: column {name!r} is of kind {column.kind}")
         if not category and (column.is_category or not len(column.values)):
-            raise ValueError(f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers")
+            raise ValueError(
+                f"constraint {text!r}: column {name!r} is of kind {column.kind}, not numbers"
+            )
         return names.index(name)
 
     if found := re.fullmatch(rf"\s*combinations\(({_NAME}(?:\s*,\s*{_NAME})+)\s*\)\s*", text):
@@ -286,13 +305,19 @@ def _rule(text: Any, columns: Sequence[Column]) -> Rule:
             raise ValueError(f"constraint {text!r} compares a column with itself")
         a, b = columns[low], columns[high]
         if (a.kind == "datetime") != (b.kind == "datetime") or _clock(a) != _clock(b):
-            raise ValueError(f"constraint {text!r} compares columns of different kinds; make them alike")
+            raise ValueError(
+                f"constraint {text!r} compares columns of different kinds; make them alike"
+            )
         signs = (1, -1) if found[2][0] == "<" else (-1, 1)
         return Rule(text, "compare", (low, high), signs, strict=len(found[2]) == 1)
     if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=|<|>)\s*({_NUMBER})\s*", text):
         sign = 1 if found[2][0] == "<" else -1
-        return Rule(text, "compare", (number_of(found[1]),), (sign,), sign * float(found[3]), len(found[2]) == 1)
-    if found := re.fullmatch(rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})*)\s*", text):
+        return Rule(
+            text, "compare", (number_of(found[1]),), (sign,), sign * float(found[3]), len(found[2]) == 1
+        )
+    if found := re.fullmatch(
+        rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})*)\s*", text
+    ):
         terms = [m.groups() for m in re.finditer(rf"([+-]?)\s*{_NAME}", found[2])]
         signs = tuple(-1 if sign == "-" else 1 for sign, _ in terms)
         return Rule(text, "sum", (number_of(found[1]), *(number_of(name) for _, name in terms)), signs)
@@ -304,7 +329,11 @@ def _rule(text: Any, columns: Sequence[Column]) -> Rule:
 
 def _clock(column: Column) -> object:
     """What the numbers of a column count."""
-    return (column.cells.unit, column.months) if column.kind == "datetime" and column.written is None else None
+    return (
+        (column.cells.unit, column.months)
+        if column.kind == "datetime" and column.written is None
+        else None
+    )
 
 
 # Dependencies
@@ -317,7 +346,14 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
     in which the first is missing do not count; a missing cell of the other is a value like others.
     """
-    n, usable = len(z), [c for c, column in enumerate(columns) if column.modelled and column.kind not in ("identifier", "constant")]
+    n, usable = (
+        len(z),
+        [
+            c
+            for c, column in enumerate(columns)
+            if column.modelled and column.kind not in ("identifier", "constant")
+        ],
+    )
     levels, share = {}, {}
     for c in usable[:_MOST_PAIRS]:
         values, counts = np.unique(z[:, c], return_counts=True)

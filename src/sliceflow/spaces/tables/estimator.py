@@ -108,7 +108,12 @@ class TableFlow(FlowEstimator):
         texts = not isinstance(self.constraints, str)
         need(texts, "constraints", self.constraints, "a list of expressions such as ['a <= b']")
         ok = isinstance(self.columns, Mapping) and all(isinstance(key, str) for key in self.columns)
-        need(ok or self.columns is None, "columns", self.columns, "None or a dict such as {'zip': 'category'}")
+        need(
+            ok or self.columns is None,
+            "columns",
+            self.columns,
+            "None or a dict such as {'zip': 'category'}",
+        )
         return TableSpace(self.columns or {}, tuple(self.constraints))
 
     def check(self, X: Any) -> TableFlow:

@@ -61,7 +61,10 @@ class TablePlan(Plan):
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", shown(self.order)),
-            ("trees", f"leaves of at least {self.leaf} rows; splits that gain {self.cost:g} times as much as noise"),
+            (
+                "trees",
+                f"leaves of at least {self.leaf} rows; splits that gain {self.cost:g} times as much as noise",
+            ),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),
             ("model", "keeps all rows"),
@@ -203,7 +206,16 @@ class TablePart:
             run.step, run.done, run.seconds = k + 1, k + 1, events.now() - began
             left = torch.tensor(link.left, dtype=torch.float64)
             event = events.Event(
-                "columns", 0, k, k + 1, self.n_steps, left, run.seconds, self.particles.x, None, self.n_steps
+                "columns",
+                0,
+                k,
+                k + 1,
+                self.n_steps,
+                left,
+                run.seconds,
+                self.particles.x,
+                None,
+                self.n_steps,
             )
             events.tell(listeners, event)
             run.after()

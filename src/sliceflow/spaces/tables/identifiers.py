@@ -44,7 +44,9 @@ def identifies(cells: Cells, distinct_rows: np.ndarray) -> str:
         return ""
     texts = [str(cells.level(c)) for c in np.unique(codes)[:_LOOKED_AT].tolist()]
     for what, form in _PERSONAL.items():
-        if cells.form == "text" and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(texts):
+        if cells.form == "text" and sum(bool(form.fullmatch(t)) for t in texts) >= _MATCHING * len(
+            texts
+        ):
             return f"looks like {what}"
     if n < _FEWEST or k < _UNIQUE * n:
         few = n >= _FEWEST and 2 * k > n and cells.form == "text" and _NAME_NAME.search(str(cells.name))

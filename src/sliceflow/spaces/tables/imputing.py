@@ -28,7 +28,11 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
     Cells of columns without values, identifiers and those that are left out stay as they are.
     """
     columns, rng = table.columns, generator(seed.child("fill"))
-    usable = [c for c in table.order if len(columns[c].order) and columns[c].kind not in ("identifier", "constant")]
+    usable = [
+        c
+        for c in table.order
+        if len(columns[c].order) and columns[c].kind not in ("identifier", "constant")
+    ]
     gone = (z < 0) & np.isin(np.arange(z.shape[1]), usable)
     wanted = [c for c in usable if gone[:, c].any()]
     forests = {c: _forest(table, c, usable, seed.child("column", c)) for c in wanted}
@@ -54,7 +58,9 @@ def _forest(table: Table, c: int, usable: list[int], seed: Seed) -> list[Link]:
     links = []
     for t in range(_TREES):
         some = rows[generator(seed.child("rows", t)).permutation(len(rows))[:_MOST_ROWS]]
-        links.append(grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF, True))
+        links.append(
+            grow(table.columns, table.z[some], c, before, seed.child("grow", t).key, _LEAF, True)
+        )
     return links
 
 
@@ -74,7 +80,9 @@ def _redraw(  # many: one cell of a sweep
         open_cells = gone[own] & (others < 0)
         others_drawn = np.where(open_cells, np.nan, others)
 
-        def allowed(k: np.ndarray, positions: np.ndarray, drawn: np.ndarray = others_drawn) -> np.ndarray:
+        def allowed(
+            k: np.ndarray, positions: np.ndarray, drawn: np.ndarray = others_drawn
+        ) -> np.ndarray:
             return (positions >= 0) & table.rules.allowed(c, drawn[k], positions)
 
         found = link.draw(table.columns, others, rng, allowed)

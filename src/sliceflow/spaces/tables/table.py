@@ -51,14 +51,20 @@ class Table:
         """A ValueError says which column, row or constraint is wrong."""
         names = [of.name for of in rows.cells]
         if len(names) > MOST_COLUMNS:
-            raise ValueError(f"the table has {len(names)} columns; TableFlow takes at most {MOST_COLUMNS}")
+            raise ValueError(
+                f"the table has {len(names)} columns; TableFlow takes at most {MOST_COLUMNS}"
+            )
         for name in kinds:
             if name not in map(str, names):
-                raise ValueError(f"columns names {name!r}, which is not a column; there are {shown(names)}")
+                raise ValueError(
+                    f"columns names {name!r}, which is not a column; there are {shown(names)}"
+                )
         codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
-        z = np.column_stack([column.positions if len(column.order) else -np.ones(rows.n) for column in columns])
+        z = np.column_stack(
+            [column.positions if len(column.order) else -np.ones(rows.n) for column in columns]
+        )
         rules = Rules((*parse(constraints, columns), *dependencies(columns, z)), columns, z)
         rules.check()
         return cls(rows, columns, rules, z)
@@ -94,14 +100,18 @@ class Table:
     def positions_of(self, rows: TableRows) -> np.ndarray:
         """The positions (m, d) of other rows. A ValueError names a value that cannot be."""
         like = rows.like(self.rows)
-        return np.column_stack([c.places_of(of) for c, of in zip(self.columns, like.cells, strict=True)])
+        return np.column_stack(
+            [c.places_of(of) for c, of in zip(self.columns, like.cells, strict=True)]
+        )
 
     def frame(self, z: np.ndarray, seed: Seed) -> Any:
         """A DataFrame of positions (m, d)."""
         out = []
         for c, column in enumerate(self.columns):
             if column.kind != "drop":
-                out.append((column.cells, column.series(z[:, c], generator(seed.child("identifiers", c)))))
+                out.append(
+                    (column.cells, column.series(z[:, c], generator(seed.child("identifiers", c))))
+                )
         return make_frame(self.rows, out)
 
     def scores(self, z: np.ndarray) -> np.ndarray:
@@ -118,7 +128,9 @@ def grow_chain(table: Table, z: np.ndarray, fixed: Sequence[int], seed: Seed) ->
 
 def grow_link(table: Table, z: np.ndarray, order: Sequence[int], k: int, seed: Seed) -> Link:
     """Link k of a chain in this order."""
-    return grow(table.columns, z, order[k], np.array(order[:k], dtype=np.int64), seed.child("tree", k).key)
+    return grow(
+        table.columns, z, order[k], np.array(order[:k], dtype=np.int64), seed.child("tree", k).key
+    )
 
 
 def draw_rows(  # many: what is drawn, from what, and what must hold
@@ -143,7 +155,9 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
         for link in links:
             c = link.column
 
-            def allowed(rows: np.ndarray, positions: np.ndarray, c: int = c, z: np.ndarray = z) -> np.ndarray:
+            def allowed(
+                rows: np.ndarray, positions: np.ndarray, c: int = c, z: np.ndarray = z
+            ) -> np.ndarray:
                 fine = rules.allowed(c, z[rows], positions)
                 return fine if missing or not len(columns[c].order) else fine & (positions >= 0)
 
@@ -157,5 +171,9 @@ def draw_rows(  # many: what is drawn, from what, and what must hold
             return out
     for rule in rules.rules:
         if rules.broken(rule, np.where(np.isinf(last), np.nan, last)).any():
-            raise ValueError(f"{len(rest)} of {n} rows could not keep the constraint {rule.text!r}; it may contradict given")
-    raise ValueError(f"{len(rest)} of {n} rows could not keep all constraints; given may contradict them")
+            raise ValueError(
+                f"{len(rest)} of {n} rows could not keep the constraint {rule.text!r}; it may contradict given"
+            )
+    raise ValueError(
+        f"{len(rest)} of {n} rows could not keep all constraints; given may contradict them"
+    )

@@ -127,19 +127,12 @@ class SlicedWassersteinFlow(FlowEstimator):
             distributed like the data's. With ranks, those of all ranks
         listeners, checkpoint_dir, checkpoint_every, ranks : as in `FlowEstimator.fit`
         """
-        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         return self._fit(space, X, y, call)
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it.
-
-        Examples
-        --------
-        >>> X = np.random.default_rng(0).normal(size=(2000, 3))
-        >>> SlicedWassersteinFlow(n_steps=100).plan(X).method
-        'SWF'
-        """
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         plan: VectorPlan = self._plan(space, X, y)
         return plan

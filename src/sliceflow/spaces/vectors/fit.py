@@ -215,14 +215,9 @@ class MovingVectors:
         return Result(VectorModel(part.seed, model, part.units), kept.x, y)
 
     def _simulate(
-        self,
-        particles: Cloud,
-        codes: Tensor | None,
-        data: Cloud,
-        run: Run,
-        listeners: Sequence[events.Listener],
-        exact: bool,
-    ) -> list[ModelStep]:
+        self, particles: Cloud, codes: Tensor | None, data: Cloud, run: Run,
+        listeners: Sequence[events.Listener], exact: bool,
+    ) -> list[ModelStep]:  # fmt: skip
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
         stages, ranks = self.fitting.stages, self.part.ranks
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)

@@ -53,22 +53,7 @@ Real = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class VectorPlan(Plan):
-    """What a fit of vectors does. It prints as a table.
-
-    Examples
-    --------
-    >>> from sliceflow import SlicedWassersteinFlow
-    >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> plan = SlicedWassersteinFlow(n_steps=50, device="cpu").plan(X)
-    >>> plan.n_particles, plan.transport
-    (10200, Histogram(n_bins=1024, most=131072))
-    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    method     SWF
-    data       300 rows of 2 columns, float64
-    particles  10200
-    steps      50 of Orthogonal(), then 2 axis steps
-    ...
-    """
+    """What a fit of vectors does. It prints as a table."""
 
     # n_rows, n_columns: size of the fitted data, of all ranks
     n_rows: Count
@@ -133,7 +118,7 @@ class VectorPlan(Plan):
         if self.neighbours:
             return []
         options, maps = self.options, dict[str, Any](transport=self.transport, n_knots=self.n_knots)
-        axis = dict(n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
+        axis = dict[str, Any](n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
         return flat(self.frame, self.n_steps, taper=options.taper, **maps, **axis)
 
     def flow(self, seed: Seed, device: torch.device) -> Flow:
@@ -289,6 +274,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     )
     check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
+    verbose = parameters["verbose"]
+    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
     for name in ("standardize", "early_stopping", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, VectorOptions)

@@ -72,14 +72,9 @@ class VectorSpace:
         )
 
     def _part(
-        self,
-        rows: VectorRows,
-        seed: Seed,
-        ranks: Ranks,
-        n_particles: int | None,
-        y_p: np.ndarray | None = None,
-        name: str = "",
-    ) -> VectorPart:
+        self, rows: VectorRows, seed: Seed, ranks: Ranks, n_particles: int | None,
+        y_p: np.ndarray | None = None, name: str = "",
+    ) -> VectorPart:  # fmt: skip
         """One flow for all rows. Raises an error if it is impossible."""
         parameters, options = self.parameters, self.parameters["options"]
         units = Units.fit_to(rows.X, parameters["standardize"], ranks, rows.n)
@@ -107,14 +102,9 @@ class VectorSpace:
         need_memory(nbytes, self.device, what, "lower n_particles")
 
     def _plan(
-        self,
-        rows: VectorRows,
-        m: int,
-        amplifier: float,
-        assigned: Assigned,
-        smoothing: Smoothing,
+        self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned, smoothing: Smoothing,
         ranks: Ranks,
-    ) -> VectorPlan:
+    ) -> VectorPlan:  # fmt: skip
         parameters, options, n = self.parameters, self.parameters["options"], rows.n
         n_moved, transport = assigned.n_moved(m), parameters["transport"]
         transport = plans.TRANSPORTS[transport]() if isinstance(transport, str) else transport
