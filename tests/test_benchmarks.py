@@ -18,6 +18,7 @@ import pytest
 import report
 import scores
 import table_sets
+import tables
 import today
 import torch
 import unet
@@ -26,7 +27,6 @@ from paper import __main__ as paper
 from posterior_tasks import TASKS, published
 from two_samples import c2st, c2st_many
 
-import tables
 from sliceflow import datasets
 from sliceflow.datasets import Pictures
 from sliceflow.metrics import calibration
