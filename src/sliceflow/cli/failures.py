@@ -21,7 +21,7 @@ __all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "print_error", "with_e
 
 F = TypeVar("F", bound=Callable[..., Any])
 INSTALL = "pip install 'sliceflow[cli]'"
-OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
+OPTIONAL = ("typer", "rich", "pandas", "jinja2", "PIL")  # modules of that extra
 _FLAGS = {  # parameters of the library that flags set under another name
     "n_particles": "particles",
     "n_steps": "quality",

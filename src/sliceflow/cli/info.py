@@ -16,7 +16,7 @@ __all__ = ["datasets_found", "installed_version", "run_info", "system_info"]
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
-    "tables": {"narwhals": "narwhals", "pandas": "pandas"},
+    "tables": {"pandas": "pandas"},
     "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
