@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 INSTALL = "pip install 'sliceflow[cli]'"
-OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
+OPTIONAL = ("typer", "rich", "pandas", "jinja2", "PIL")  # modules of that extra
 _FLAGS = {  # parameters of the library that flags set under another name
     "n_particles": "particles",
     "n_steps": "quality",

@@ -15,7 +15,7 @@ from sliceflow.cli.run_folder import RunFolder, load_model
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
-    "tables": {"narwhals": "narwhals", "pandas": "pandas"},
+    "tables": {"pandas": "pandas"},
     "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},

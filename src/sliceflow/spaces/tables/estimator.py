@@ -115,7 +115,8 @@ class TableFlow(FlowEstimator):
             self.columns,
             "None or a dict such as {'zip': 'category'}",
         )
-        return TableSpace(self.columns or {}, tuple(self.constraints))
+        known = self._known_rows() if like_fitted else None
+        return TableSpace(self.columns or {}, tuple(self.constraints), known)
 
     def check(self, X: Any) -> TableFlow:
         """Raise the error that a fit to this table would raise because of its cells or constraints."""
