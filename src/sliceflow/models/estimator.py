@@ -205,7 +205,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(Model(seed, fitted, history, own), particles, y)
         if shown := job.copies(results):
-            warnings.warn(f"the particles copy rows of X ({shown})", UserWarning, stacklevel=3)
+            warnings.warn(f"the particles copy rows of X ({shown}", UserWarning, stacklevel=4)
         return self
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
