@@ -47,7 +47,7 @@ def sample(
     return made
 
 
-def inpaint(  # a parameter for each flag
+def inpaint(  # many: a parameter for each flag
     run: Path,
     given: Path,
     out: Path,

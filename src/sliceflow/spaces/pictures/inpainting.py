@@ -46,7 +46,7 @@ def complete_pictures(
     like_y: Any = None,
     n_pixel_values: int = 256,
     seed: Seed,
-) -> np.ndarray:  # eight parameters: two sets of pictures, with their labels
+) -> np.ndarray:  # many: two sets of pictures, with their labels
     """Complete pictures from any known part, by the pictures `like`: (m, n, h, w[, c]).
 
     Parameters
