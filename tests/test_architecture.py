@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 # What is on a floor may import what is on a lower one, and nothing beside it. Eight floors at most.
 FLOORS = (
     ("cli", "app"),
-    ("loading", "inference"),
+    ("inference", "loading"),
     ("spaces",),
     ("models",),
     ("neighbours", "metrics"),

@@ -65,6 +65,17 @@ def test_floats_keep_their_type_and_all_others_become_floats(make):
     assert {str(kind).lower() for kind in fit(singles).sample(2).dtypes} == {"float32"}
 
 
+@pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("b", 1)], [2.5, 3.5, 4.5]])
+def test_names_that_are_no_texts_come_back_too(tmp_path, names):
+    given = pd.DataFrame(X, columns=pd.Index(names) if not isinstance(names[0], tuple) else names)
+    if isinstance(names[0], tuple):
+        given.columns = pd.MultiIndex.from_tuples(names)
+    flow = fit(given.astype(np.float32))
+    assert flow.sample(2).columns.equals(given.columns)
+    flow.save(tmp_path / "flow")
+    assert sliceflow.load(tmp_path / "flow").sample(2).columns.equals(given.columns)
+
+
 def test_the_form_survives_files_and_pickle(tmp_path, make):
     given = make(columns(single=X[:, 0].astype(np.float32), whole=np.arange(30)))
     flow = fit(given)

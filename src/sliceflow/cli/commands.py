@@ -1,18 +1,15 @@
 """Every command and its flags. What a command does is in another module, imported when it runs."""
 
-from __future__ import annotations
-
-import json as json_text
+import inspect
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import typer
 
 from sliceflow import __version__
-from sliceflow.cli.failures import WrongUsage, with_exit_code
-
-__all__ = ["app"]
-
+from sliceflow.cli.failures import Say, WrongUsage, exit_code
 
 app = typer.Typer(
     name="sliceflow",
@@ -22,10 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 1 the run failed, 2 wrong usage.",
 )
-
-
-def _command(function: Any) -> Any:
-    return app.command()(with_exit_code(function))
+Result = tuple[dict[str, Any], str] | None  # for --json, and as text
 
 
 def _option(default: Any, help: str, *names: str, **more: Any) -> Any:
@@ -44,6 +38,41 @@ def _switch(help: str, *names: str, **more: Any) -> Any:
     return typer.Option(False, *names, help=help, metavar="", **more)
 
 
+_OUTPUT = {
+    "json": _switch("Print one JSON object on stdout.", "--json"),
+    "quiet": _switch("Print nothing but errors and what was left out of the data.", "--quiet", "-q"),
+    "debug": _switch("Show the traceback of an error.", "--debug"),
+}
+
+
+def _command(*output: str) -> Callable[[Callable[..., Result]], None]:
+    """Declare a command that has these flags of `_OUTPUT` too, and print what it returns.
+
+    Its parameter `say` is no flag: it prints what happens, unless one of those flags was passed.
+    """
+
+    def declare(function: Callable[..., Result]) -> None:
+        own = inspect.signature(function).parameters
+        named = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p.name != "say"]
+        named += [named[0].replace(name=o, default=_OUTPUT[o], annotation=bool) for o in output]
+
+        def command(**flags: Any) -> None:
+            as_json, quiet, debug = (flags.pop(name, False) for name in _OUTPUT)
+            with exit_code(own, quiet=quiet, debug=debug):
+                more = {"say": Say(quiet or as_json, progress=not quiet)} if "say" in own else {}
+                found = function(**flags, **more)
+                if found and (as_json or not quiet):
+                    shown = json.dumps(found[0], indent=2, ensure_ascii=False) if as_json else found[1]
+                    print(shown, flush=True)
+
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__annotations__ = {p.name: p.annotation for p in named}
+        command.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+        app.command()(command)
+
+    return declare
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         print(f"sliceflow {__version__}")
@@ -55,20 +84,14 @@ _DATA_ROOT = _option(None, "Folder of the named sets; default: the variable SLIC
 _DEVICE = _option("auto", "cpu, cuda, or auto: a GPU if there is one.")
 _SEED = _integer(0, "The same seed gives the same result.", least=0)
 _FORCE = _switch("Replace what already exists.", "--force")
-_JSON = _switch("Print one JSON object on stdout.", "--json")
-_DEBUG = _switch("Show the traceback of an error.", "--debug")
-_QUIET = _switch("Print nothing but errors and what was left out of the data.", "--quiet", "-q")
 _OUT = _option(..., "File or folder to write.", show_default=False)
 _SOURCE: Any = typer.Argument(
     help="digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are "
     "classes); a .npy or .npz file; a table (.csv, .parquet, .xlsx).",
     show_default=False,
 )
-_OBSERVED = _option(
-    None,
-    "The known part of pictures to complete: top, bottom, left, right, border, center.",
-    metavar="<part>",
-)
+_PARTS = "The known part of pictures to complete: top, bottom, left, right, border, center."
+_OBSERVED = _option(None, _PARTS, metavar="<part>")
 _MASK = _option(None, "A picture of the known part instead: white is known, black is completed.")
 Part = Literal["top", "bottom", "left", "right", "border", "center"]
 
@@ -82,8 +105,8 @@ def _root(
         typer.echo(context.get_help())
 
 
-@_command
-def fit(
+@_command("json", "quiet", "debug")
+def fit(  # many: a parameter for each flag
     source: str = _SOURCE,
     out: Path | None = _option(None, "Run folder; default: runs/NAME."),
     quality: str = _option("standard", "draft, standard, best, or the number of steps per stage."),
@@ -110,10 +133,8 @@ def fit(
     resume: bool = _switch("Resume an interrupted run.", "--resume"),
     dry_run: bool = _switch("Show the plan with its memory and time; write nothing.", "--dry-run"),
     force: bool = _FORCE,
-    json: bool = _JSON,
-    quiet: bool = _QUIET,
-    debug: bool = _DEBUG,
-) -> None:
+    say: Say = Say(),
+) -> Result:
     """Fit data into a run folder: model, samples, measures, a report."""
     flags = dict(locals())
     from dataclasses import fields
@@ -124,11 +145,11 @@ def fit(
     flags |= {name: tuple(flags[name] or ()) for name in ("drop", "column", "constraint")}
     flags |= {name: flags[name] and str(flags[name]) for name in ("out", "data_root", "mask")}
     settings = Settings(**{field.name: flags[field.name] for field in fields(Settings)})
-    run(settings, resume=resume, force=force, dry_run=dry_run, as_json=json, quiet=quiet)
+    return run(settings, say, resume=resume, force=force, dry_run=dry_run)
 
 
-@_command
-def sample(
+@_command("json", "quiet", "debug")
+def sample(  # many: a parameter for each flag
     run: Path = _RUN,
     out: Path = _OUT,
     n: int = _integer(64, "Number of samples.", "--n", "-n"),
@@ -137,21 +158,18 @@ def sample(
     device: str = _DEVICE,
     seed: int = _SEED,
     force: bool = _FORCE,
-    json: bool = _JSON,
-    quiet: bool = _QUIET,
-    debug: bool = _DEBUG,
-) -> None:
+) -> Result:
     """Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."""
     from sliceflow.cli.draw import sample as draw
     from sliceflow.cli.run_folder import check_new
 
     check_new(out, force=force)
     drawn = draw(run, out, n=n, label=label, given=given or (), device=device, seed=seed)
-    _print(drawn, f"wrote {n} samples to {out}", json, quiet)
+    return drawn, f"wrote {n} samples to {out}"
 
 
-@_command
-def inpaint(
+@_command("json", "quiet", "debug")
+def inpaint(  # many: a parameter for each flag
     run: Path = _RUN,
     picture: Path = typer.Argument(help="A picture, a folder, .npy or .npz.", show_default=False),
     out: Path = _OUT,
@@ -163,10 +181,7 @@ def inpaint(
     device: str = _DEVICE,
     seed: int = _SEED,
     force: bool = _FORCE,
-    json: bool = _JSON,
-    quiet: bool = _QUIET,
-    debug: bool = _DEBUG,
-) -> None:
+) -> Result:
     """Complete pictures.
 
     A model fitted with --observed or --mask completes that part. One that keeps its pictures (colour
@@ -180,10 +195,10 @@ def inpaint(
         raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
     how: dict[str, Any] = {"label": label, "n": n, "resize": resize, "device": device, "seed": seed}
     done = complete(run, picture, out, mask or observed, **how)
-    _print(done, f"wrote {n} completions of each of {done['pictures']} pictures to {out}", json, quiet)
+    return done, f"wrote {n} completions of each of {done['pictures']} pictures to {out}"
 
 
-@_command
+@_command("json", "quiet", "debug")
 def impute(
     table: Path = typer.Argument(help="A table with missing cells.", show_default=False),
     out: Path = _OUT,
@@ -192,72 +207,60 @@ def impute(
     device: str = _DEVICE,
     seed: int = _SEED,
     force: bool = _FORCE,
-    json: bool = _JSON,
-    quiet: bool = _QUIET,
-    debug: bool = _DEBUG,
-) -> None:
+) -> Result:
     """Fill the missing cells of a table, and leave all others as they are."""
     from sliceflow.cli.draw import impute as fill
 
     done = fill(table, out, run=run, n=n, device=device, seed=seed, force=force)
     left = f", {done['left']} are left empty" if done["left"] else ""
-    _print(done, f"filled {done['cells']} cells{left}; wrote {', '.join(done['out'])}", json, quiet)
+    return done, f"filled {done['cells']} cells{left}; wrote {', '.join(done['out'])}"
 
 
-@_command
+@_command("json", "quiet", "debug")
 def evaluate(
     run: Path = _RUN,
     against: str | None = _option(None, "Other data to compare with: a set, a folder, a file."),
     data_root: Path | None = _DATA_ROOT,
     device: str = _DEVICE,
-    json: bool = _JSON,
-    quiet: bool = _QUIET,
-    debug: bool = _DEBUG,
-) -> None:
+    say: Say = Say(),
+) -> Result:
     """Measure a run's samples and write its report again; with --against only print the measures."""
     from sliceflow.cli.evaluate import as_text
     from sliceflow.cli.evaluate import evaluate as measure
 
-    def say(text: str) -> None:
-        if not (json or quiet):
-            print(text, flush=True)
-
     found = measure(run, against, data_root, device, say)
-    _print(found, as_text(found), json, quiet)
+    return found, as_text(found)
 
 
-@_command
+@_command("json", "debug")
 def info(
     run: Path | None = typer.Argument(None, help="A run folder, or a .sliceflow file."),
-    json: bool = _JSON,
-    debug: bool = _DEBUG,
-) -> None:
+) -> Result:
     """Show what a run or a model file holds; without one: versions, devices, memory, extras."""
-    from sliceflow.cli.info import run_info, system_info
+    from sliceflow.cli.info import lines, run_info, system_info
 
     found = system_info() if run is None else run_info(run)
-    _print(found, _lines(found), json)
+    return found, "\n".join(lines(found))
 
 
-@_command
+@_command("debug")
 def play(
     runs: list[Path] | None = typer.Argument(
-        None,
-        help="Run folders, or .sliceflow files; default: those of pictures in runs/.",
+        None, help="Run folders, or .sliceflow files; default: those of pictures in runs/.",
         show_default=False,
     ),
     no_browser: bool = _switch("Only print the address.", "--no-browser"),
     device: str = _DEVICE,
-    debug: bool = _DEBUG,
-) -> None:
+) -> Result:  # fmt: skip
     """Open a page in the browser: paint points, look at pictures, complete them, fit a table."""
     from sliceflow.cli.play import play as run
 
     run(runs or [], open_browser=not no_browser, device=device)
+    return None
 
 
-@_command
-def datasets(data_root: Path | None = _DATA_ROOT, json: bool = _JSON, debug: bool = _DEBUG) -> None:
+@_command("json", "debug")
+def datasets(data_root: Path | None = _DATA_ROOT) -> Result:
     """List the named sets, and which of them are found."""
     from sliceflow.cli.info import datasets_found
 
@@ -266,42 +269,20 @@ def datasets(data_root: Path | None = _DATA_ROOT, json: bool = _JSON, debug: boo
     for one in found["sets"]:
         here = "found" if one["found"] else "missing"
         lines.append(f"{one['name']:<14} {here:<8} {one['pictures']}")
-    _print(found, "\n".join(lines), json)
+    return found, "\n".join(lines)
 
 
-@_command
+@_command("json", "quiet", "debug")
 def demo(
     out: Path = _option(Path("runs/demo"), "Run folder."),
     device: str = _DEVICE,
     force: bool = _FORCE,
-    json: bool = _JSON,
-    quiet: bool = _QUIET,
-    debug: bool = _DEBUG,
-) -> None:
+    say: Say = Say(),
+) -> Result:
     """Fit scikit-learn's digits by class, in under a minute, and write the report."""
     from sliceflow.cli.fit import fit as run
     from sliceflow.cli.settings import Settings
 
     settings = Settings("digits", str(out), conditional=True, particles=5000, device=device)
-    run(settings, force=force, as_json=json, quiet=quiet)
-    _print({}, f"open {out / 'report.html'} in a browser", False, quiet or json)
-
-
-def _print(value: dict[str, Any], text: str, as_json: bool, quiet: bool = False) -> None:
-    if as_json:
-        print(json_text.dumps(value, indent=2, ensure_ascii=False))
-    elif not quiet:
-        print(text)
-
-
-def _lines(value: dict[str, Any], indent: str = "") -> str:
-    """A dict as lines, with inner dicts indented."""
-    out = []
-    for key, item in value.items():
-        if isinstance(item, dict):
-            out += [f"{indent}{key}:", _lines(item, indent + "  ")]
-        elif item not in (None, []):
-            shown = ", ".join(map(str, item)) if isinstance(item, list) else item
-            shown = f"{shown:.4g}" if isinstance(shown, float) else shown
-            out.append(f"{indent}{key}: {shown}")
-    return "\n".join(out)
+    found = run(settings, say, force=force)
+    return found and (found[0], f"{found[1]}\nopen {out / 'report.html'} in a browser")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from sliceflow import __version__
 from sliceflow.cli.run_folder import RunFolder, load_model
-
-__all__ = ["datasets_found", "installed_version", "run_info", "system_info"]
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
@@ -67,16 +66,24 @@ def run_info(run: Path) -> dict[str, Any]:
     return {name: value for name, value in out.items() if value is not None}
 
 
+def lines(value: dict[str, Any], indent: str = "") -> Iterator[str]:
+    """A dict as lines, with inner dicts indented."""
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield f"{indent}{key}:"
+            yield from lines(item, indent + "  ")
+        elif item not in (None, []):
+            shown = ", ".join(map(str, item)) if isinstance(item, list) else item
+            yield f"{indent}{key}: {f'{shown:.4g}' if isinstance(shown, float) else shown}"
+
+
 def datasets_found(root: Path | None = None) -> dict[str, Any]:
     """The named sets, where they are looked for, and which are found."""
     from sliceflow.datasets import available
     from sliceflow.datasets.sets import root_folder
 
-    found = available(root)
-    return {
-        "root": str(root_folder(root)),
-        "sets": [{"name": n, "pictures": _SIZES[n], "found": here} for n, here in found.items()],
-    }
+    found = [{"name": n, "pictures": _SIZES[n], "found": f} for n, f in available(root).items()]
+    return {"root": str(root_folder(root)), "sets": found}
 
 
 def system_info() -> dict[str, Any]:

@@ -106,11 +106,13 @@ class Flow:
         """Each stage's number and the particles in its space; then brings the particles up to date."""
         for i in range(first, len(self.stages) if end is None else end):
             space = self.stages[i].space
-            x = space.down(particles.x)
-            moved = particles if x is particles.x else replace(particles, x=x)
-            yield i, moved
-            if moved is not particles:
-                particles.x += space.up(moved.x - space.down(particles.x))
+            before = space.down(particles.x)
+            if before is particles.x:
+                yield i, particles
+            else:
+                moved = replace(particles, x=before.clone())
+                yield i, moved
+                particles.x += space.up(moved.x - before)
             space.finish(particles.x)
 
     def steps(self, particles: Cloud, run: Run, n_stages: int | None = None) -> Iterator[Step]:

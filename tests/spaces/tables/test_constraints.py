@@ -28,7 +28,14 @@ def test_a_chain_of_orders(texts):
 @pytest.mark.parametrize("columns", [["a", "b", "total", "cap"], ["cap", "total", "b", "a"]])
 def test_a_sum_with_a_cap(columns):
     a, b = rng().gamma(2, 10, (2, 600)).round(2)
-    frame = pd.DataFrame({"a": a, "b": b, "total": np.round(a + b, 2), "cap": np.round(a + b + rng().gamma(1, 5, 600), 2)})
+    frame = pd.DataFrame(
+        {
+            "a": a,
+            "b": b,
+            "total": np.round(a + b, 2),
+            "cap": np.round(a + b + rng().gamma(1, 5, 600), 2),
+        }
+    )
     new = sample(frame[columns], "total <= cap", "total = a + b")
     assert np.allclose(new["total"], new["a"] + new["b"], atol=1e-9)
     assert (new["total"] <= new["cap"]).all()
@@ -71,7 +78,9 @@ def test_tiny_values_nanoseconds_and_big_integers():
     assert (new["a"] < new["b"]).all()
     ticks = np.sort(r.integers(0, 10**9, (300, 2)), 1) + 1_700_000_000_000_000_000
     ticks[:, 1] += 1
-    times = pd.DataFrame({"a": ticks[:, 0].astype("datetime64[ns]"), "b": ticks[:, 1].astype("datetime64[ns]")})
+    times = pd.DataFrame(
+        {"a": ticks[:, 0].astype("datetime64[ns]"), "b": ticks[:, 1].astype("datetime64[ns]")}
+    )
     new = sample(times, "a < b")
     assert (new["a"] < new["b"]).all()
     assert new["a"].dtype == "datetime64[ns]"
@@ -81,7 +90,9 @@ def test_tiny_values_nanoseconds_and_big_integers():
 
 def test_currency():
     price = rng().gamma(2, 20, 300).round(2)
-    frame = pd.DataFrame({"price": [f"${v:,.2f}" for v in price], "total": [f"${v + 5:,.2f}" for v in price]})
+    frame = pd.DataFrame(
+        {"price": [f"${v:,.2f}" for v in price], "total": [f"${v + 5:,.2f}" for v in price]}
+    )
     new = sample(frame, "price < total")
     numbers = new.apply(lambda column: column.str.lstrip("$").str.replace(",", "").astype(float))
     assert (numbers["price"] < numbers["total"]).all()
@@ -125,7 +136,9 @@ def test_wrong_constraints_are_named():
         with pytest.raises(ValueError, match=said):
             TableFlow(constraints=[text]).check(frame)
     with pytest.raises(ValueError, match="circle"):
-        TableFlow(constraints=["a = b + c", "b = a - c"]).check(pd.DataFrame({"a": [3, 5], "b": [1, 2], "c": [2, 3]}))
+        TableFlow(constraints=["a = b + c", "b = a - c"]).check(
+            pd.DataFrame({"a": [3, 5], "b": [1, 2], "c": [2, 3]})
+        )
 
 
 def test_given_against_a_constraint_raises():

@@ -121,7 +121,9 @@ def test_forgotten_rows_leave_no_byte(tmp_path):
 
 
 def test_categories_go_with_their_last_row():
-    frame = pd.DataFrame({"c": pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"]), "x": range(41)})
+    frame = pd.DataFrame(
+        {"c": pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"]), "x": range(41)}
+    )
     flow = TableFlow(random_state=0).fit(frame).forget(frame.iloc[[40]])
     assert list(flow.sample(5, 0)["c"].cat.categories) == ["a", "b", "unused"]
 
@@ -135,7 +137,9 @@ def test_an_interrupted_fit_goes_on(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        TableFlow(random_state=0).fit(table(), listeners=stop, checkpoint_dir=tmp_path, checkpoint_every=0)
+        TableFlow(random_state=0).fit(
+            table(), listeners=stop, checkpoint_dir=tmp_path, checkpoint_every=0
+        )
     resumed = TableFlow(random_state=0).fit(table(), checkpoint_dir=tmp_path)
     whole = TableFlow(random_state=0).fit(table())
     pd.testing.assert_frame_equal(resumed.sample(20, 0), whole.sample(20, 0))

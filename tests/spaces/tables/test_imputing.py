@@ -34,7 +34,11 @@ def test_known_cells_index_and_dtypes_stay():
     gone[:, :2] = False
     for c, name in enumerate(frame.columns):
         if gone[:, c].any():
-            holes[name] = holes[name].mask(gone[:, c]) if holes[name].dtype != object else holes[name].where(~gone[:, c], None)
+            holes[name] = (
+                holes[name].mask(gone[:, c])
+                if holes[name].dtype != object
+                else holes[name].where(~gone[:, c], None)
+            )
     filled = flow.impute(holes, random_state=0)
     assert not filled.isna().any().any()
     assert filled.index.equals(frame.index)
@@ -62,7 +66,9 @@ def test_categories_follow_the_other_cells():
     g = r.choice(["a", "b", "c"], n)
     x = np.select([g == "a", g == "b"], [0.0, 5.0], 10.0) + 0.3 * r.normal(size=n)
     gone = r.random(n) < 0.3
-    filled = fit(pd.DataFrame({"g": g, "x": x})).impute(pd.DataFrame({"g": np.where(gone, None, g), "x": x}), random_state=0)
+    filled = fit(pd.DataFrame({"g": g, "x": x})).impute(
+        pd.DataFrame({"g": np.where(gone, None, g), "x": x}), random_state=0
+    )
     assert (filled["g"] == g).mean() > 0.99
 
 

@@ -123,8 +123,17 @@ def test_years_and_running_numbers_stay_numbers():
 
 def test_names_of_columns_come_back():
     x = rng().normal(size=(30, 3))
-    for columns in ([2021, 2022, 2023], pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)], names=["u", "v"]), [("a", 1), "b", 3]):
-        frame = pd.DataFrame(x, columns=columns if isinstance(columns, pd.MultiIndex) else pd.Index(columns, tupleize_cols=False))
+    for columns in (
+        [2021, 2022, 2023],
+        pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)], names=["u", "v"]),
+        [("a", 1), "b", 3],
+    ):
+        frame = pd.DataFrame(
+            x,
+            columns=columns
+            if isinstance(columns, pd.MultiIndex)
+            else pd.Index(columns, tupleize_cols=False),
+        )
         assert fit(frame).sample(3, 0).columns.equals(frame.columns)
 
 
@@ -175,7 +184,9 @@ def test_real_values_of_single_rows_are_named_loudly():
 
 def test_free_text_and_odd_cells_are_refused():
     words = ["the quick brown fox", "jumps over the lazy dog", "a b c d e f"]
-    texts = [f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts here" for k in range(60)]
+    texts = [
+        f"{words[k % 3]} {words[(k // 3) % 3]} number {k} of many long texts here" for k in range(60)
+    ]
     for column, said in (
         (texts, "free text"),
         ([1.0, np.inf] * 30, "inf in row 1"),

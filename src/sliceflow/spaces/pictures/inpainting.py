@@ -28,7 +28,7 @@ from sliceflow.spaces.pictures.layout import Layout, as_array, mask_of, part_of
 
 __all__ = ["complete_pictures", "without_hidden"]
 
-_HIDDEN, _KNOWN, _FEATURES = 100, 60, 1_000  # components, and random features of the known ones
+_HIDDEN, _KNOWN, _FEATURES = 100, 60, 500  # components, and random features of the known ones
 _SUGGESTED = 20  # components of the predictions: more would need more neighbours
 _NEIGHBOURS, _SPREAD = 100, 0.4  # pictures that a completion is drawn from, and how far from them
 _TONES, _TONE_ROWS = 2_001, 200  # quantiles of the monotone map, and pictures that it is fitted to
@@ -36,17 +36,10 @@ _DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side b
 _COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
 
 
-def complete_pictures(
-    X: Any,
-    known_mask: Any,
-    like: Any,
-    *,
-    n: int = 1,
-    y: Any = None,
-    like_y: Any = None,
-    n_pixel_values: int = 256,
-    seed: Seed,
-) -> np.ndarray:  # many: two sets of pictures, with their labels
+def complete_pictures(  # many: two sets of pictures, with their labels
+    X: Any, known_mask: Any, like: Any, *, n: int = 1, y: Any = None, like_y: Any = None,
+    n_pixel_values: int = 256, seed: Seed,
+) -> np.ndarray:  # fmt: skip
     """Complete pictures from any known part, by the pictures `like`: (m, n, h, w[, c]).
 
     Parameters

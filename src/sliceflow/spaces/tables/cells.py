@@ -354,13 +354,12 @@ def _read_objects(column: Any, name: Any, dtype: str, missing: np.ndarray) -> Ce
     codes[~missing] = [number_of[v] for v in present]
     if form in ("text", "decimal") or (form == "integer" and not _fits_int64(levels)):
         return Cells(name, form, dtype, codes, texts=tuple(str(v) for v in levels))
-    seconds = 86_400 if form == "date" else 1
-    kind = np.float64 if form == "number" else np.int64
-    return Cells(name, form, dtype, codes, np.array(levels, dtype=kind) * seconds)
+    numbers = np.array(levels, dtype=np.float64 if form == "number" else np.int64)
+    return Cells(name, form, dtype, codes, numbers * (86_400 if form == "date" else 1))
 
 
 def _fits_int64(levels: Sequence[int]) -> bool:
-    return -(2**63) <= levels[0] and levels[-1] < 2**63
+    return levels[0] >= -(2**63) and levels[-1] < 2**63
 
 
 # Building

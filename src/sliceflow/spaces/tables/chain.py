@@ -31,7 +31,7 @@ COST = 2.5  # what a split must gain, relative to one of noise
 _COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent
 _MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
-_MOST_COLUMNS = 64  # that a tree sees; of more, those with the largest correlations
+_MOST_COLUMNS = 40  # that a tree sees; of more, those with the largest correlations
 _EQUAL = 0.001  # share of rows in which a number equals one before it, from which on that is modelled
 _SCREENED = 5_000  # rows on which equal columns are looked for first
 _FEW = 3  # rows of a node to draw from, at least
@@ -123,7 +123,7 @@ def targets(column: Column, y: np.ndarray) -> np.ndarray:
     if len(levels) <= _CLASSES:
         return y.astype(np.int64)
     often = levels[np.argsort(-counts, kind="stable")[:_CLASSES]]
-    return (y[:, None] == often).astype(np.float64)
+    return np.asarray(y[:, None] == often, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,12 +188,11 @@ class Link:
         return out
 
     def _values(self, column: Column, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        tree, m = self.tree, len(node)
-        count, u = tree.count[node], rng.random(m)
-        first, at = tree.first[node], u * count
+        tree, count = self.tree, self.tree.count[node]
+        first, at = tree.first[node], _spread(node, rng) * count
         drawn = self.y[tree.rows[first + at.astype(np.int64)]]
         if not self.free.any():
-            return drawn
+            return np.asarray(drawn)
         # Between neighbours of the leaf. Rows of inner nodes are not sorted: there draws are rows' own.
         at = np.clip(at - 0.5, 0, count - 1)
         low = at.astype(np.int64)
@@ -211,10 +210,21 @@ class Link:
         return np.asarray(self.tree.nodes.children_left[node] < 0)
 
 
+def _spread(node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Numbers in [0, 1), evenly spread among those of the same node: no row is drawn more than its share."""
+    order = np.lexsort((rng.random(len(node)), node))
+    first = np.flatnonzero(np.diff(node[order], prepend=-1))
+    size = np.diff(first, append=len(node))
+    rank = np.arange(len(node)) - np.repeat(first, size)
+    out = np.empty(len(node))
+    out[order] = np.minimum((rank + rng.random(len(node))) / np.repeat(size, size), 1 - 1e-12)
+    return out
+
+
 def _pick(tree: Tree, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A random row of each node."""
-    at = rng.random(len(node)) * tree.count[node]
-    return tree.rows[tree.first[node] + at.astype(np.int64)]
+    at = _spread(node, rng) * tree.count[node]
+    return np.asarray(tree.rows[tree.first[node] + at.astype(np.int64)])
 
 
 def _between(column: Column, other: Column, numbers: np.ndarray) -> np.ndarray:

@@ -145,14 +145,14 @@ class Column:
         """(k + 1,), the normal score of a missing cell and of each level."""
         counts = np.bincount(self.positions.astype(np.int64) + 1, minlength=len(self.order) + 1)
         middle = np.cumsum(counts) - counts / 2
-        return ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6))
+        return np.asarray(ndtri(np.clip(middle / counts.sum(), 1e-6, 1 - 1e-6)))
 
     def axes(self, positions: np.ndarray) -> np.ndarray:
         """(m, a), comparable coordinates: a normal score, or one axis for each frequent category."""
         if self.is_category:
             levels = np.arange(min(_AXES, len(self.order)))
             return np.asarray((positions[:, None] == levels) / np.sqrt(2))
-        return np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None]
+        return np.asarray(np.interp(positions, np.arange(-1, len(self.order)), self._scores)[:, None])
 
     @property
     def _exact(self) -> bool:
@@ -186,7 +186,7 @@ class Column:
 
     def on_grid(self, numbers: np.ndarray) -> np.ndarray:
         if self.base is not None:
-            return np.rint(numbers)
+            return np.asarray(np.rint(numbers))
         if self.step == 0:
             return numbers
         k = np.rint((numbers - self.offset) / self.step)
@@ -194,8 +194,8 @@ class Column:
         if (
             self.step < 1 and abs(1 / self.step - scale) < 1e-9
         ):  # 0.1 = 1/10 exactly as decimals are read
-            return np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS)
-        return np.round(self.offset + self.step * k, _MOST_DECIMALS)
+            return np.asarray(np.round((np.rint(self.offset * scale) + k) / scale, _MOST_DECIMALS))
+        return np.asarray(np.round(self.offset + self.step * k, _MOST_DECIMALS))
 
     def series(self, positions: np.ndarray, rng: np.random.Generator) -> Any:
         """The column of new rows, with its dtype."""
@@ -225,7 +225,7 @@ class Column:
         if self.written is not None:
             return list(self.written.texts(values))
         if self.cells.form == "decimal":
-            places = min(Decimal(text).as_tuple().exponent for text in self.cells.texts)  # type: ignore[type-var]
+            places = min(Decimal(text).as_tuple().exponent for text in self.cells.texts)
             return [Decimal(repr(v)).quantize(Decimal(1).scaleb(int(places))) for v in values.tolist()]
         return list(values.tolist())
 
@@ -293,11 +293,9 @@ class Column:
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""
         share = float(self.cells.missing.mean())
+        distinct = len(np.unique(self.cells.codes[~self.cells.missing]))
         row = {"column": str(self.name), "kind": self.kind, "missing": round(share, 4)}
-        return row | {
-            "distinct": int(len(np.unique(self.cells.codes[~self.cells.missing]))),
-            "note": self._note(),
-        }
+        return row | {"distinct": distinct, "note": self._note()}
 
     def _note(self) -> str:
         if self.kind == "drop":
@@ -349,13 +347,8 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     if reason == NEARLY_UNIQUE and _has_numbers(cells, present):
         reason = ""
     if kind == "identifier" or reason:
-        return Column(
-            cells,
-            "identifier",
-            present[:1],
-            np.zeros(min(1, len(present))),
-            reason=reason or "as asked",
-        )
+        reason, one = reason or "as asked", present[:1]
+        return Column(cells, "identifier", one, np.zeros(len(one)), reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
     if (
@@ -449,11 +442,11 @@ def _text(cells: Cells, present: np.ndarray, wanted: str, date_format: str) -> C
                 f"column {cells.name!r} holds numbers, but {bad!r} in row {row}; fix the cell, or pass "
                 f"columns={{{cells.name!r}: 'category'}}"
             )
-        sort = np.argsort(values, kind="stable")
+        ascending = np.argsort(values, kind="stable")
         step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
         whole = step > 0 and step.is_integer() and offset.is_integer()
         kind = wanted or ("integer" if whole else "continuous")
-        return Column(cells, kind, present[sort], values[sort], step, offset, written=way)
+        return Column(cells, kind, present[ascending], values[ascending], step, offset, written=way)
     if wanted:
         raise ValueError(
             f"column {cells.name!r} is text such as {texts[0]!r}, not {wanted}; convert it"
@@ -490,10 +483,10 @@ def _dates(cells: Cells, texts: list[str], date_format: str) -> DateText | None:
     if looks < _DATES * len(some):
         return None
     why = "in which day and month could be either" if len(fits) > 1 else "not all in one format"
-    bad = next((t for t in texts if not ISO.fullmatch(t.strip())), texts[0])
-    row = int(np.flatnonzero(cells.codes == list(cells.texts).index(bad))[0])
+    odd = next((t for t in texts if not ISO.fullmatch(t.strip())), texts[0])
+    row = int(np.flatnonzero(cells.codes == list(cells.texts).index(odd))[0])
     raise ValueError(
-        f"column {cells.name!r} holds dates such as {bad!r} (row {row}), {why}; pass "
+        f"column {cells.name!r} holds dates such as {odd!r} (row {row}), {why}; pass "
         f"columns={{{cells.name!r}: 'datetime:%d/%m/%Y'}} with their format, or convert them by "
         "pandas.to_datetime"
     )

@@ -83,10 +83,10 @@ class Rules:
             bad = self.broken(rule, self.z)
             if bad.any():
                 row = int(np.flatnonzero(bad)[0])
-                values = ", ".join(
-                    f"{self.columns[c].name}={self._real(c, self.z[[row], c])[0]:g}"
-                    for c in rule.columns
+                cells = (
+                    (self.columns[c].name, self._real(c, self.z[[row], c])[0]) for c in rule.columns
                 )
+                values = ", ".join(f"{name}={value:g}" for name, value in cells)
                 raise ValueError(
                     f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
                     f"({values}); fix the rows, or leave the constraint out"
@@ -134,22 +134,24 @@ class Rules:
         return out
 
     def _real(self, c: int, positions: np.ndarray) -> np.ndarray:
-        """Numbers as the user sees them; NaN where missing."""
+        """Numbers as the user sees them; NaN where missing. Large ones are Python's own integers."""
         column = self.columns[c]
         numbers = column.numbers(positions)
-        if column.base is not None:
-            if column.months:
-                return numbers
-            whole = np.isfinite(numbers)
-            out = np.full(len(numbers), np.nan, dtype=object)
-            step, base = int(column.step), column.base
-            out[whole] = [base + step * int(v) for v in np.rint(numbers[whole]).tolist()]
+        if column.base is None:
             return (
-                out
-                if abs(base) + abs(step) * float(np.nanmax(column.values, initial=0)) >= 2**53
-                else out.astype(np.float64)
+                np.where(np.isnan(numbers), np.nan, column.on_grid(numbers))
+                if len(numbers)
+                else numbers
             )
-        return np.where(np.isnan(numbers), np.nan, column.on_grid(numbers)) if len(numbers) else numbers
+        if column.months:
+            return numbers + column.base
+        step, base = int(column.step), column.base
+        if abs(base) + step * column.values[-1] < 2**53:
+            return np.asarray(base + step * np.rint(numbers))
+        out = np.full(len(numbers), np.nan, dtype=object)
+        known = ~np.isnan(numbers)
+        out[known] = [base + step * int(v) for v in np.rint(numbers[known]).tolist()]
+        return out
 
     def broken(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
@@ -176,7 +178,6 @@ class Rules:
     def allowed(self, c: int, z: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Whether a column may have these positions in rows z (m, d), as far as they are drawn."""
         touched = {c}
-        trial = None
         for rule in self.totals:
             if touched & set(rule.columns[1:]):
                 touched.add(rule.columns[0])
@@ -191,7 +192,7 @@ class Rules:
                 self._compute(rule, 0, trial, np.ones(len(trial), dtype=bool))
         for rule in own:
             ok &= self._possible(rule, trial) if rule.kind == "combine" else ~self.broken(rule, trial)
-        return ok & ~np.isinf(trial).any(1)
+        return np.asarray(ok & ~np.isinf(trial).any(1))
 
     def _possible(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         """Whether what is drawn of a combination occurs."""
@@ -224,11 +225,8 @@ class Rules:
         if not len(rows):
             return
         signs = (-1, *rule.signs)
-        value = sum(
-            sign * self._real(c, z[rows, c])
-            for sign, c in zip(signs, rule.columns, strict=True)
-            if c != own
-        )
+        both = zip(signs, rule.columns, strict=True)
+        value = sum(sign * self._real(c, z[rows, c]) for sign, c in both if c != own)
         column = self.columns[own]
         numbers = np.array([column.number_from(-signs[k] * v) for v in np.asarray(value).tolist()])
         settled = column.on_grid(numbers)
@@ -248,7 +246,7 @@ class Rules:
         ok = ~(np.isnan(z) | np.isinf(z)).any(1)
         for rule in self.rules:
             ok[ok] = ~self.broken(rule, z[ok])
-        return ok
+        return np.asarray(ok)
 
     def solve(self, z: np.ndarray, gone: np.ndarray) -> None:
         """Where a total is known, its last `gone` part makes up the rest, in place."""
@@ -308,13 +306,12 @@ def _rule(text: Any, columns: Sequence[Column]) -> Rule:
             raise ValueError(
                 f"constraint {text!r} compares columns of different kinds; make them alike"
             )
-        signs = (1, -1) if found[2][0] == "<" else (-1, 1)
-        return Rule(text, "compare", (low, high), signs, strict=len(found[2]) == 1)
+        ends = (low, high) if found[2][0] == "<" else (high, low)
+        return Rule(text, "compare", ends, (1, -1), strict=len(found[2]) == 1)
     if found := re.fullmatch(rf"\s*{_NAME}\s*(<=|>=|<|>)\s*({_NUMBER})\s*", text):
         sign = 1 if found[2][0] == "<" else -1
-        return Rule(
-            text, "compare", (number_of(found[1]),), (sign,), sign * float(found[3]), len(found[2]) == 1
-        )
+        bound, strict = sign * float(found[3]), len(found[2]) == 1
+        return Rule(text, "compare", (number_of(found[1]),), (sign,), bound, strict)
     if found := re.fullmatch(
         rf"\s*{_NAME}\s*={{1,2}}\s*([+-]?\s*{_NAME}(?:\s*[+-]\s*{_NAME})*)\s*", text
     ):
@@ -346,14 +343,8 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
     the other column has a share p, n rows in k groups keep it with a probability of at most pⁿ⁻ᵏ. Rows
     in which the first is missing do not count; a missing cell of the other is a value like others.
     """
-    n, usable = (
-        len(z),
-        [
-            c
-            for c, column in enumerate(columns)
-            if column.modelled and column.kind not in ("identifier", "constant")
-        ],
-    )
+    n, never = len(z), ("identifier", "constant")
+    usable = [c for c, column in enumerate(columns) if column.modelled and column.kind not in never]
     levels, share = {}, {}
     for c in usable[:_MOST_PAIRS]:
         values, counts = np.unique(z[:, c], return_counts=True)
@@ -378,4 +369,4 @@ def dependencies(columns: Sequence[Column], z: np.ndarray) -> list[Rule]:
 
 def _differs(y: np.ndarray) -> np.ndarray:
     """Where neighbours are both there and different: a cell may be missing beside a known one."""
-    return (np.diff(y) != 0) & (y[1:] >= 0) & (y[:-1] >= 0)
+    return np.asarray((np.diff(y) != 0) & (y[1:] >= 0) & (y[:-1] >= 0))

@@ -63,7 +63,7 @@ class TablePlan(Plan):
             ("order", shown(self.order)),
             (
                 "trees",
-                f"leaves of at least {self.leaf} rows; splits that gain {self.cost:g} times as much as noise",
+                f"leaves of {self.leaf} rows or more; splits that gain {self.cost:g} times as noise",
             ),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),

@@ -2,7 +2,8 @@
 
 Each column with missing cells has trees that see all other columns (multiple imputation by trees: Doove,
 van Buuren and Dusseldorp 2014). A tree is grown on one half of the rows and draws from the other half,
-so that draws spread as far as rows do. A cell is that of a random row in the leaf of a random tree. A few sweeps over the columns let filled cells agree.
+so that draws spread as far as rows do. A cell is that of a random row in the leaf of a random tree. A
+few sweeps over the columns let filled cells agree.
 """
 
 from __future__ import annotations
@@ -28,11 +29,8 @@ def fill(table: Table, z: np.ndarray, seed: Seed) -> tuple[np.ndarray, np.ndarra
     Cells of columns without values, identifiers and those that are left out stay as they are.
     """
     columns, rng = table.columns, generator(seed.child("fill"))
-    usable = [
-        c
-        for c in table.order
-        if len(columns[c].order) and columns[c].kind not in ("identifier", "constant")
-    ]
+    never = ("identifier", "constant")
+    usable = [c for c in table.order if len(columns[c].order) and columns[c].kind not in never]
     gone = (z < 0) & np.isin(np.arange(z.shape[1]), usable)
     wanted = [c for c in usable if gone[:, c].any()]
     forests = {c: _forest(table, c, usable, seed.child("column", c)) for c in wanted}
@@ -83,7 +81,7 @@ def _redraw(  # many: one cell of a sweep
         def allowed(
             k: np.ndarray, positions: np.ndarray, drawn: np.ndarray = others_drawn
         ) -> np.ndarray:
-            return (positions >= 0) & table.rules.allowed(c, drawn[k], positions)
+            return np.asarray((positions >= 0) & table.rules.allowed(c, drawn[k], positions))
 
         found = link.draw(table.columns, others, rng, allowed)
         z[own, c] = np.where(np.isnan(found), -1.0 if first else z[own, c], found)

@@ -234,25 +234,19 @@ def count_particles(
             raise ValueError("particle_conditions was given without y; pass y as well")
         m = len(particle_conditions)
         if n_particles not in (None, m):
-            raise ValueError(
-                f"particle_conditions has {m} rows but n_particles={n_particles}; "
-                "make them equal or leave n_particles=None"
-            )
+            fact = f"particle_conditions has {m} rows but n_particles={n_particles}"
+            raise ValueError(f"{fact}; make them equal or leave n_particles=None")
     else:
         m = default_particles(n) if n_particles is None else int(n_particles)
     if isinstance(condition, Labels) and m < condition.width:
-        raise ValueError(
-            f"n_particles={m} is fewer than the {condition.width} classes of y; "
-            f"pass n_particles >= {condition.width}"
-        )
+        fact = f"n_particles={m} is fewer than the {condition.width} classes of y"
+        raise ValueError(f"{fact}; pass n_particles >= {condition.width}")
     return m
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
     """Knots to keep per map: more than `n_knots` if a rare class would otherwise get too few.
 
-    Examples
-    --------
     >>> count_knots(512, None), count_knots(512, torch.tensor([0] * 9_900 + [1] * 100))
     (512, 3200)
     """
@@ -269,9 +263,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    m, frame, transport, options, xi = (
-        parameters[name] for name in ("n_particles", "frame", "transport", "options", "amplifier")
-    )
+    names = ("n_particles", "frame", "transport", "options", "amplifier")
+    m, frame, transport, options, xi = (parameters[name] for name in names)
     check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
     verbose = parameters["verbose"]
