@@ -11,12 +11,9 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import (
     Event,
     HeldOut,
-    History,
     Progress,
     closing,
-    joined,
     listening,
-    relayed,
     tell,
 )
 from sliceflow.engine.random import Seed
@@ -59,32 +56,6 @@ def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
     with contextlib.suppress(KeyError), closing((first, heard.append)):
         raise KeyError
     assert first.closed
-
-
-def test_several_fits_are_heard_as_one():
-    heard, before = [], dict(stages_before=2, steps_before=7, steps_after=4, seconds=5.0)
-    relayed((heard.append,), "second", **before)(event(0, torch.zeros(1, 1), stage_index=1))
-    (told,) = heard
-    assert (told.stage, told.stage_index, told.steps_done, told.steps_total) == (
-        "second: flow",
-        3,
-        8,
-        21,
-    )
-    assert told.seconds == pytest.approx(5.1)
-    history = History()
-    history(event(0, torch.zeros(1, 1)))
-    both = joined([history.as_columns()] * 2, ["a", "b"])
-    assert both["stage"] == ["a: flow", "b: flow"]
-    assert both["seconds"] == pytest.approx([0.1, 0.2])
-
-
-def test_held_out_distance_is_pots():
-    rng = np.random.default_rng(0)
-    rows, particles = rng.normal(size=(300, 4)), rng.normal(size=(300, 4)) + 1
-    rule = HeldOut(torch.from_numpy(rows.T.copy()), Seed(0), n_directions=50)
-    exact = ot.sliced_wasserstein_distance(particles, rows, projections=rule.theta.T.numpy())
-    assert rule.distance(torch.from_numpy(particles.T.copy())) == pytest.approx(exact, rel=1e-9)
 
 
 def test_held_out_rule_stops_after_steps_without_improvement_and_starts_afresh_in_a_new_stage():

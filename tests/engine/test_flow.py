@@ -16,16 +16,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
-FRAMES = [Orthogonal(), Random(30), Random(30, fixed=True), Axis()]
-TRANSPORTS = [
-    Sorted(),
-    Sorted(most=40),
-    Interpolated(),
-    Interpolated(most=40),
-    Histogram(32),
-    Histogram(32, most=50),
-    Auto(threshold=50),
-]
+FRAMES = [Orthogonal(), Random(30), Axis()]
+TRANSPORTS = [Sorted(), Interpolated(most=40), Histogram(32, most=50), Auto(threshold=50)]
 CONDITIONS = ["none", "labels", "columns"]
 
 
@@ -111,7 +103,7 @@ class Turned:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_rotation_of_the_space_rotates_the_samples(seed):
     rotation = Orthogonal().draw(Seed(seed), 0, torch.zeros(3, 1).double()).theta
     particles, data = clouds()
@@ -122,7 +114,7 @@ def test_rotation_of_the_space_rotates_the_samples(seed):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_the_order_of_the_data_does_not_matter(seed):
     particles, data = clouds("labels")
     again, _ = clouds("labels")
