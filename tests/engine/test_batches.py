@@ -211,6 +211,9 @@ def test_batches_take_turns_over_all_stages():
 
 
 def test_batches_that_do_not_tell_classes_apart_are_refused():
-    flow = engine(2)
-    with pytest.raises(ValueError, match="do not tell classes apart"):
-        simulate(flow, cloud(20, 20), Target.from_cloud(cloud(20, 20)), Noise(Seed(0)))
+    flow, data = engine(2), cloud(20, 20)
+    parts = Batches([slice(0, 10), slice(10, 40)])
+    for target in (Target.from_cloud(Cloud(data.x, data.y)), Target.from_cloud(data, parts)):
+        with pytest.raises(ValueError, match="the batches do not tell classes apart"):
+            simulate(flow, cloud(20, 20), target, Noise(Seed(0)))
+    simulate(flow, cloud(20, 20), Target.from_cloud(data), Noise(Seed(0)))  # whole clouds do
