@@ -102,7 +102,11 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(di
 
 @pytest.mark.parametrize(
     ("kind", "moment"),
-    [pytest.param("pictures", "save", marks=pytest.mark.slow), ("pictures", "draw"), ("table", "measure")],
+    [
+        pytest.param("pictures", "save", marks=pytest.mark.slow),
+        ("pictures", "draw"),
+        ("table", "measure"),
+    ],
 )
 def test_a_run_that_was_killed_later_is_finished_by_resume(
     kind, moment, digits_run, table_run, people, tmp_path, monkeypatch
