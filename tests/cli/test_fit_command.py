@@ -75,6 +75,7 @@ def test_a_run_of_a_table_keeps_every_column_and_its_constraints(table_run, peop
     flow = sliceflow.load(folder, device="cpu")
     assert len(flow.sample(3, random_state=0)) == 3
     assert "200 rows of 6 columns to fit, 20 to measure with, by a second fit" in said.stdout
+    assert "columns: plan (category), age (" in said.stdout
     assert "fitting again without the 20 held-out rows" in said.stdout
     note = json.loads((folder / "evaluation.json").read_text())["note"]
     assert (

@@ -178,6 +178,8 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
              checkpoint_every=job.settings.checkpoint_every, ranks=ranks)  # fmt: skip
     if not first:
         return
+    if train.kind == TABLE:
+        say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
     with uninterrupted():
         begin()  # a fit without steps
         flow.save(job.folder / "model.sliceflow")
