@@ -89,7 +89,7 @@ def problem(condition, m=60, n=30, d=4):
 
 
 @pytest.mark.parametrize("eta_over_d", [1.0, 0.3])
-@pytest.mark.parametrize("xi", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("xi", [0.0, 10.0])
 @pytest.mark.parametrize("condition", ["none", "labels", "columns"])
 def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     x, data, y_p, y_q, codes_p, codes_q, width = problem(condition)
