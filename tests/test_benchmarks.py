@@ -7,7 +7,6 @@ import cpu
 import fixed_point
 import gpu_kernels
 import joining
-import networks
 import numpy as np
 import pandas as pd
 import posteriors
@@ -55,20 +54,6 @@ def test_tables_travel_as_csv_files(tmp_path):
 
 
 # --- networks -----------------------------------------------------------------------------------------
-
-
-def test_the_classifier_learns_and_is_found_again(digits, tmp_path):
-    train, test = digits
-    given = train.images, train.labels, test.images, test.labels
-    options = {"n_pixel_values": 17, "epochs": 3, "width": 4, "cache": tmp_path}
-    first = networks.train_classifier(*given, **options)
-    assert first.accuracy > 0.6
-    assert first.features(test.images).shape == (500, 32)
-    (file,) = tmp_path.glob("*.safetensors")
-    written = file.stat().st_mtime_ns
-    again = networks.train_classifier(*given, **options)
-    assert np.array_equal(again.features(test.images), first.features(test.images))
-    assert file.stat().st_mtime_ns == written
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
@@ -167,13 +152,6 @@ def test_worse_is_more_than_the_noise(column, before, after, worse):
     assert today._worse(*rows, column) is worse
 
 
-def test_a_missing_set_is_skipped_and_said(tmp_path, capsys):
-    out, words = tmp_path / "found.json", ["--data-root", str(tmp_path), "--device", "cpu"]
-    quick("gpu", "--out", str(out), *words, "--only", "pictures/CIFAR-10 by class")
-    assert "skipped" in capsys.readouterr().out
-    assert not out.exists()
-
-
 def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
     train, test = digits
     np.savez(tmp_path / "mnist.npz", train_images=train.images, train_labels=train.labels,
@@ -236,6 +214,7 @@ def test_every_way_to_complete_is_measured(tmp_path):
     assert (found["real"]["speckle"], found["real"]["seam"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_network_and_the_flow_are_compared(tmp_path):
     rows = unet.main(
         "digits --width 8 --batch 8 --seconds 0.1 0.2 --quality 1 --samples 60 --heun 1 --rows 200 "

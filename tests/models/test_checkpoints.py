@@ -17,7 +17,6 @@ from sliceflow.engine.flow import Flow, Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, Whole
 from sliceflow.engine.transports import Histogram, Sorted
-from sliceflow.models import file
 from sliceflow.models.checkpoints import Checkpoints, OtherFitError
 from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
@@ -357,17 +356,3 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
     assert torch.equal(torch.cat([part[0] for part in parts], 1), DATA)
     assert torch.equal(torch.cat([part[1] for part in parts], 1), DATA[:2])
     assert {part[2] for part in parts} == {3}
-
-
-def test_a_full_disk_is_told_to_all_ranks_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    write_on(tmp_path, 2)
-    before = (tmp_path / "x" / "fit.checkpoint").read_bytes()
-
-    def full(path, *parts):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(file, "write", full)
-    with pytest.warns(RuntimeWarning, match="No space left") as heard:
-        assert write_on(tmp_path, 2) == [None, None]
-    assert len(heard) == 2
-    assert (tmp_path / "x" / "fit.checkpoint").read_bytes() == before
