@@ -7,7 +7,6 @@ import cpu
 import fixed_point
 import gpu_kernels
 import joining
-import networks
 import numpy as np
 import pandas as pd
 import posteriors
@@ -16,12 +15,10 @@ import scores
 import table_sets
 import tables
 import today
-import torch
 import unet
 from judge import Judge
 from paper import __main__ as paper
 from posterior_tasks import TASKS
-from two_samples import c2st, c2st_many
 
 from sliceflow import datasets
 from sliceflow.metrics import calibration
@@ -37,16 +34,6 @@ def digits():
 # --- what is counted ----------------------------------------------------------------------------------
 
 
-def test_copies_and_ratio_tell_training_rows_from_new_ones():
-    train, test, new = np.random.default_rng(0).normal(size=(3, 400, 3))
-    real, copied = scores.distances_to(test, train), scores.distances_to(train, train)
-    fresh = scores.distances_to(new, train)
-    assert scores.copies(copied, real) == 1
-    assert scores.nn_ratio(copied, real) == 0
-    assert scores.copies(fresh, real) < 0.04
-    assert scores.nn_ratio(fresh, real) == pytest.approx(1, abs=0.1)
-
-
 def test_distances_of_gaussians_have_their_closed_forms():
     a, b = np.random.default_rng(0).normal(size=(2, 20_000, 2))
     b = 2 * b + [3, 0]
@@ -54,26 +41,6 @@ def test_distances_of_gaussians_have_their_closed_forms():
     # mean over directions of (mean shift)² + (2 − 1)²
     assert scores.sliced_distance(a, b) == pytest.approx(np.sqrt(9 / 2 + 1), rel=0.05)
     assert scores.sliced_distance(a, a[::-1]) == 0
-
-
-def test_tables_are_scored_by_what_differs():
-    rng = np.random.default_rng(0)
-
-    def rows(n):
-        a, day = rng.normal(size=n), pd.Timestamp("2020-01-01")
-        frame = pd.DataFrame({"a": a, "b": np.where(a > 0.3 * rng.normal(size=n), "yes", "no")})
-        frame["c"] = day + pd.to_timedelta(rng.integers(0, 99, n), unit="D")
-        frame.loc[::9, "a"] = np.nan
-        return frame
-
-    train, test, new = rows(1000), rows(1000), rows(1000)
-    shuffled = new.assign(b=rng.permutation(new["b"]))
-    good, bad = (scores.table_scores(train, test, x, "b") for x in (new, shuffled))
-    assert good["detection"] < 0.6 < bad["detection"]
-    assert good["utility"] > 0.7 > bad["utility"]
-    assert good["shape"] > 0.85
-    assert good["trend"] < bad["trend"]
-    assert good["copies"] < 0.05
 
 
 def test_tables_travel_as_csv_files(tmp_path):
@@ -86,37 +53,7 @@ def test_tables_travel_as_csv_files(tmp_path):
     assert cell["scores"][0] > 0.7
 
 
-def test_cells_of_tables_become_means_and_errors():
-    def cell(method, seed, detection):
-        values = [detection, 1.0, 0.0, 0.9, 0.01, 1.0]
-        return {"set": "s", "method": method, "seed": seed, "shape": [50, 3], "scores": values,
-                "floors": values, "seconds": 2.0}  # fmt: skip
-
-    cells = [cell("TableFlow", 0, 0.5), cell("TableFlow", 1, 0.6), cell("arf", 0, 0.9)]
-    cells.append({"set": "s", "method": "forest", "seed": 0, "shape": [50, 3], "error": "too slow"})
-    text = tables.shown("s", cells)
-    row = next(line for line in text.splitlines() if "| TableFlow" in line)
-    assert [word.strip() for word in row.split("|")[2:4]] == ["2", "0.550"]
-    assert "forest, seed 0: too slow" in text
-    lowest = tables.summary(cells).splitlines()[-1]
-    assert [word.strip() for word in lowest.split("|")[1:-1]] == ["lowest on", "", "1", "0", "0"]
-
-
 # --- networks -----------------------------------------------------------------------------------------
-
-
-def test_the_classifier_learns_and_is_found_again(digits, tmp_path):
-    train, test = digits
-    given = train.images, train.labels, test.images, test.labels
-    options = {"n_pixel_values": 17, "epochs": 3, "width": 4, "cache": tmp_path}
-    first = networks.train_classifier(*given, **options)
-    assert first.accuracy > 0.6
-    assert first.features(test.images).shape == (500, 32)
-    (file,) = tmp_path.glob("*.safetensors")
-    written = file.stat().st_mtime_ns
-    again = networks.train_classifier(*given, **options)
-    assert np.array_equal(again.features(test.images), first.features(test.images))
-    assert file.stat().st_mtime_ns == written
 
 
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
@@ -146,16 +83,6 @@ def test_the_truth_is_one_more_draw_of_its_posterior(name):
         assert drawn.min() >= task.low
         assert drawn.max() <= task.high
     assert calibration(drawn, truth).p_values.min() > 0.1 / drawn.shape[2] / len(TASKS)
-
-
-def test_many_classifiers_at_once_are_scikit_learns():
-    rng = np.random.default_rng(0)
-    true, samples = rng.normal(size=(2, 2, 500, 2))
-    samples[0, :, 0] *= 0.3
-    samples[1] += 1.5
-    one_by_one = [c2st(a, b, epochs=40) for a, b in zip(samples, true, strict=True)]
-    together = c2st_many(torch.from_numpy(samples), torch.from_numpy(true), epochs=40)
-    np.testing.assert_allclose(together, one_by_one, atol=0.04)
 
 
 def test_posteriors_write_a_table_and_resume(tmp_path):
@@ -225,13 +152,6 @@ def test_worse_is_more_than_the_noise(column, before, after, worse):
     assert today._worse(*rows, column) is worse
 
 
-def test_a_missing_set_is_skipped_and_said(tmp_path, capsys):
-    out, words = tmp_path / "found.json", ["--data-root", str(tmp_path), "--device", "cpu"]
-    quick("gpu", "--out", str(out), *words, "--only", "pictures/CIFAR-10 by class")
-    assert "skipped" in capsys.readouterr().out
-    assert not out.exists()
-
-
 def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
     train, test = digits
     np.savez(tmp_path / "mnist.npz", train_images=train.images, train_labels=train.labels,
@@ -294,6 +214,7 @@ def test_every_way_to_complete_is_measured(tmp_path):
     assert (found["real"]["speckle"], found["real"]["seam"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_network_and_the_flow_are_compared(tmp_path):
     rows = unet.main(
         "digits --width 8 --batch 8 --seconds 0.1 0.2 --quality 1 --samples 60 --heun 1 --rows 200 "

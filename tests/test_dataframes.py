@@ -122,20 +122,6 @@ def test_rows_that_are_added_give_a_dataframe(make):
         flow.partial_fit(make({"a": X[:, 0], "b": X[:, 1], "z": X[:, 2]}))
 
 
-def test_a_fit_that_fails_leaves_the_names_of_the_columns(tmp_path):
-    flow = fit(pd.DataFrame(X, columns=list("abc")))
-
-    def interrupt(event):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        flow.fit(pd.DataFrame(X[:, :2], columns=["p", "q"]), listeners=interrupt)
-    assert flow.n_features_in_ == 3
-    assert flow.feature_names_in_.tolist() == ["a", "b", "c"]
-    flow.save(tmp_path / "flow")
-    assert sliceflow.load(tmp_path / "flow").sample(2).columns.tolist() == ["a", "b", "c"]
-
-
 def test_a_column_of_no_numbers_is_named(make):
     dates = np.arange("2020-01-01", "2020-01-31", dtype="M8[D]").astype("M8[us]")
     for what, column in (("dates", dates), ("words", ["x"] * 30), ("digits", ["1"] * 30)):

@@ -91,19 +91,6 @@ def test_continuous_conditions_are_matched_one_to_one():
 # Classes apart
 
 
-@given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8), st.data())
-def test_runs_are_what_a_loop_finds(labels, n_classes, data):
-    codes = sorted(labels)
-    runs = Runs.from_codes(torch.tensor(codes, dtype=torch.int64), n_classes)
-    first = data.draw(st.integers(0, len(codes)))
-    end = data.draw(st.integers(first, len(codes) + 5))
-    for found, wanted in ((runs, codes), (runs.part(slice(first, end)), codes[first:end])):
-        assert len(found) == n_classes
-        columns = [list(range(*found.starts[c : c + 2])) for c in range(n_classes)]
-        assert columns == [[j for j, code in enumerate(wanted) if code == c] for c in range(n_classes)]
-        assert found.empty == [c for c in range(n_classes) if c not in wanted]
-
-
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=150),
     st.lists(st.integers(0, 4), min_size=30, max_size=150),
@@ -162,23 +149,6 @@ def test_classes_apart_are_one_flow_for_each_class():
         for step, single in zip(model, steps, strict=True):
             of_class = step.table.values[3 * c : 3 * c + 3]
             assert torch.allclose(of_class, single.table.values, atol=1e-6)
-
-
-@pytest.mark.parametrize(("of_p", "of_q"), [((90, 0, 60), (80, 50, 70)), ((90, 40, 60), (80, 0, 70))])
-def test_what_has_no_particles_or_no_data_stays_and_leaves_the_others_alone(of_p, of_q):
-    particles, data = cloud(*of_p), cloud(*of_q, seed=1, scale=0.3)
-    end, model = moved(particles, data)
-    assert bool(torch.isfinite(end.x).all())
-    middle = slice(*particles.runs.starts[1:3])
-    assert torch.allclose(end.x[:, middle], particles.x[:, middle], atol=1e-6)
-    with_all, _ = moved(cloud(90, 40, 60), cloud(80, 50, 70, seed=1, scale=0.3))
-    assert torch.allclose(end.x[:, :90], moved(cloud(90), cloud(80, seed=1, scale=0.3))[0].x)
-    assert torch.allclose(end.x[:, :90], with_all.x[:, :90])
-    z = torch.linspace(-9, 9, 101, dtype=torch.float64).expand(3, -1)
-    for step in model:
-        shift = step.table.displace(z, Cloud(z, None, Runs((0, 0, 101, 101))))
-        assert torch.allclose(shift, torch.zeros(()).double(), atol=1e-6)
-        assert bool(torch.isfinite(step.table.values).all())
 
 
 # Targets

@@ -12,11 +12,9 @@ from sliceflow.engine.conditions import (
     Labels,
     Offset,
     as_array,
-    even_rows,
     infer,
     proportional,
     repeated,
-    row_groups,
     row_weights,
 )
 from sliceflow.engine.random import Seed
@@ -127,21 +125,6 @@ def test_messages_name_what_does_not_fit():
         labels.encode([1, {}])
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans())
-def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, decimals, foreign):
-    """Tied rows, rows that differ in one column, and both zeros among them."""
-    rows = Seed(n).normal(n, width).round(decimals=decimals % 3)
-    rows[::3] *= -1  # 0 and −0 are one condition
-    chosen = rows[Seed(m).permutation(m) % n] + (0.25 if foreign else 0)
-    whole = torch.unique(torch.cat((rows, chosen)), dim=0, return_inverse=True)[1]
-    wanted = (whole[:n], whole[n:])
-    found = row_groups(rows, chosen)
-    if set(wanted[0].tolist()) == set(wanted[1].tolist()):
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-    else:
-        assert found is None
-
-
 @pytest.mark.parametrize(
     "value", [None, np.float32("nan"), pd.NaT, pd.NA, ("a", float("nan"))], ids=str
 )
@@ -177,14 +160,6 @@ def test_a_mask_is_not_ignored():
         with pytest.raises(ValueError, match="a value of y is masked"):
             call(y)
     assert type(as_array(np.ma.masked_array([1, 2]))) is np.ndarray
-
-
-def test_rows_that_are_used_often_come_in_random_order():
-    rows = even_rows(10, 1000, Seed(0))
-    first, second = rows.chunk(2)
-    assert not torch.equal(first, second)
-    assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
-    assert torch.equal(even_rows(10, 1000, Seed(0)), rows)
 
 
 @pytest.mark.parametrize(

@@ -92,22 +92,6 @@ def rule_of(x, y, y_p, **options):
     return HeldOut(torch.from_numpy(x.T.copy()), Seed(0), y, y_p, **options)
 
 
-@pytest.mark.parametrize("shares", [[100, 100], [20, 180]])
-def test_held_out_rows_of_a_class_are_compared_with_the_particles_of_that_class(shares):
-    """In x alone both clouds are the same; only the classes are exchanged."""
-    rng = np.random.default_rng(0)
-    y = torch.from_numpy(np.repeat([0, 1], [100, 100]))
-    x = rng.normal(size=(200, 2)) * 0.1 + 5 * y.numpy()[:, None]
-    y_p = torch.from_numpy(np.repeat([0, 1], shares))
-    right = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 * y_p.numpy()[:, None]).T.copy())
-    wrong = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 - 5 * y_p.numpy()[:, None]).T.copy())
-    rule = rule_of(x, y, y_p)
-    assert rule.distance(right) < 0.1
-    assert rule.distance(wrong) > 2
-    if shares[0] == shares[1]:
-        assert HeldOut(torch.from_numpy(x.T.copy()), Seed(0)).distance(wrong) < 0.1
-
-
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_held_out_rows():
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(100, 3)), torch.from_numpy(np.repeat([0, 2, 5], [50, 30, 20]))

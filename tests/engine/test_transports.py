@@ -106,19 +106,6 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     )
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_interpolated_is_the_same_for_some_directions_at_a_time(monkeypatch, weighted):
-    z_p, z_q = torch.rand(7, 30), torch.rand(7, 20)
-    batch = Batch(weights=torch.rand(20) + 0.1 if weighted else None)
-    whole = Interpolated().fit(z_p, z_q, batch)
-    monkeypatch.setattr("sliceflow.engine.transports._AT_ONCE", 3 * 30)
-    parts = Interpolated().fit(z_p, z_q, batch)
-    assert torch.equal(parts.dz, whole.dz)
-    assert torch.equal(parts.cost, whole.cost)
-    assert torch.equal(parts.table.knots, whole.table.knots)
-    assert torch.equal(parts.table.values, whole.table.values)
-
-
 @pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
 def test_transports_that_sort_refuse_classes_apart(transport):
     runs = Runs((0, 2, 4))
@@ -176,15 +163,6 @@ def test_beyond_the_ends_the_map_is_a_rigid_shift_or_the_one_point_it_leads_to(
     image = (far + table.displace(far))[0]
     wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
     assert torch.allclose(image, torch.tensor(wanted).double())
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("transport", [Sorted(), Histogram(1024)], ids=str)
-def test_no_particle_is_put_into_the_gap_between_two_classes(transport, weighted):
-    z_q = np.concatenate((np.linspace(0, 1, 50), np.linspace(10, 11, 50)))
-    z_p = np.concatenate((np.linspace(0, 1, 500), np.linspace(10, 11, 500)))
-    out = transported(transport, z_p, z_q, np.ones(100) if weighted else None)
-    assert np.abs(out - z_p).max() < 0.05
 
 
 def test_tied_particles_move_together_to_the_middle_of_their_mass():
