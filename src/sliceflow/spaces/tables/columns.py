@@ -89,6 +89,7 @@ class Column:
     months : values count months, because every date is the first of one
     written : how numbers or times are written as text
     reason : why the column is an identifier
+    exact : whether new values are never drawn, because only combinations that occur may be
     """
 
     cells: Cells
@@ -101,6 +102,7 @@ class Column:
     months: bool = False
     written: Written | DateText | None = None
     reason: str = ""
+    exact: bool = False
 
     @property
     def name(self) -> Any:
@@ -134,7 +136,7 @@ class Column:
     def free(self) -> np.ndarray:
         """(k,), levels of few rows, between which new values are drawn; none if values are few."""
         k, n = len(self.values), int((~self.cells.missing).sum())
-        numeric = self.kind in ("continuous", "integer", "datetime")
+        numeric = self.kind in ("continuous", "integer", "datetime") and not self.exact
         if not numeric or k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self._exact:
             return np.zeros(k, dtype=bool)
         counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
