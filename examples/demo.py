@@ -145,7 +145,7 @@ def inpainting(out: Path, train: Pictures, test: Pictures, n: int = 6) -> Path:
         verbose=VERBOSE,
     )
     given = test.images[[np.flatnonzero(test.labels == label)[0] for label in range(10)]]
-    completed = flow.fit(train.images).inpaint(given, n, random_state=1)
+    completed = flow.fit(train.images).inpaint(given, n=n, random_state=1)
     known = MASKS["top"](8, 8)
     drawn = completions(given, completed, known, [str(label) for label in range(10)])
     title = "Test digits: the top half is given, the checked half is hidden"

@@ -22,15 +22,6 @@ class Cached(Generic[P]):
     function : of hashable arguments
     most : bytes; the least recently used results are removed first
     always : keep the latest result even if it alone is larger, until `trim` is called
-
-    Examples
-    --------
-    >>> import torch
-    >>> zeros = Cached(lambda n: torch.zeros(n), most=4000)
-    >>> zeros(600) is zeros(600), zeros.nbytes
-    (True, 2400)
-    >>> zeros(500).shape, zeros.nbytes
-    (torch.Size([500]), 2000)
     """
 
     def __init__(self, function: Callable[P, Tensor], most: int, *, always: bool = False) -> None:

@@ -1,7 +1,4 @@
-"""DataFrames of pandas and polars: which columns are usable, and rows as a DataFrame again.
-
-A library is imported only to make one of its DataFrames.
-"""
+"""DataFrames of pandas and polars, without importing them: usable columns, and rows as a DataFrame again."""
 
 from __future__ import annotations
 
@@ -20,24 +17,7 @@ _FLOATS = ("float32", "float64", "Float32", "Float64")  # the last two with NA, 
 
 @dataclass(frozen=True)
 class Form:
-    """The columns of a DataFrame, from which another one can be made.
-
-    Parameters
-    ----------
-    library : "pandas" or "polars"
-    names : of the columns
-    dtypes : of the columns of floats; None for all others, whose samples may be fractions
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> form = Form.of(pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]}))
-    >>> form.dtypes
-    (None, 'float64')
-    >>> form.made(np.array([[1.2, 0.7]]))
-         a    b
-    0  1.2  0.7
-    """
+    """The columns of a DataFrame, from which another one can be made; dtypes only of floats."""
 
     library: str
     names: tuple[str | int | float | tuple[str | int | float, ...], ...]

@@ -19,11 +19,7 @@ __all__ = [
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The torch device that `device` names; "auto" is a GPU if there is one.
-
-    A `ParameterError` if there is none, or if it has no float64, which frames, levels of histograms and
-    units of the data need.
-    """
+    """The torch device that `device` names, which must have float64; "auto" is a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -68,11 +64,7 @@ def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> No
 
 
 def projection_budget(device: torch.device) -> int:
-    """Bytes for the projections of a chunk of particles: at most an eighth of the free memory.
-
-    On a CPU small chunks stay in the cache; on a GPU large ones save launches. Chunks are moved one
-    after the other, and their size changes no result.
-    """
+    """Bytes for the projections of a chunk, which changes no result: small for caches, large for GPUs."""
     most = 1 << (32 if device.type == "cuda" else 26)
     return min(most, (free_memory(device) or most) // 8)
 

@@ -105,15 +105,7 @@ def unmasked(x: Any, name: str) -> Any:
 
 @contextmanager
 def rows_of_the_file() -> Iterator[None]:
-    """A ValueError about rows of a table counts them as a spreadsheet does, the row of names as 1.
-
-    Examples
-    --------
-    >>> with rows_of_the_file():
-    ...     raise ValueError("'oops' in row 7")
-    Traceback (most recent call last):
-    ValueError: 'oops' in row 9 of the file
-    """
+    """A ValueError about rows of a table counts them as a spreadsheet does, the row of names as 1."""
     try:
         yield
     except ValueError as error:

@@ -28,14 +28,6 @@ class Written:
     decimal, thousands : the characters; thousands may be ""
     prefix, suffix : what stands around each number, such as "$" or "%"
     decimals : digits after the decimal point; −1: as many as a number needs
-
-    Examples
-    --------
-    >>> way = written_as(np.array(["1.234,50 €", "7,25 €"], dtype=object))
-    >>> way.parse(np.array(["1.234,50 €"], dtype=object))
-    array([1234.5])
-    >>> way.texts(np.array([1000.0, 0.5])).tolist()
-    ['1.000,00 €', '0,50 €']
     """
 
     decimal: str = "."
@@ -75,11 +67,7 @@ class Written:
 
 
 def written_as(texts: np.ndarray) -> Written | None:
-    """How the texts write numbers; None if fewer than four in five are numbers.
-
-    The others are mistakes: `Written.parse` makes NaN of them. Of ways that are as frequent, the first
-    counts.
-    """
+    """How the texts write numbers; None if fewer than four in five are numbers. Others are read as NaN."""
     some = [str(v).strip() for v in texts[:: max(1, len(texts) // _MOST_READ)].tolist()]
     parts = [_SIGNS.fullmatch(text) for text in some]
     found = [m.groups() for m in parts if m is not None]

@@ -184,9 +184,7 @@ def _vectors(settings: Settings, frame: Any) -> Data:
     return Data(Path(path).stem, VECTORS, x[complete], labels, columns=names, notes=tuple(notes))
 
 
-def _complete_rows(
-    path: str, bad: dict[str, np.ndarray], target: str | None, notes: list[str]
-) -> np.ndarray:
+def _complete_rows(path: str, bad: dict[str, Any], target: str | None, notes: list[str]) -> np.ndarray:
     """Which rows have all cells, with a note on the others; an error if those are the most."""
     incomplete: np.ndarray = np.any(list(bad.values()), axis=0)
     gone, n = int(incomplete.sum()), len(incomplete)

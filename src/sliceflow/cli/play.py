@@ -160,15 +160,13 @@ def _digits(device: str) -> Run:
 
 def runs_in(folder: Path) -> list[Path]:
     """Runs of pictures in a folder, those of the last fit first."""
-    models = sorted(folder.glob("*/model.sliceflow"), key=lambda path: -path.stat().st_mtime)
-    return [model.parent for model in models if _may_be_of_pictures(model.parent)]
-
-
-def _may_be_of_pictures(run: Path) -> bool:
-    """Whether no config.json says that a run is of something else."""
-    with suppress(Failed, AttributeError):
-        return bool(RunFolder(run).read_json("config.json").get("data", {}).get("kind") == PICTURES)
-    return True
+    out = []
+    for model in sorted(folder.glob("*/model.sliceflow"), key=lambda path: -path.stat().st_mtime):
+        kind = PICTURES  # unless config.json says otherwise
+        with suppress(Failed, AttributeError):
+            kind = RunFolder(model.parent).read_json("config.json").get("data", {}).get("kind")
+        out += [model.parent] if kind == PICTURES else []
+    return out
 
 
 def run_of(path: Path, device: str = "auto") -> Run:

@@ -165,14 +165,6 @@ def copy_warning(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
     """What shows that particles copy rows; empty if nothing does, or if there are too few or many.
 
     `pairs` are rows (n, d) and particles (m, d) of each flow, such as one for each class.
-
-    Examples
-    --------
-    >>> rows, new = np.random.default_rng(0).normal(size=(2, 100, 2))
-    >>> copy_warning([(rows, new)])
-    ''
-    >>> copy_warning([(rows, rows)])
-    'copies 1.00, NN ratio 0.00'
     """
     n, m = sum(len(rows) for rows, _ in pairs), sum(len(particles) for _, particles in pairs)
     if not 2 * _MANY_COPIES <= n <= _MOST_ROWS or m < _FEWEST_PARTICLES:

@@ -88,15 +88,7 @@ def _numbers(column: Any) -> tuple[np.ndarray, bool]:
 
 
 def points(rows: np.ndarray, categories: Sequence[bool], train: np.ndarray) -> np.ndarray:
-    """Rows as points, where another category and one standard deviation both are a distance of 1.
-
-    Examples
-    --------
-    >>> rows = np.array([[0.0, 0.0], [2.0, 1.0]])
-    >>> a, b = points(rows, [False, True], rows)
-    >>> float(np.linalg.norm(b - a).round(2))  # two standard deviations, one category
-    2.24
-    """
+    """Rows as points, where another category and one standard deviation both are a distance of 1."""
     out = []
     for column, category, known in zip(rows.T, categories, train.T, strict=True):
         gone, present = np.isnan(column), known[~np.isnan(known)]
@@ -117,11 +109,6 @@ def shape(real: np.ndarray, made: np.ndarray, category: bool) -> float:
     """1 − Kolmogorov's distance of two columns; of categories, 1 − their total variation.
 
     A missing cell is one more category; of numbers, the difference of their shares counts if larger.
-
-    Examples
-    --------
-    >>> shape(np.array([0.0, 1, 1, 2]), np.array([0.0, 1, 1, np.nan]), True)
-    0.75
     """
     if category:
         a, b = (np.where(np.isnan(x), -1, x) for x in (real, made))
@@ -137,14 +124,7 @@ def shape(real: np.ndarray, made: np.ndarray, category: bool) -> float:
 
 
 def association(rows: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
-    """(c, c): correlation of numbers, correlation ratio of a number and a category, Cramér's V.
-
-    Examples
-    --------
-    >>> x = np.array([[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]])
-    >>> association(x, [False, False]).round(3).tolist()
-    [[1.0, 1.0], [1.0, 1.0]]
-    """
+    """(c, c): correlation of numbers, correlation ratio of a number and a category, Cramér's V."""
     out = np.eye(len(categories))
     for i, j in combinations(range(len(categories)), 2):
         ok = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
@@ -213,13 +193,6 @@ def rules_kept(train: np.ndarray, made: np.ndarray, categories: Sequence[bool]) 
 
     Rules are: a column of whole numbers; one number at most another (a ≤ b); one column that follows
     from another, such as a country from its town. Missing cells break no rule.
-
-    Examples
-    --------
-    >>> town = np.arange(60.0) % 6
-    >>> train = np.column_stack((town, town // 2))
-    >>> rules_kept(train, np.array([[4.0, 2.0], [4.0, 1.0]]), [True, True])
-    0.5
     """
     train, made = train[:, :_RULE_COLUMNS], made[:, :_RULE_COLUMNS]
     number = ~np.asarray(categories[:_RULE_COLUMNS])

@@ -14,11 +14,9 @@ __all__ = ["write_atomically"]
 
 
 def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
-    """Write a new file beside `path`, flush it to disk, and rename it.
+    """Write a new file beside `path` by `put`, flush it to disk, and rename it. An error changes nothing.
 
-    `put` writes to the open file; if it raises, nothing is changed. The new file has the mode of the one
-    it replaces, and its owner where that is allowed. Of a symbolic link, the target is replaced.
-    Folders, pipes, sockets and devices are errors.
+    It keeps the mode and, where allowed, the owner. A link's target is replaced; only files can be.
     """
     old = _file_at(path)
     target = Path(os.path.realpath(path))

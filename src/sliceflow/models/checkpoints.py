@@ -1,10 +1,7 @@
 """Checkpoints: a fit that was killed resumes from the last one and ends with the same bits.
 
-A random number depends only on its place in the seed tree (`engine.random`). So the state of a fit is
-what a `_State` holds: the particles, the position in the schedule, the model so far, and the history.
-
-The first rank writes the particles of all ranks. Until that is complete, the previous checkpoint holds.
-Any number of ranks can read it.
+A random number depends only on its place in the seed tree. So a `_State` is all that a fit has become.
+The first rank writes the particles of all ranks; any number of ranks can read them.
 """
 
 from __future__ import annotations
@@ -74,10 +71,7 @@ class _Fit(NamedTuple):
 
 @contextmanager
 def _hearing_ctrl_c(*, once: bool) -> Iterator[threading.Event]:
-    """Hear Ctrl-C instead of stopping at once. A second one stops, if this shall hear one `once`.
-
-    It is not once with ranks: torchrun repeats the Ctrl-C that a rank received itself.
-    """
+    """Hear Ctrl-C; a second one stops if `once`. Not with ranks: torchrun repeats what a rank received."""
     heard, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
     def hear(*_: Any) -> None:
@@ -99,9 +93,8 @@ def _hearing_ctrl_c(*, once: bool) -> Iterator[threading.Event]:
 class Checkpoints:
     """Writes the checkpoints of one fit to a folder, which all ranks see, and reads the last one.
 
-    The `identity` is that of the fit; a checkpoint of another fit is an error. The seed of a checkpoint
-    replaces a random one (``random_state=None``). `part` names this flow where the fit has several. It
-    has a folder of its own inside `folder`, and what is done stays there until `remove`.
+    A checkpoint with another `identity` is an error; its seed replaces a random one. `part` names this
+    flow where the fit has several: what is done stays in a folder of its own until `remove`.
     """
 
     def __init__(
@@ -151,10 +144,9 @@ class Checkpoints:
     ) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if there is one, and write new ones while the flow runs.
 
-        Ctrl-C waits for the end of the step, writes a last checkpoint and says how to resume. A second
-        Ctrl-C does not wait. After a successful fit the checkpoint is removed, unless the flow is one
-        of several: call what this gives when it is done, to keep its state until `remove`. `first` is
-        the number of this rank's first particle.
+        Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends removes its
+        checkpoint, but for one of several flows: calling what this gives keeps its state until
+        `remove`.
         """
         fit = _Fit(run, particles, history, rule, first)
         if self.resumes:

@@ -1,11 +1,9 @@
 """Dataclasses as JSON and tensors, and back, by their type annotations.
 
-A value is written as a *column* of one. A column of dataclasses is a column of each field. A column of
-tuples is their sizes and a column of all items. A column of arrays is one tensor, named by its path. So
-a model of thousands of steps has a few tensors and a short text. Values that repeat are written once.
-
-Reading trusts nothing. Types, ranges and shapes follow from the annotations alone, sizes are counted
-before anything is made of them, and only classes that the annotations name are made.
+A value is a *column* of one. A column of dataclasses is a column of each field, of tuples their sizes
+and all items, of arrays one tensor named by its path: few tensors and a short text for thousands of
+steps. Reading trusts nothing: types, ranges, shapes and classes follow from the annotations alone, and
+sizes are counted before anything is made of them.
 """
 
 from __future__ import annotations
@@ -72,21 +70,7 @@ class Record:
 
 
 def pack(kind: Any, value: Any, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON, its arrays in `tensors`; a ValueError for what could not be read again.
-
-    Examples
-    --------
-    >>> @dataclass(frozen=True)
-    ... class Knots:
-    ...     name: str
-    ...     at: Annotated[Tensor, Array("h k", torch.float32)]
-    >>> tensors = {}
-    >>> node = pack(Knots, Knots("two", torch.zeros(2, 3)), tensors)
-    >>> node, {name: len(t) for name, t in tensors.items()}
-    ({'dims': {'h': 2, 'k': 3}, 'name': 'two', 'at': 'float32'}, {'at.float32': 6})
-    >>> unpack(Knots, node, tensors, Allowance(1000)).at.shape
-    torch.Size([2, 3])
-    """
+    """`value` as JSON, its arrays in `tensors`; a ValueError for what could not be read again."""
     return _need(kind).pack([value], _At(tensors))
 
 
@@ -101,10 +85,7 @@ def unpack(
 
 
 def store_as(kind: Any, stored: Any, to: _Convert | None = None, back: _Convert | None = None) -> None:
-    """Write values of `kind` as those of another, `stored`: what `to` gives, and `back` takes.
-
-    Without these, `kind` is another name of `stored`: a protocol, and the classes that follow it.
-    """
+    """Write values of `kind` as `to` gives and `back` takes them; without these, under another name."""
     _STORED[kind] = stored, to, back
     _kind.cache_clear()
 

@@ -1,7 +1,6 @@
 """Model files: dataclasses in safetensors, written atomically and checked before they are used.
 
-Many tools can open them. A text in JSON and a checksum of everything are in ``__metadata__``. There is
-no pickle. `codec` turns a dataclass into the text and the tensors, and back.
+A JSON text and a checksum are in ``__metadata__``. There is no pickle: `codec` makes text and tensors.
 """
 
 from __future__ import annotations
@@ -35,17 +34,7 @@ class ModelFileError(ValueError):
 
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a dataclass to `path`. If that fails, an existing file is left unchanged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from sliceflow.engine.random import Seed
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/x", Seed(7, ("frame", 3)))
-    ...     load(f"{folder}/x", (Seed,))
-    Seed(entropy=7, path=('frame', 3))
-    """
+    """Write a dataclass to `path`. If that fails, an existing file is left unchanged."""
     tensors: dict[str, Tensor] = {}
     body = codec.pack(type(value), value, tensors)
     kind, library = type(value).__name__, sliceflow.__version__
@@ -60,8 +49,7 @@ def load(
 ) -> Any:
     """The dataclass that `save` wrote, one of these `kinds`; a `ModelFileError` says what is wrong.
 
-    `path` is the file, or the folder of a run with its `RUN_FILE`. `max_memory` limits the model and
-    what ``value.sample_bytes()`` says of drawing one sample; see `Allowance`.
+    `path` may be a run's folder. `max_memory` also bounds ``value.sample_bytes()``; see `Allowance`.
     """
     path = _in_folder(path)
     text, tensors = read(path)
@@ -141,10 +129,7 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The text and the tensors, on the CPU, of a file by `write`; else a `ModelFileError`.
-
-    No more is allocated than the file has bytes.
-    """
+    """The text and the tensors, on the CPU, of a file by `write`; else a `ModelFileError`."""
     name = os.fspath(path)
     _check_start(name)
     try:

@@ -45,11 +45,7 @@ class Part(Protocol):
 
 
 class Begun(Protocol):
-    """A part whose particles stand at their start; `first` is the number of this rank's first one.
-
-    `move` does the steps that can be resumed, from the position of `run` on, and obeys the stopping
-    `rule`. `finish` does what follows, which is quick, and gives the result.
-    """
+    """A part at its start: `move` does the steps that can be resumed, and `finish` what follows."""
 
     @property
     def particles(self) -> Cloud: ...

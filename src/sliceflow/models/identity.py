@@ -21,11 +21,7 @@ __all__ = ["digest", "identity", "same_on_all"]
 def identity(
     name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
 ) -> dict[str, str]:
-    """What a fit of the estimator `name` depends on, by name.
-
-    `settings` are those of its plan, or the parameters. `seed` is None where it is drawn anew for every
-    fit. `data` has the `digest` of everything that the fit is given.
-    """
+    """What a fit depends on, by name. `seed` is None if random; `data` has digests of what is given."""
     out = {"library": sliceflow.__version__, "estimator": name}
     out |= {"device": device.type, "random_state": repr(seed)}
     for name, value in settings.items():
@@ -47,11 +43,7 @@ def same_on_all(
     folder: Any,
     **data: str,
 ) -> None:
-    """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
-
-    Of the `folder` of checkpoints only matters whether there is one. `data` has the `digest` of what all
-    ranks must be given alike.
-    """
+    """Raise a ValueError if parameters or digests of `data` differ between ranks, or some have no `folder`."""
     if ranks.size == 1:
         return
     facts = identity(name, parameters, device, None, **data)
@@ -65,10 +57,7 @@ def digest(
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     place: Place | None = None,
 ) -> str:
-    """A short text that identifies an array, however its rows are spread over ranks.
-
-    `array` has the rows of this rank, and `place` is theirs among those of all `ranks`.
-    """
+    """A short text that identifies an array, of which this rank has the rows at its `place` among `ranks`."""
     if array is None:
         return "None"
     place, total = place or Place(0, len(array), len(array)), 0

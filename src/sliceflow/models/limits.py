@@ -1,7 +1,6 @@
 """Limits on the memory of a saved model and on how far it moves particles.
 
-A few bytes of a file can stand for many in memory: arrays are packed, frames are not in the file, and a
-value that repeats is written once. So everything is counted before it is made.
+A few bytes of a file can stand for many in memory. So everything is counted before it is made.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ _STEEPEST = 32.0  # the largest component of a direction of the condition
 
 
 class Allowance:
-    """The memory that the model of a file of `size` bytes may take.
-
-    `most` is for the model and for drawing one sample; None derives it from the size.
-    """
+    """The memory for the model of a file of `size` bytes and one sample: `most`, or None for a multiple."""
 
     def __init__(self, size: int, most: int | None = None) -> None:
         self.size, self.most, self.taken = size, most, 0
@@ -70,10 +66,9 @@ def check_reach(
 ) -> float:
     """The largest distance from 0 that a particle can reach; a ValueError if `dtype` cannot hold it.
 
-    A step moves a particle along every direction by at most twice the largest number in its maps. The
-    bound is far above what particles do, and far below the largest number. `stages` has the step size
-    and the model steps of each, `start` is the standard deviation of the d columns at the start,
-    `entropy` is λ, and `offset` is the largest offset of a projection by the condition.
+    A step moves a particle along every direction by at most twice the largest number in its maps.
+    `stages` has step sizes and steps, `start` is the deviation of the d columns at the start, `entropy`
+    is λ.
     """
     reach, most = _FARTHEST * start, torch.finfo(dtype).max / 4
     for size, steps in stages:

@@ -1,8 +1,4 @@
-"""Arrays made small by zlib, and back: the same bits, or a ValueError before anything large is made.
-
-`pack` puts similar bytes side by side, and zlib looks for runs. What unpacking makes is known from the
-shapes, and compared with the packed bytes first.
-"""
+"""Arrays made small by zlib, and back: the same bits, or a ValueError before anything large is made."""
 
 from __future__ import annotations
 
@@ -26,13 +22,9 @@ _Shape = tuple[int, ...]
 def pack(arrays: Sequence[np.ndarray], way: str) -> tuple[np.ndarray, list[int]]:
     """Bytes that `unpack` reads, and the size of each of their blocks. The arrays have one dtype.
 
-    Parameters
-    ----------
-    way : "planes" puts the lowest bytes of all numbers first, then the next. "delta" does so with the
-        differences along the last axis: those of every row's first number, then of the second.
-        "pictures" is for uint8 (n, c, h, w). A pixel is stored as v − left − above + (left above): 0
-        where pictures are flat or change evenly. Of three channels, the first and the last are stored
-        as differences from the middle one.
+    "planes" puts the lowest bytes of all numbers first, then the next; "delta" does so with the
+    differences along the last axis. "pictures" (n, c, h, w) stores v − left − above + (left above), and
+    of three channels the first and the last as differences from the middle one.
     """
     if way == "delta":
         groups: dict[int, list[np.ndarray]] = {}  # rows by their length, in order
@@ -78,11 +70,7 @@ def unpacked_bytes(shapes: Sequence[_Shape], dtype: np.dtype) -> int:
 
 
 def _deflated(whole: bytes) -> bytes:
-    """zlib looks for runs only (Z_RLE).
-
-    Of maps, Z_FILTERED is 1 % smaller and fourteen times as slow to write. The default strategy,
-    Huffman codes alone and lzma give larger files.
-    """
+    """zlib by runs (Z_RLE): Z_FILTERED is 1 % smaller and 14 times as slow, all others are larger."""
     stream = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
     return stream.compress(whole) + stream.flush()
 

@@ -1,9 +1,7 @@
 """One fit on many devices and machines, by `torch.distributed`.
 
-Every rank holds its own particles and its own rows of the data, draws the same frames from the seed,
-and moves its own particles. Only the maps need all ranks: their ranges and then their counts are summed
-over all ranks (`SharedHistogram`), two messages per step. Every rank then composes the same table.
-
+Every rank holds its own particles and rows, and draws the same frames from the seed. Only the maps need
+all ranks: their ranges and then their counts are summed (`SharedHistogram`), two messages per step.
 `torchrun` starts the ranks, `joined` connects them, and ``fit(…, ranks=ranks)`` does the rest.
 """
 
@@ -66,15 +64,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of one fit, seen from one of them. A single process sends no messages.
-
-    All ranks must call every method that sends a message.
-
-    Examples
-    --------
-    >>> [Ranks(r, 3).share(10).slice for r in range(3)]
-    [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
-    """
+    """The processes of one fit, seen from one of them. All ranks must call every method that sends."""
 
     rank: int = 0
     size: int = 1
@@ -255,10 +245,7 @@ class LostRank(RuntimeError):
 
 
 def _outlive_torchrun() -> None:
-    """Wait for the SIGTERM with which torchrun ends all ranks when one has died, and ignore it.
-
-    It comes within a second. It would end this rank before the error is reported.
-    """
+    """Wait for torchrun's SIGTERM, which would end this rank before its error is reported; ignore it."""
     if threading.current_thread() is not threading.main_thread() or not dist.is_torchelastic_launched():
         return
     heard = threading.Event()
@@ -332,10 +319,7 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
 
 
 def across_ranks(flow: Flow, ranks: Ranks) -> Flow:
-    """The flow with maps that are fitted to the clouds of all ranks, by histograms.
-
-    Stages that make columns exact take fine histograms; any other transport that sorts is an error.
-    """
+    """The flow with maps fitted to all ranks' clouds by histograms, fine ones where columns are exact."""
     if ranks.size == 1:
         return flow
     shared = (_shared(stage.transport, ranks, stage.exact) for stage in flow.stages)
@@ -360,11 +344,7 @@ def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
 
 @dataclass(frozen=True)
 class SharedHistogram:
-    """Histograms of clouds of which every rank has a part; all ranks get the same table.
-
-    Ranks send their ranges, four numbers per direction, and then their counts: 2·h·B numbers of eight
-    bytes. Both sums are exact, so the tables are those of a single process.
-    """
+    """Histograms of clouds of which every rank has a part: exact sums, the tables of a single process."""
 
     histogram: Histogram
     ranks: Ranks
@@ -431,10 +411,7 @@ def target_across(  # many: what one rank has, and what all ranks have
     codes_q: Tensor | None,
     here: Place,
 ) -> Target:
-    """This rank's data `here` as a target of a stage, by the codes of all ranks' particles and data.
-
-    With several ranks, each step looks at all columns.
-    """
+    """This rank's data `here` as a target of a stage, by the codes of all ranks' particles and data."""
     if ranks.size == 1:
         return flow.target(particles, data, stage)
     codes = (codes_q, codes_p) if flow.conditional else (None, None)

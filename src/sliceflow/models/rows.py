@@ -1,7 +1,6 @@
 """Kept rows: the training rows of a model, so that rows can be added to it and removed from it.
 
-Adding appends rows, forgetting removes them, and a refresh is a fit of what is left with the same seed.
-So a model that forgot rows is the model that never saw them.
+A refresh is a fit of what is left with the same seed. So a model that forgot rows never saw them.
 """
 
 from __future__ import annotations
@@ -26,14 +25,7 @@ __all__ = ["Conditions", "GivenRows", "join_labels", "row_keys", "without"]
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of rows: their kind, the class numbers of labels, and columns as the user wrote them.
-
-    Examples
-    --------
-    >>> given = Conditions.infer(np.array(["b", "a", "b"]), 3)
-    >>> given.codes, given.y.tolist()
-    (tensor([1, 0, 1]), ['b', 'a', 'b'])
-    """
+    """The conditions of rows: their kind, the class numbers of labels, and columns as the user wrote them."""
 
     condition: conditions.Condition
     classes: Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None = None
@@ -141,10 +133,7 @@ class GivenRows:
 
 
 def without(rows: Any, gone: Any) -> Any:
-    """The rows that are left when others go; of equal rows the last go first.
-
-    Raises a ValueError if a row to forget is not there, or is there less often.
-    """
+    """The rows left when others go, of equal rows the last first; a ValueError for rows that are not there."""
     numbers: dict[Hashable, list[int]] = {}
     for i, key in enumerate(rows.keys()):
         numbers.setdefault(key, []).append(i)
@@ -162,10 +151,7 @@ def without(rows: Any, gone: Any) -> Any:
 
 
 def join_labels(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    """The conditions y of two sets of rows, one after the other.
-
-    Arrays of different kinds become objects, because numpy would turn the label 1 into "1".
-    """
+    """The y of two sets of rows as one; objects if their kinds differ, or numpy would turn 1 into "1"."""
     if (first is None) != (second is None):
         given, missing = ("earlier", "new") if second is None else ("new", "earlier")
         raise ValueError(

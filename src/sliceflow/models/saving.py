@@ -1,8 +1,4 @@
-"""Saving and loading estimators: one file type for all of them.
-
-The file holds the constructor's parameters and the `Model`: the seed of the fit, its plan, the fitted
-state, the history, and the rows if the model keeps them. `codec` writes them by their annotations.
-"""
+"""Saving and loading estimators: a file holds the constructor's parameters and the `Model`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How files hold the engine's classes: steps and their maps, conditions, frames and transports.
+"""How files hold the engine's classes, which know nothing of files: steps, maps, conditions and frames.
 
-The engine knows nothing of files. So each of its classes with arrays has a twin here, whose annotations
-say what an array may hold, and whose `check` says what makes maps that can be applied. Importing this
-module tells the codec of them.
+Each class with arrays has a twin here. Its annotations say what an array may hold, and its `check` what
+makes maps that can be applied. Importing this module tells the codec of them.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ _MOST_LABELS = 1 << 28  # bytes of class labels
 
 
 def _twin(kind: type[Any]) -> Callable[[type[Any]], type[Any]]:
-    """Store `kind` as the decorated dataclass, whose fields have the same names.
-
-    The twin's `from_engine` and `to_engine` convert, where it has them.
-    """
+    """Store `kind` as the decorated dataclass, by its `from_engine` and `to_engine` or field by field."""
 
     def register(twin: type[Any]) -> type[Any]:
         def to(value: Any, new: type[Any] = twin) -> Any:
@@ -145,11 +141,7 @@ class _Step:
 def check_steps(
     model: Sequence[ModelStep], n_steps: Sequence[int], n_maps: Callable[[int, int], int] | None = None
 ) -> None:
-    """Raise a ValueError unless a model has the first steps of every stage, in order.
-
-    A fit may end a stage early, and leaves nothing out. `n_steps` are those of every stage of the
-    schedule, and `n_maps` gives the number of maps that the frame of a stage's step needs.
-    """
+    """Raise a ValueError unless a model has the first steps of every stage, in order, with `n_maps` maps."""
     done = [0] * len(n_steps)
     for last, step in zip([0, *(step.stage for step in model)], model, strict=False):
         i, k, table = step.stage, step.step, step.table

@@ -20,9 +20,8 @@ _HALVINGS, _MEASURED = 7, 4_000  # of the range of h, and rows whose distances a
 def choose_spread(clouds: Sequence[Tensor], draw: Callable[[float], Sequence[Tensor]]) -> float:
     """The least h whose draws are no closer to rows than rows are to each other; 0 if all are equal.
 
-    `clouds` are sets of rows (n, d), and `draw(h)` gives draws (m, d) of each. Distances to the nearest
-    row are compared by their geometric means: medians jump where a part of the data is far denser than
-    another. Equal rows count once.
+    `draw(h)` gives draws (m, d) of each cloud (n, d). Distances to the nearest row are compared by
+    geometric means: medians jump where a part of the data is far denser. Equal rows count once.
     """
     distinct = [torch.unique(rows, dim=0) for rows in clouds]
     known = [(i, build_search(rows)) for i, rows in enumerate(distinct) if len(rows) > 1]

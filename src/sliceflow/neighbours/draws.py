@@ -23,10 +23,7 @@ def noise_along(around: Tensor, w: Tensor) -> Tensor:
 
 
 def transport_map(e: Tensor, c: Tensor) -> Tensor:
-    """E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ²: of the linear maps from covariance E to C, the one that moves least.
-
-    It is the identity in directions in which E has no spread.
-    """
+    """E⁻¹ᐟ²(E¹ᐟ²CE¹ᐟ²)¹ᐟ²E⁻¹ᐟ², which moves least from covariance E to C; 1 where E has no spread."""
     values, vectors = torch.linalg.eigh(e)
     inside = values > 1e-10 * values[..., -1:]
     root = torch.where(inside, values, 0).clamp(min=0).sqrt()
@@ -42,9 +39,8 @@ def transport_map(e: Tensor, c: Tensor) -> Tensor:
 def draw_near(near: Adjusted, n: int, h: float, seed: Seed, first: int = 0) -> tuple[Tensor, Tensor]:
     """n new points (q, n, d) along the adjusted rows, and the one (q, n) that each is drawn around.
 
-    A point is an adjusted row, drawn by weight, plus h times a Gaussian with the covariance of the
-    adjusted rows nearest to it. Points spread more than rows. So they are scaled to the covariance that
-    the rows have within components. `first` is the index of the first condition.
+    A point is a row, drawn by weight, plus h times a Gaussian of the rows nearest to it, scaled to the
+    covariance that rows have within components. `first` is the index of the first condition.
     """
     (q, k, d), m = near.x.shape, max(n, MEASURED)
     own = pick(near.weight, seed.child("row").uniform(q, m, start=first))

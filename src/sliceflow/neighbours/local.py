@@ -57,19 +57,7 @@ class LocalSettings:
 
 @dataclass(frozen=True)
 class LocalRows:
-    """Rows x (n, d) with conditions y (n, l), float64 and finite, ready to be asked for x given y.
-
-    Examples
-    --------
-    x is ±y, with some noise:
-
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.uniform(1, 3, (2000, 1))
-    >>> x = rng.choice([-1, 1], (2000, 1)) * y + 0.1 * rng.normal(size=(2000, 1))
-    >>> samples = LocalRows.fit_to(x, y).sample(np.array([[1.5], [2.5]]), 500, Seed(0))
-    >>> samples.shape, samples.abs().mean(1)[:, 0].round(decimals=1).tolist()
-    (torch.Size([2, 500, 1]), [1.5, 2.5])
-    """
+    """Rows x (n, d) with conditions y (n, l), float64 and finite, ready to be asked for x given y."""
 
     x: Tensor
     y: Tensor
@@ -77,11 +65,7 @@ class LocalRows:
 
     @classmethod
     def fit_to(cls, x: Any, y: Any, k: int | None = None) -> LocalRows:
-        """The rows with settings found from them; None chooses k by the likelihood of rows left out.
-
-        So it does, for 4 to 20 columns of y, whether distances are those of columns or of a summary.
-        The summary must be better by a standard error.
-        """
+        """The rows with settings found from them: k, and a summary of 4 to 20 columns of y, by likelihood."""
         x, y = _float64(x), _float64(y)
         summarised = y.shape[1] > _WIDE
         local = _summarised(x, y) if summarised else _by_relevance(x, y)
@@ -137,19 +121,14 @@ class LocalRows:
 
     @cached_property
     def _reach(self) -> tuple[NearestNeighbors, Tensor, float]:
-        """A search of distinct conditions in standard deviations, the unit, and how far these reach:
-        the largest distance to the tenth neighbour, of few to the last.
-        """
+        """A search of distinct conditions, in which unit, and the largest distance to the tenth neighbour."""
         unit = inverse_deviation(self.y)
         distinct = torch.unique(self.y * unit, dim=0)
         search, some = build_search(distinct), distinct[:: max(1, len(distinct) // 1_000)]
         return search, unit, float(find_nearest(search, some, min(10, len(distinct)))[0].max())
 
     def warn_of_far(self, y0: Any, name: str, stacklevel: int, numbers: Tensor | None = None) -> None:
-        """Warn of a condition that is farther from all rows than rows are from each other.
-
-        `name` is that of y; `numbers` are those that the user gave the conditions.
-        """
+        """Warn of a condition that is farther from all rows than rows are from each other; `name` is y's."""
         search, unit, reach = self._reach
         distance = find_nearest(search, _float64(y0) * unit, 1)[0][:, 0]
         i = int(distance.argmax())
@@ -163,11 +142,7 @@ class LocalRows:
     def adjusted(
         self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
     ) -> Adjusted:
-        """The neighbourhoods of conditions y0 (q, l), moved to them by at most `most` regressions.
-
-        `without` (q,) is a row that each condition must not use. `at` (q, d) are points whose log
-        density is wanted.
-        """
+        """Neighbourhoods of y0 (q, l) without a row each, moved there, and log densities `at` points."""
         seen = project(self._view, _float64(y0), self.settings.projection)
         k = min(self.settings.k, len(self.x) - (without is not None))
         distance, rows = find_nearest(self._search, seen, k, without)
@@ -176,17 +151,11 @@ class LocalRows:
         return adjust(self.x[rows], offset, weight, rows, most, at)
 
     def sample(self, y0: Any, n: int, seed: Seed) -> Tensor:
-        """n samples for each condition of y0 (q, l): (q, n, d).
-
-        The numbers of a condition depend on its index and the seed, not on the other conditions.
-        """
+        """n samples for each condition of y0, (q, n, d), by its index and the seed, not by the others."""
         return self.draw(y0, n, seed)[0]
 
     def draw(self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS) -> tuple[Tensor, Tensor]:
-        """Samples as `sample` gives them, and the row (q, n) that each was drawn around.
-
-        `most` is the largest number of regressions. In many columns BIC takes 1 of them.
-        """
+        """Samples as `sample` gives them by at most `most` regressions, and the row (q, n) of each."""
         y0, k, d = _float64(y0), self.settings.k, self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
         around = torch.empty(len(y0), n, dtype=torch.int64)
@@ -232,9 +201,8 @@ def _summarised(x: Tensor, y: Tensor, without: Tensor | None = None) -> LocalRow
 def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
     """The least k under which rows left out are about most likely, and their log likelihoods.
 
-    Tries neighbourhoods of 50 rows, or twice the columns, and doubles them up to 2,000 rows or until
-    the mean log likelihood has fallen twice. Of those within half a standard error of the best, takes
-    the smallest: it is the fastest, and sees the least of other conditions.
+    Doubles k up to 2,000 rows, or until the mean log likelihood has fallen twice. Of those within half
+    a standard error of the best, takes the smallest: it is the fastest, and sees the least of others.
     """
     n, columns = len(local.x), local._seen.shape[1] + local.x.shape[1]
     k, most = max(_FEWEST, 2 * columns), min(n - 1, _MOST)

@@ -39,10 +39,7 @@ class Adjusted:
 def adjust(
     x: Tensor, offset: Tensor, weight: Tensor, rows: Tensor, most: int, at: Tensor | None = None
 ) -> Adjusted:
-    """Rows x (q, k, d) at y₀ + offset (q, k, l), moved along the mixture with the best BIC.
-
-    `most` is the largest K; `at` (q, d) are points whose log density is wanted.
-    """
+    """Rows x (q, k, d) at y₀ + offset (q, k, l), moved along the mixture of up to `most` with the best BIC."""
     (q, k), out = weight.shape, x.clone()
     best = torch.full((q,), math.inf, dtype=x.dtype)
     component, left = torch.zeros(q, k, dtype=torch.int64), torch.arange(q)
@@ -69,8 +66,8 @@ def adjust(
 class _Mixture:
     """n regressions of x − mean (q, 1, d) on (1, offset), with their slopes (q, n, l + 1, d).
 
-    With z = (1, offset, x − mean), the residuals in units of their noise are `whitening` (q, n, d, f)
-    times z. `constant` (q, n) is the log of a component's share and of the density's factor.
+    `whitening` (q, n, d, f) times z = (1, offset, x − mean) are residuals in units of their noise.
+    `constant` (q, n) is the log of a component's share and of the density's factor.
     """
 
     mean: Tensor

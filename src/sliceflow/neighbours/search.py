@@ -20,10 +20,7 @@ def build_search(rows: Tensor) -> NearestNeighbors:
 def find_nearest(
     search: NearestNeighbors, points: Tensor, k: int, without: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Distances and numbers (q, k) of the rows nearest to points (q, d), the nearest first.
-
-    `without` (q,) is a row that each point must not find.
-    """
+    """Distances and numbers (q, k) of the rows nearest to points (q, d), in order, but for `without` (q,)."""
     found = search.kneighbors(points.numpy(), k + (without is not None))
     distance, rows = (torch.from_numpy(part) for part in found)
     if without is None:

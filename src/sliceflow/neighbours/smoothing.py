@@ -52,11 +52,7 @@ class Group:
 
 
 def find_groups(x: Tensor, codes: Tensor | None, k: int) -> list[Group]:
-    """The rows x (n, d) of each class with their k nearest neighbours, each row among its own.
-
-    Codes are class numbers (n,), or columns (n, l) of a condition, which count like those of x. Classes
-    of fewer than k rows have fewer neighbours.
-    """
+    """The rows x (n, d) of each class, or all with columns of codes beside them, and their k nearest."""
     x, joint, numbers = x.double(), x.double(), [torch.arange(len(x))]
     if codes is not None and codes.dim() == 2:
         joint = torch.cat((x, codes.double()), 1)

@@ -92,10 +92,7 @@ def project(view: View, y: Tensor, projection: Tensor) -> Tensor:
 
 
 def ridge(view: View, y: Tensor, wanted: Tensor) -> Tensor:
-    """(f, p), what the f columns that a view has of y are multiplied with to predict `wanted` (n, p).
-
-    Predictions lack a constant. One penalty for all, that of the least leave-one-out error.
-    """
+    """(f, p), by which a view of y predicts `wanted` (n, p), but for a constant; by leave-one-out error."""
     step = -(-len(y) // _LEARNT)
     y, wanted = y[::step], wanted[::step] - wanted[::step].mean(0)
     width, n = view(y[:1]).shape[1], len(y)
@@ -122,9 +119,8 @@ def ridge(view: View, y: Tensor, wanted: Tensor) -> Tensor:
 def relevance(x: Tensor, y: Tensor) -> Tensor:
     """(l,) what a unit of each column of y counts: √(l·its importance), over its standard deviation.
 
-    Importances are those of randomised trees, which predict the columns of x and their squares, minus
-    what a shuffled column reaches. So columns that do not matter count nothing, nor do those of one
-    value. If no column matters, all count alike.
+    Importances are those of randomised trees for x and its squares, minus what a shuffled column
+    reaches. So columns that do not matter count nothing. If no column matters, all count alike.
     """
     varies = (y != y[0]).any(0)
     unit = torch.where(varies, inverse_deviation(y), 0)

@@ -133,6 +133,13 @@ def test_dependencies_with_missing_cells_and_beside_combinations():
     assert set(map(tuple, new[["zip", "city"]].dropna().to_numpy())) <= cities
 
 
+def test_dependent_numbers_of_many_values():
+    a = rng().integers(0, 150, 1000)
+    frame = pd.DataFrame({"x": rng().normal(size=1000), "a": a, "b": a * 2.5 + 1})
+    new = sample(frame)
+    assert (new["b"] == new["a"] * 2.5 + 1).all()
+
+
 def test_no_dependencies_by_chance():
     frame = pd.DataFrame(rng().integers(0, 3, (60, 6)), columns=list("abcdef"))
     assert Table.understand(read_frame(frame), {}, ()).rules.rules == ()

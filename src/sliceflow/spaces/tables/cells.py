@@ -6,6 +6,7 @@ nothing is lost: big integers, Decimals, time zones and categories come back as 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -328,14 +329,17 @@ def _read_times(column: Any, name: Any, dtype: str, missing: np.ndarray) -> Cell
     return replace(cells, codes=codes, numbers=wall_of[order], utc=cells.numbers[order], zone=zone)
 
 
-_KINDS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
-    ("boolean", lambda v: isinstance(v, bool | np.bool)),
-    ("text", lambda v: isinstance(v, str)),
-    ("integer", lambda v: isinstance(v, int | np.integer)),
-    ("number", lambda v: isinstance(v, float | np.floating)),
-    ("decimal", lambda v: isinstance(v, Decimal) and v.is_finite()),
-    ("date", lambda v: type(v) is date),
-)
+_TYPES: dict[type | tuple[type, ...], Form] = {
+    (bool, np.bool): "boolean", str: "text", (int, np.integer): "integer", (float, np.floating): "number",
+    Decimal: "decimal",
+}  # fmt: skip
+
+
+def _form_of(kind: type) -> str:
+    """The form of objects of a type."""
+    if kind is date:
+        return "date"
+    return next((form for types, form in _TYPES.items() if issubclass(kind, types)), "other")
 
 
 def _read_objects(column: Any, name: Any, dtype: str, missing: np.ndarray) -> Cells:
@@ -344,16 +348,25 @@ def _read_objects(column: Any, name: Any, dtype: str, missing: np.ndarray) -> Ce
     present = values[~missing].tolist()
     if not present:
         return Cells(name, "text" if dtype != "object" else "number", dtype, np.full(len(values), -1))
-    kinds = [next((kind for kind, fits in _KINDS if fits(v)), "other") for v in present]
-    most = max(sorted(set(kinds)), key=kinds.count)
-    if {"integer", "number"} == set(kinds):
+    counts = Counter(map(type, present))
+    forms = {kind: _form_of(kind) for kind in counts}
+    most = forms[counts.most_common(1)[0][0]]
+    alike = {"integer", "number"}
+    if set(forms.values()) == alike:
         most = "number"
-    for row, v, kind in zip(np.flatnonzero(~missing), present, kinds, strict=True):
-        if kind == "other" or (kind != most and {kind, most} != {"integer", "number"}):
-            raise ValueError(
-                f"column {name!r} holds {v!r} in row {row}, a {type(v).__name__}, but most cells are "
-                f"{most}; convert the column to one type, or drop it"
-            )
+    bad = [
+        kind
+        for kind, form in forms.items()
+        if form == "other" or (form != most and {form, most} != alike)
+    ]
+    if bad:
+        k = next(k for k, v in enumerate(present) if type(v) in bad)
+        raise ValueError(
+            f"column {name!r} holds {present[k]!r} in row {np.flatnonzero(~missing)[k]}, a "
+            f"{type(present[k]).__name__}, but most are {most}; convert the column to one type, or drop it"
+        )
+    if most == "decimal" and not all(v.is_finite() for v in present):
+        raise ValueError(f"column {name!r} holds a Decimal that is not finite; make it missing")
     form: Any = most
     if form == "date":
         present = [v.toordinal() - date(1970, 1, 1).toordinal() for v in present]

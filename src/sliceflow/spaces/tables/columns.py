@@ -7,6 +7,7 @@ between them, rounded to what the column can have.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -89,6 +90,7 @@ class Column:
     months : values count months, because every date is the first of one
     written : how numbers or times are written as text
     reason : why the column is an identifier
+    exact : whether new values are never drawn, because only combinations that occur may be
     """
 
     cells: Cells
@@ -101,6 +103,7 @@ class Column:
     months: bool = False
     written: Written | DateText | None = None
     reason: str = ""
+    exact: bool = False
 
     @property
     def name(self) -> Any:
@@ -134,7 +137,7 @@ class Column:
     def free(self) -> np.ndarray:
         """(k,), levels of few rows, between which new values are drawn; none if values are few."""
         k, n = len(self.values), int((~self.cells.missing).sum())
-        numeric = self.kind in ("continuous", "integer", "datetime")
+        numeric = self.kind in ("continuous", "integer", "datetime") and not self.exact
         if not numeric or k < _FEWEST_LEVELS or k <= _SMOOTH * n or not self._exact:
             return np.zeros(k, dtype=bool)
         counts = np.bincount(self.positions[self.positions >= 0].astype(np.int64), minlength=k)
@@ -386,13 +389,15 @@ def _category(cells: Cells, kind: str, present: np.ndarray) -> Column:
 def _numeric(cells: Cells, present: np.ndarray, wanted: str) -> Column:
     whole = cells.form != "number" and cells.form != "decimal"
     if whole:
-        ticks = [int(cells.level(k)) for k in present.tolist()]
+        ticks = [int(text) for text in cells.texts] if cells.texts else cells.numbers.tolist()
+        ticks = [ticks[k] for k in present.tolist()]
         times = cells.form in ("datetime", "date", "duration")
         kind = wanted or ("datetime" if times else "integer")
         return _on_ticks(
             Column(cells, kind, present, np.empty(0)), ticks, times and cells.form != "duration"
         )
-    values = np.array([float(cells.level(k)) for k in present.tolist()])
+    texts = [float(text) for text in cells.texts]
+    values = np.array(texts)[present] if texts else cells.numbers[present].astype(np.float64)
     step, offset = (0.0, 0.0) if wanted == "continuous" else grid_of(values)
     integers = step > 0 and float(step).is_integer() and float(offset).is_integer()
     return Column(
@@ -411,7 +416,8 @@ def _on_ticks(column: Column, ticks: list[int], calendar: bool, unit: str = "") 
             return replace(column, values=values, base=int(counts[0]), step=1.0, months=True)
     base, step = ticks[0], 1
     if len(ticks) >= _FEWEST_LEVELS:  # fewer are too few to know a coarser grid
-        step = int(np.gcd.reduce(np.array([t - base for t in ticks], dtype=object))) or 1
+        step = math.gcd(*(t - base for t in ticks)) or 1
+        step = step if step < _EXACT else 1
     values = np.array([(t - base) // step for t in ticks], dtype=np.float64)
     return replace(column, values=values, base=base, step=float(step))
 

@@ -259,8 +259,10 @@ class TableFlow(FlowEstimator):
                     series.iloc[holes] = values.array
                     out[k].isetitem(at, series)
         if empty:
-            why = f" ({len(left)} rows could not keep the constraints)" if len(left) else ""
-            text = f"impute left cells of {shown(empty)} empty{why}: identifiers, or columns without values"
+            why = "identifiers and columns without values cannot be filled"
+            if len(left):
+                why = f"{len(left)} rows could not keep the constraints"
+            text = f"impute left cells of {shown(empty)} empty: {why}"
             warnings.warn(text, UserWarning, stacklevel=2)
         return out[0] if n == 1 else out
 

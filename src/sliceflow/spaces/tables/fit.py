@@ -63,7 +63,7 @@ class TablePlan(Plan):
             ("order", shown(self.order)),
             (
                 "trees",
-                f"leaves of {self.leaf} rows or more; splits that gain {self.cost:g} times as noise",
+                f"leaves of {self.leaf} rows or more; splits worth {self.cost:g} times noise",
             ),
             ("rules", shown(self.rules)),
             ("identifiers", shown(self.identifiers)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,9 +65,12 @@ class Table:
         z = np.column_stack(
             [column.positions if len(column.order) else -np.ones(rows.n) for column in columns]
         )
-        rules = Rules((*parse(constraints, columns), *dependencies(columns, z)), columns, z)
-        rules.check()
-        return cls(rows, columns, rules, z)
+        rules = (*parse(constraints, columns), *dependencies(columns, z))
+        combined = {c for rule in rules if rule.kind == "combine" for c in rule.columns}
+        columns = tuple(replace(of, exact=c in combined) for c, of in enumerate(columns))
+        checked = Rules(rules, columns, z)
+        checked.check()
+        return cls(rows, columns, checked, z)
 
     @cached_property
     def names(self) -> list[Any]:
