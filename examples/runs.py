@@ -35,7 +35,7 @@ def arguments(doc: str) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=sets, default="digits")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; digits need none")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one")
-    parser.add_argument("--quality", type=int, default=30, help="steps per stage")
+    parser.add_argument("--quality", type=int, default=10, help="steps per stage")
     parser.add_argument("--n-particles", type=int, default=2000)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,9 @@ def table() -> Any:
 MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
 TUPLES = [("a", i % 3, None) for i in range(60)]
 FEW_BINS = Histogram(16)
-PARTS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {  # an estimator, and what it is fitted to
+PARTS: dict[
+    str, tuple[Callable[[], Any], tuple[Any, ...]]
+] = {  # an estimator, and what it is fitted to
     "vectors": (vectors, (X,)),
     "labels": (vectors, (X, LABELS)),
     "tuples": (vectors, (X, TUPLES)),

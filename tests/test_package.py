@@ -70,7 +70,7 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     assert script is not None
     assert "inpaint" in ran(script, "--help", **how)
     # The page of play is not from a repository.
-    files = "from sliceflow.cli.play import server; s = server([]); print(sorted(s.files))"
+    files = "from sliceflow.app.server import PlayServer; print(sorted(PlayServer({}).files))"
     assert "flow.js" in ran(sys.executable, "-c", files, **how)
     # The report has a template, which must have come along.
     words = ("fit", "digits", "--quality", "1", "--particles", "300", "--out", "run")

@@ -40,7 +40,7 @@ class Form:
     """
 
     library: str
-    names: tuple[str | int | float, ...]
+    names: tuple[str | int | float | tuple[str | int | float, ...], ...]
     dtypes: tuple[str | None, ...]
 
     @classmethod

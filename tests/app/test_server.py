@@ -29,8 +29,6 @@ from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
 from sliceflow.cli.play import (
-    PICTURE_LIMIT,
-    TABLE_LIMIT,
     TableWork,
     _example,
     _read_picture,
@@ -63,6 +61,14 @@ class Asked:
         found = answer.status, dict(answer.headers), answer.read()
         line.close()
         return found
+
+    def sent(self, name, length, body=b"", *more):
+        """A connection on which a request was begun, by hand."""
+        line = socket.create_connection(("127.0.0.1", self.server.server_port), timeout=10)
+        head = [f"POST /{self.server.token}/api/{name} HTTP/1.1", *more]
+        head += [f"Host: 127.0.0.1:{self.server.server_port}", *length, "", ""]
+        line.sendall("\r\n".join(head).encode() + body)
+        return line
 
     def get(self, name="", **headers):
         return self.raw("GET", f"/{self.server.token}/{name}", **headers)
@@ -126,18 +132,9 @@ class TestWhoIsAnswered:
         status, _, body = here.raw(method, path, b"{}" if method == "POST" else None)
         assert status == 403
         assert here.server.token.encode() not in body
-
-    def test_almost_the_token_is_not_the_token(self, here):
         token = here.server.token
-        for wrong in (token[:-1], token + "x", token.swapcase(), ""):
+        for wrong in (token[:-1], token + "x", token.swapcase()):
             assert here.raw("GET", f"/{wrong}/")[0] == 403
-        assert here.raw("GET", f"/{token}/")[0] == 200
-
-    def test_tokens_are_long_and_never_the_same(self, here):
-        other = Asked()
-        assert len(here.server.token) >= 32
-        assert here.server.token != other.server.token
-        other.close()
 
     @pytest.mark.parametrize(
         "host", ["evil.example", "evil.example:80", "127.0.0.1", "0.0.0.0:{port}", ""]
@@ -145,10 +142,8 @@ class TestWhoIsAnswered:
     def test_another_host_name_is_refused(self, here, host):
         assert here.get(Host=host.format(port=here.server.server_port))[0] == 403
 
-    def test_localhost_is_this_computer(self, here):
-        assert here.get(Host=f"localhost:{here.server.server_port}")[0] == 200
-
     def test_other_pages_cannot_post(self, here):
+        assert here.get(Host=f"localhost:{here.server.server_port}")[0] == 200
         own = f"http://127.0.0.1:{here.server.server_port}"
         assert here.post("runs", Origin=own)[0] == 200
         for origin in ("http://evil.example", "null", "http://127.0.0.1:1", own + ".evil.example"):
@@ -176,58 +171,30 @@ class TestWhoIsAnswered:
 class TestWhatIsRefused:
     @pytest.mark.parametrize("name", ["table/upload", "picture", "gif"])
     def test_a_gigabyte_is_refused_before_it_is_sent(self, here, name):
-        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/{name}? HTTP/1.1\r\n"
-            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {1 << 30}\r\n\r\n"
-            line.sendall(head.encode() + b"x" * 1000)
+        with here.sent(name, [f"Content-Length: {1 << 30}"], b"x" * 1000) as line:
             answer = line.recv(1 << 16)
-            assert b" 413 " in answer.splitlines()[0]
-            assert b"Connection: close" in answer
-
-    def test_a_client_that_asks_first_is_told_to_send_nothing(self, here):
-        for length, status in ((1 << 30, b" 413 "), (2, b" 100 ")):
-            with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-                head = f"POST /{here.server.token}/api/runs? HTTP/1.1\r\n"
-                head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: {length}\r\n"
-                line.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
-                assert status in line.recv(1 << 16).splitlines()[0]
+        assert b" 413 " in answer.splitlines()[0]
+        assert b"Connection: close" in answer
 
     def test_a_body_of_unknown_length_is_refused(self, here):
-        path = f"/{here.server.token}/api/runs"
-        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{here.server.server_port}\r\n"
-            line.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")  # it is answered now
+        with here.sent("runs", ["Transfer-Encoding: chunked"]) as line:
             assert b" 411 " in line.recv(1 << 16).splitlines()[0]
-        for length, status in (("-1", 400), ("two", 400), ("9" * 30, 413), ("²", 400)):
-            try:
-                assert here.raw("POST", path, None, Content_Length=length)[0] == status
-            except UnicodeEncodeError:
-                assert length == "²"
+        for length, status in (("-1", b" 400 "), ("two", b" 400 "), ("9" * 30, b" 413 ")):
+            with here.sent("runs", [f"Content-Length: {length}"]) as line:
+                assert status in line.recv(1 << 16).splitlines()[0]
 
     def test_half_a_file_is_not_a_table(self, here):
         """The connection ends before the body does."""
-        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/table/upload?name=a.csv HTTP/1.1\r\n"
-            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 1000\r\n\r\n"
-            line.sendall(head.encode() + b"a,b\n1,2\n")
+        with here.sent("table/upload?name=a.csv", ["Content-Length: 1000"], b"a,b\n1,2\n") as line:
             line.shutdown(socket.SHUT_WR)
-            answer = line.recv(1 << 16)
-        assert b" 400 " in answer.splitlines()[0]
+            assert b" 400 " in line.recv(1 << 16).splitlines()[0]
 
     def test_a_body_that_does_not_come_is_not_waited_for(self, here, monkeypatch):
-        monkeypatch.setattr(serving, "BODY_SECONDS", 0.2)
-        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/runs? HTTP/1.1\r\n"
-            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 100\r\n\r\n"
-            line.sendall(head.encode() + b"{")
+        monkeypatch.setattr(serving._Handler, "timeout", 0.2)
+        with here.sent("runs", ["Content-Length: 100"], b"{") as line:
             answer = b"".join(iter(lambda: line.recv(1 << 16), b""))
         assert b" 408 " in answer.splitlines()[0]
         assert b"Connection: close" in answer
-
-    def test_limits_are_what_the_page_says(self, here):
-        scripts = here.get("table.js")[2] + here.get("pictures.js")[2]
-        assert f"{TABLE_LIMIT >> 20} * 2 ** 20".encode() in scripts
-        assert f"{PICTURE_LIMIT >> 20} * 2 ** 20".encode() in scripts
 
     @pytest.mark.parametrize(
         "name",
@@ -292,10 +259,7 @@ def quiet_tab(monkeypatch):
 
 
 class TestManyConnections:
-    """Connections that drip a byte at a time hold neither threads nor the page."""
-
-    def test_three_hundred_that_drip_do_not_keep_the_page_from_anyone(self, monkeypatch):
-        monkeypatch.setattr(serving, "HEAD_SECONDS", 1.0)
+    def test_hundreds_of_strangers_do_not_keep_the_page_from_anyone(self, monkeypatch):
         monkeypatch.setattr(serving, "MOST_CONNECTIONS", 10)
         asked, before = Asked(), threading.active_count()
         lines = []
@@ -306,59 +270,24 @@ class TestManyConnections:
         assert asked.get()[0] == 200  # in spite of them
         assert len(asked.server._open) <= 10
         assert threading.active_count() <= before + 15
-        end = time.monotonic() + 20
-        alive = lines
-        while alive and time.monotonic() < end:
-            alive = [line for line in alive if drips(line)]
-            time.sleep(0.1)
-        assert not alive  # dripping does not move the deadline
-        assert asked.get()[0] == 200
         for line in lines:
             line.close()
         asked.close()
-        assert not asked.server._open
-
-    def test_a_body_that_drips_is_not_waited_for(self, here, monkeypatch):
-        monkeypatch.setattr(serving, "BODY_SECONDS", 0.5)
-        with socket.create_connection(("127.0.0.1", here.server.server_port), timeout=10) as line:
-            head = f"POST /{here.server.token}/api/runs HTTP/1.1\r\n"
-            head += f"Host: 127.0.0.1:{here.server.server_port}\r\nContent-Length: 1000\r\n\r\n"
-            line.sendall(head.encode())
-            began = time.monotonic()
-            while drips(line) and time.monotonic() < began + 20:
-                time.sleep(0.05)
-            assert time.monotonic() < began + 20
 
     def test_a_request_with_the_token_is_not_closed_for_strangers(self, monkeypatch):
         monkeypatch.setattr(serving, "MOST_CONNECTIONS", 1)
         asked = Asked()
-        place = ("127.0.0.1", asked.server.server_port)
-        head = f"POST /{asked.server.token}/api/runs HTTP/1.1\r\nHost: 127.0.0.1:{place[1]}\r\n"
-        with socket.create_connection(place, timeout=10) as line:
-            line.sendall(f"{head}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n".encode())
-            assert b" 100 " in line.recv(1 << 16)
-            with socket.create_connection(place, timeout=10) as stranger:
+        with asked.sent("runs", ["Content-Length: 2"]) as line:
+            while True not in asked.server._open.values():
+                time.sleep(0.01)
+            with socket.create_connection(line.getpeername(), timeout=10) as stranger:
                 assert stranger.recv(1) == b""
             line.sendall(b"{}")
             assert b" 200 " in line.recv(1 << 16).splitlines()[0]
-            while "busy" in dict(asked.server._open.values()):
+            while True in asked.server._open.values():
                 time.sleep(0.01)
             assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
-
-
-def drips(line):
-    """Whether a connection still takes a byte, and was neither answered nor closed."""
-    try:
-        line.sendall(b"x")
-        line.setblocking(False)
-        return bool(line.recv(1)) and False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        line.setblocking(True)
 
 
 class TestPoints:
@@ -431,15 +360,6 @@ class TestPictures:
         ours = flow.sample(4, y=3, random_state=5) * (255 / 16)
         assert np.array_equal([pixels(p) for p in found["pictures"]], ours.round())
 
-    def test_drawings_of_booleans_are_black_and_white(self, tmp_path):
-        drawings = np.indices((60, 4, 4)).sum(0) % 2 == 0
-        flow = ImageFlow(quality=1, n_particles=300, random_state=0).fit(drawings)
-        flow.save(tmp_path / "drawings.sliceflow")
-        asked = Asked([tmp_path / "drawings.sliceflow"])
-        made = asked.said("samples", {"run": 0, "seed": 0, "n": 4})["pictures"]
-        asked.close()
-        assert {0, 255} == set(np.unique([pixels(p) for p in made]).tolist())
-
     def test_a_sample_comes_from_noise_and_has_neighbours(self, with_runs):
         asked = {"run": 0, "label": "", "seed": 1, "n": 3}
         last = with_runs.said("samples", asked)["pictures"]
@@ -507,15 +427,6 @@ class TestPictures:
         done = np.array([pixels(p) for p in with_runs.said("complete", asked)["pictures"]])
         assert (done[:, known] == pixels(picture)[known]).all()
 
-    def test_an_uploaded_picture_has_the_models_size(self, with_runs):
-        big = np.zeros((64, 48, 3), np.uint8)
-        big[:32] = 255
-        body = base64.b64decode(as_address(big).split(",")[1])
-        small = pixels(with_runs.said("picture", body, words="run=0")["picture"])
-        assert small.shape == (8, 8)
-        assert small[0].mean() > 250
-        assert small[-1].mean() < 5
-
     def test_an_uploaded_picture_is_read_like_those_of_a_folder(self, with_runs):
         def shown(image, **more):
             stream = io.BytesIO()
@@ -527,6 +438,7 @@ class TestPictures:
         turned = Image.Exif()
         turned[0x0112] = 6  # a camera that was held upright
         sideways = shown(Image.fromarray(half), exif=turned)
+        assert sideways.shape == (8, 8)
         assert sideways[:, -1].mean() > 250
         assert sideways[:, 0].mean() < 5
         ink = np.zeros((16, 16, 4), np.uint8)  # black on nothing
@@ -544,10 +456,6 @@ class TestPictures:
         assert "damaged" in with_runs.error(
             "complete", {"run": 0, "seed": 0, "picture": "data:image/png,?"}
         )
-
-    def test_a_picture_that_would_run_a_program_is_refused(self, with_runs):
-        eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
-        assert "cannot be read" in with_runs.error("picture", eps, words="run=0")
 
     def test_a_picture_that_unpacks_to_gigabytes_is_refused(self, with_runs, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
@@ -655,12 +563,7 @@ class TestTables:
 
     @pytest.mark.parametrize(
         ("body", "words"),
-        [
-            (b"", "empty"),
-            (b"\xff\xfe\x00", ""),
-            (b"a,b\n1,2,3,4\n", "row 2 has 4 cells"),
-            (b"a,a\n1,2\n", "a"),
-        ],
+        [(b"", "empty"), (b"\xff\xfe\x00", ""), (b"a,b\n1,2,3,4\n", "row 2 has 4 cells")],
     )
     def test_a_broken_table_gets_the_librarys_own_message(self, here, body, words):
         here.said("table/upload", body, words="name=broken.csv")
@@ -678,11 +581,6 @@ class TestTables:
         here.said("table/fit", {"columns": {"a": "continuous"}})
         error = self.until(here, "columns")["error"]
         assert error.endswith("'oops' in row 10 of the file; fix the cell, or choose category for a")
-
-    def test_half_of_a_character_is_answered(self, here, monkeypatch):
-        """JSON may have one; UTF-8 has none."""
-        monkeypatch.setattr(here.table, "_shown", {"state": "columns", "name": "\ud800", "columns": []})
-        assert here.said("table")["name"] == "\ud800"
 
     def test_a_fit_needs_a_table(self, monkeypatch):
         tab = quiet_tab(monkeypatch)
@@ -721,13 +619,14 @@ class TestCommand:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", serve)
-        play([], open_browser=False, device="cpu")
-        play([], open_browser=True, device="cpu")
+        play([], no_browser=True, device="cpu")
+        play([], no_browser=False, device="cpu")
         address = opened.get(timeout=10)
         assert opened.empty()
         assert f"open {address}\nCtrl-C ends it." in capsys.readouterr().out
 
     @POSIX
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
     def test_nothing_is_left_when_it_ends(self, tmp_path, number):
         more = {"TMPDIR": str(tmp_path)}

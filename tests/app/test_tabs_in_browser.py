@@ -149,14 +149,6 @@ class TestPictures:
         assert page.text("way-text") == "the start"
         assert page.run("return document.querySelectorAll('#nearest img').length") == 5
 
-    def test_what_makes_no_sense_is_told(self, page):
-        ready(page, "pictures")
-        page.run("document.getElementById('pictures-form').noValidate = true; return null")
-        set_to(page, "many", "1000")
-        page.run("document.querySelector('#pictures-form button').click(); return null")
-        says(page, "pictures-status", "n=1000 is not in 1 to 100")
-        assert page.run("return document.getElementById('pictures-status').className") == "error"
-
 
 class TestComplete:
     def test_a_hidden_part_is_completed(self, page):
@@ -190,22 +182,11 @@ class TestTable:
         page.choose("csv", broken)
         says(page, "table-status", "row 2 has 4 cells, but the first row has 2")
         assert "error" in page.run("return document.getElementById('table-status').className")
-        picture = tmp_path / "x.png"
-        picture.touch()
-        page.choose("csv", picture)
-        says(page, "table-status", "x.png is not a table")
         huge = tmp_path / "huge.csv"
         with huge.open("wb") as stream:
             stream.truncate(65 << 20)
         page.choose("csv", huge)
         says(page, "table-status", "the limit is 64 MiB")
-
-    def test_there_is_a_table_at_once_and_another_file_waits_its_turn(self, page, tmp_path):
-        ready(page, "table")
-        (tmp_path / "people.csv").write_text(CSV)
-        page.click("example")
-        page.choose("csv", tmp_path / "people.csv")
-        says(page, "table-status", "people.csv: 140 rows. Correct")
 
     @pytest.mark.slow
     def test_reload_in_the_middle_of_a_fit_and_rows_with_a_condition(self, page, tmp_path):
@@ -324,10 +305,3 @@ def test_the_keyboard_is_enough(page):
     tab_to("complete")
     page.key("Enter")
     says(page, "complete-status", "8 completions")
-
-
-def test_the_tab_is_kept_by_a_reload(page):
-    page.click("tab-table")
-    page.reload()
-    assert not page.run("return document.getElementById('panel-table').hidden")
-    assert page.run("return document.getElementById('panel-points').hidden")

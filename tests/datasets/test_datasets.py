@@ -1,7 +1,6 @@
 """Data sets: every format as tiny files, whole, damaged and hostile; the real sets where they are."""
 
 import gzip
-import importlib.machinery
 import io
 import os
 import pickle
@@ -9,7 +8,6 @@ import re
 import struct
 import sys
 import tracemalloc
-import types
 import zipfile
 
 import numpy as np
@@ -85,15 +83,12 @@ def test_digits_are_split_once_and_for_all():
 def test_what_cannot_be_loaded_is_refused_with_its_name(tmp_path):
     picture(tmp_path / "a.png")
     (tmp_path / "notes.txt").write_text("hello")
-    np.save(tmp_path / "a.npy", GREY)
     refused("'minst' is neither a known set (digits, mnist, fashion-mnist, cifar10, celeba)", "minst")
     refused("cifar10 has no split 'valid'; it has train, test", "cifar10", "valid", tmp_path)
     refused("has no split 'test': a path is read whole", tmp_path, "test")
     refused("is not a folder of pictures, an .npy or an .npz file", tmp_path / "notes.txt")
-    for size in (0, 2.5, True, "64"):
-        refused(f"size={size!r} must be None or an int", tmp_path, size=size, error=ValueError)
-    for place in ("digits", tmp_path / "a.npy"):
-        refused("size=4 is for celeba and folders", place, size=4, error=ValueError)
+    refused("size=2.5 must be None or an int", tmp_path, size=2.5, error=ValueError)
+    refused("size=4 is for celeba and folders", "digits", size=4, error=ValueError)
 
 
 def test_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeypatch):
@@ -105,19 +100,10 @@ def test_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeyp
     monkeypatch.setenv("SLICEFLOW_DATA", str(tmp_path / "variable"))
     assert np.array_equal(load("mnist").images, GREY + np.uint8(1))
     assert np.array_equal(load("mnist", root=tmp_path / "argument").images, GREY)
-    monkeypatch.delenv("SLICEFLOW_DATA")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    refused(str(tmp_path / ".cache" / "sliceflow" / "MNIST"), "mnist", error=FileNotFoundError)
-
-
-def test_missing_files_say_what_was_looked_for_and_where(tmp_path):
-    said = refused("mnist: no train-images-idx3-ubyte", "mnist", root=tmp_path, error=FileNotFoundError)
-    for part in (f"{IMAGES}.gz", "MNIST/raw", f"{tmp_path}/mnist", "SLICEFLOW_DATA", "download=True"):
+    missing = tmp_path / "nowhere"
+    said = refused("mnist: no train-images-idx3-ubyte", "mnist", root=missing, error=FileNotFoundError)
+    for part in (f"{IMAGES}.gz", f"{missing}/mnist", "SLICEFLOW_DATA", "download=True"):
         assert part in said
-    write_cifar(tmp_path, b"").joinpath("data_batch_4").unlink()
-    refused("no data_batch_4 or data_batch_4.bin", "cifar10", root=tmp_path, error=FileNotFoundError)
-    refused("no *.jpg in", "celeba", root=tmp_path, error=FileNotFoundError)
 
 
 def test_available_wants_every_file(tmp_path):
@@ -131,20 +117,6 @@ def test_available_wants_every_file(tmp_path):
         (folder / name.replace("train", "t10k")).write_bytes(b"")
     found = {"mnist": True, "cifar10": True, "celeba": True}
     assert available(tmp_path) == {"digits": True} | nothing | found
-
-
-def test_download_goes_through_torchvision_only_when_asked(tmp_path, monkeypatch):
-    def fetch(root, download):
-        assert download
-        write_mnist(tmp_path / "MNIST" / "raw")
-
-    for name in ("torchvision", "torchvision.datasets"):
-        module = types.ModuleType(name)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        module.MNIST = fetch
-        monkeypatch.setitem(sys.modules, name, module)
-    refused("no train-images", "mnist", root=tmp_path, error=FileNotFoundError)
-    assert np.array_equal(load("mnist", root=tmp_path, download=True).images, GREY)
 
 
 # idx files
@@ -163,43 +135,28 @@ def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
     read.images[0] = 0  # the user's own copy
 
 
-BAD_IDX = {
-    "empty": (b"", "starts with nothing instead of 00 00 08 03"),
-    "not idx": (b"<html>not found</html>", "starts with 3c 68 74 6d instead of 00 00 08 03"),
-    "labels for pictures": (idx(GREY[0, 0]), "starts with 00 00 08 01 instead of 00 00 08 03"),
-    "floats": (b"\0\0\x0d\3" + idx(GREY)[4:], "starts with 00 00 0d 03"),
-    "cut in the header": (idx(GREY)[:9], "cannot be read"),
-    "cut in the data": (idx(GREY)[:-1], "sizes (6, 5, 4), 120 bytes, but fewer follow"),
-    "a byte too many": (idx(GREY) + b"x", "sizes (6, 5, 4), 120 bytes, but more follow"),
-    "no pictures": (idx(GREY[:0]), "sizes (0, 5, 4), 0 bytes, but no pictures follow"),
-    "huge": (b"\0\0\x08\3" + b"\xff" * 12 + b"x" * 50, "bytes, but fewer follow"),
-}
-
-
 @pytest.mark.parametrize("pack", [None, gzip.compress], ids=["plain", "gz"])
-@pytest.mark.parametrize("case", BAD_IDX)
-def test_damaged_idx_files_are_named(case, pack, tmp_path):
-    data, message = BAD_IDX[case]
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"<html>not found</html>", "starts with 3c 68 74 6d instead of 00 00 08 03"),
+        (idx(GREY)[:9], "cannot be read"),
+        (idx(GREY)[:-1], "sizes (6, 5, 4), 120 bytes, but fewer follow"),
+        (idx(GREY) + bytes(5_000_000), "sizes (6, 5, 4), 120 bytes, but more follow"),
+        (idx(GREY[:0]), "sizes (0, 5, 4), 0 bytes, but no pictures follow"),
+        (b"\0\0\x08\3" + b"\xff" * 12 + bytes(5_000_000), "bytes, but fewer follow"),
+    ],
+    ids=["not idx", "header", "cut", "too long", "none", "vast"],
+)
+def test_damaged_idx_files_are_named_before_they_are_unpacked(data, message, pack, tmp_path):
     write_mnist(tmp_path, images=data, pack=pack)
-    said = refused(message, "mnist", root=tmp_path)
-    assert str(tmp_path / IMAGES) in said
-
-
-def test_labels_that_do_not_belong_to_the_pictures_are_named(tmp_path):
-    write_mnist(tmp_path, labels=LABELS[:-1])
-    refused(f"{TARGETS} has 5 labels, {tmp_path / IMAGES} 6 pictures", "mnist", root=tmp_path)
-    (tmp_path / TARGETS).write_bytes(idx(GREY))
-    refused(f"{TARGETS} starts with 00 00 08 03 instead of 00 00 08 01", "mnist", root=tmp_path)
-
-
-@pytest.mark.parametrize("shape", [(1, 8, 8), (65_535, 65_535, 65_535)], ids=["small", "vast"])
-def test_a_gz_that_swells_is_not_unpacked(shape, tmp_path):
-    head = b"\0\0\x08\3" + struct.pack(">3I", *shape)
-    write_mnist(tmp_path, images=head + bytes(5_000_000), pack=gzip.compress)
     tracemalloc.start()
-    refused("follow", "mnist", root=tmp_path)
+    said = refused(message, "mnist", root=tmp_path)
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
     tracemalloc.stop()
+    assert str(tmp_path / IMAGES) in said
+    write_mnist(tmp_path, labels=LABELS[:-1], pack=pack)
+    refused("has 5 labels", "mnist", root=tmp_path)
 
 
 # CIFAR-10
@@ -244,28 +201,22 @@ def forged(old, new):
     return pickle.dumps(batch()).replace(old, new)
 
 
-BAD_BATCHES = {
-    "empty": (b"", "", "cannot be read"),
-    "runs a command": (pickle.dumps(Calls(os.system, "touch owned")), "", "system, which is refused"),
-    "loads numpy's loader": (pickle.dumps(Calls(np.load, "x")), "", "numpy.load, which is refused"),
-    "makes a huge array": (pickle.dumps(batch(data=Calls(np.ndarray, (1 << 50,)))), "", "cannot be re"),
-    "makes a huge bytearray": (pickle.dumps(Calls(bytearray, 1 << 50)), "", "which is refused"),
-    "huge memo": (b"\x80\x02]r\xff\xff\xff\xff.", "", "memo index of 4294967295"),
-    "huge string": (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x00abc.", "", "cannot be read"),
-    "objects": (forged(b"u1", b"O8"), "", "its data are 'O8' instead of bytes"),
-    "another shape": (forged(b"M\x00\x0c", b"M\xff\x0b"), "", "cannot be read: cannot reshape"),
-    "a list": (pickle.dumps([1, 2]), "", "is not a CIFAR-10 batch"),
-    "labels too few": (pickle.dumps(batch(labels=[1])), "", "has 1 labels but data (2, 3072)"),
-    "wrong width": (pickle.dumps(batch(data=ROWS[:, 1:])), "", "(2, 3071) instead of (n, 3072)"),
-    "empty binary": (b"", ".bin", "has 0 labels"),
-    "cut binary": (BINARY[:-1], ".bin", "is truncated: 6145 bytes are not whole pictures of 3073"),
-    "CIFAR-100 binary": (b"\x63" + BINARY[1:], ".bin", "has labels 7 to 99; CIFAR-10's are 0 to 9"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_BATCHES)
-def test_bad_batches_are_named_and_never_run(case, tmp_path, monkeypatch):
-    data, ending, message = BAD_BATCHES[case]
+@pytest.mark.parametrize(
+    ("data", "ending", "message"),
+    [
+        (pickle.dumps(Calls(os.system, "touch owned")), "", "system, which is refused"),
+        (pickle.dumps(Calls(np.load, "x")), "", "numpy.load, which is refused"),
+        (pickle.dumps(batch(data=Calls(np.ndarray, (1 << 50,)))), "", "cannot be read"),
+        (pickle.dumps(Calls(bytearray, 1 << 50)), "", "which is refused"),
+        (b"\x80\x02]r\xff\xff\xff\xff.", "", "memo index of 4294967295"),
+        (forged(b"u1", b"O8"), "", "its data are 'O8' instead of bytes"),
+        (pickle.dumps(batch(labels=[1])), "", "has 1 labels but data (2, 3072)"),
+        (BINARY[:-1], ".bin", "is truncated: 6145 bytes are not whole pictures of 3073"),
+        (b"\x63" + BINARY[1:], ".bin", "has labels 7 to 99; CIFAR-10's are 0 to 9"),
+    ],
+    ids=["command", "load", "array", "bytes", "memo", "objects", "labels", "cut", "CIFAR-100"],
+)
+def test_bad_batches_are_named_and_never_run(data, ending, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_cifar(tmp_path, BINARY, test=data, ending=ending)
     said = refused(message, "cifar10", "test", tmp_path)
@@ -357,43 +308,25 @@ def test_the_partition_file_makes_the_splits(tmp_path):
 # Folders
 
 
-@pytest.mark.parametrize("ending", ["png", "webp", "gif", "PNG"])
-def test_a_folder_without_subfolders_has_no_labels(ending, tmp_path):
-    options = {"lossless": True} if ending == "webp" else {}
-    kept = [picture(tmp_path / f"{i}.{ending}", (4, 6), **options) for i in range(3)]
-    (tmp_path / "notes.txt").write_text("not a picture")
-    (tmp_path / "._0.png").write_bytes(b"a hidden file")
-    read = load(tmp_path)
-    assert read.labels is None
-    assert (read.n_pixel_values, read.name) == (256, tmp_path.name)
-    images = read.images if read.images.ndim == 3 else read.images[..., 0]  # webp is always in colour
-    assert np.array_equal(images, kept)
-
-
-def test_subfolders_are_classes_in_order(tmp_path):
+def test_subfolders_are_classes_in_order_and_grey_becomes_colour_beside_colour(tmp_path):
     pixels = {f"{c}/{i}": picture(tmp_path / c / f"{i}.png") for c in ("dog", "cat") for i in (2, 1)}
-    (tmp_path / "empty").mkdir()
     picture(tmp_path / ".hidden" / "1.png")
+    (tmp_path / "cat" / "notes.txt").write_text("not a picture")
     read = load(str(tmp_path))
     assert read.labels.tolist() == ["cat", "cat", "dog", "dog"]
     assert np.array_equal(read.images, [pixels[k] for k in ("cat/1", "cat/2", "dog/1", "dog/2")])
-
-
-def test_grey_stays_grey_only_if_all_are(tmp_path):
-    grey = [picture(tmp_path / f"{i}.png", (4, 4)) for i in (1, 3)]
-    assert np.array_equal(load(tmp_path).images, grey)
-    colour = picture(tmp_path / "2.png", (4, 4, 3))
-    read = load(tmp_path).images
-    assert read.shape == (3, 4, 4, 3)
-    assert np.array_equal(read[1], colour)
-    assert np.array_equal(read[[0, 2]], np.repeat(np.array(grey)[..., None], 3, axis=-1))
+    grey = picture(tmp_path / "cat" / "1.PNG", (8, 8))
+    assert np.array_equal(load(tmp_path).images[0], np.repeat(grey[..., None], 3, axis=-1))
+    alone = load(tmp_path / ".hidden")
+    assert (alone.labels, alone.n_pixel_values, alone.name) == (None, 256, ".hidden")
 
 
 def test_mixed_sizes_need_a_size(tmp_path):
-    picture(tmp_path / "a.png", (8, 12, 3), value=9)
-    picture(tmp_path / "b.png", (20, 10, 3), value=200)
+    picture(tmp_path / "a.png", (8, 12), value=9)
+    assert load(tmp_path).images.shape == (1, 8, 12)
+    picture(tmp_path / "b.png", (20, 10), value=200)
     assert "b.png is 10x20; pass size=" in refused("a.png is 12x8 but", tmp_path)
-    assert load(tmp_path, size=5).images[:, 2, 2, 0].tolist() == [9, 200]
+    assert load(tmp_path, size=5).images[:, 2, 2].tolist() == [9, 200]
 
 
 def test_photographs_are_upright_and_transparent_pixels_white(tmp_path):
@@ -408,18 +341,16 @@ def test_photographs_are_upright_and_transparent_pixels_white(tmp_path):
     assert read[:, 0, 0].tolist() == [255] * 8 + [0] * 4 + [255] * 4
 
 
-def test_folders_that_are_no_sets_of_pictures_are_refused(tmp_path):
+def test_folders_that_are_no_sets_of_pictures_are_refused(tmp_path, monkeypatch):
     refused(f"{tmp_path} holds no pictures (.bmp, .gif, .jpeg", tmp_path)
-    for broken, message in (
-        (b"", "none of 1 pictures can be read; the first:"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "cannot identify image"),
-    ):  # other formats are not even tried
-        (tmp_path / "a.png").write_bytes(broken)
-        refused(message, tmp_path, skip_broken=True)
+    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%EndComments\n")  # is not even tried
+    refused("none of 1 pictures can be read; the first:", tmp_path, skip_broken=True)
     Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "a.png")
     refused("a.png cannot be read: its pixels (I;16) have more than 256 levels", tmp_path)
     picture(tmp_path / "cats" / "b.png")
     refused(f"{tmp_path} holds both pictures and folders of pictures", tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    refused('pip install "sliceflow[images]"', tmp_path / "cats", error=ModuleNotFoundError)
 
 
 def test_a_broken_picture_is_named_or_skipped(tmp_path):
@@ -440,91 +371,50 @@ def test_a_broken_picture_is_named_or_skipped(tmp_path):
     assert np.array_equal(read.images, [good, other])
 
 
-def test_missing_pillow_names_the_extra(tmp_path, monkeypatch):
-    picture(tmp_path / "a.png")
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    message = 'pip install "sliceflow[images]"'
-    refused(message, tmp_path, skip_broken=True, error=ModuleNotFoundError)
-    assert len(load("digits").images) == 1297
-
-
 # Arrays
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 8, 9, 3)])
-def test_npy_keeps_its_type(dtype, shape, tmp_path):
+@pytest.mark.parametrize("shape", [(6, 4, 5), (6, 8, 9, 3)])
+def test_arrays_keep_their_type(dtype, shape, tmp_path):
     array = np.asfortranarray(rng.integers(0, 256, shape).astype(dtype))
     np.save(tmp_path / "a.npy", array)
-    read = load(tmp_path / "a.npy")
-    assert np.array_equal(read.images, array)
-    assert read.images.dtype == dtype
-    assert (read.labels, read.n_pixel_values, read.name) == (None, 256, "a")
+    np.savez_compressed(tmp_path / "b.npz", pictures=array, y=LABELS)
+    for name, labels in (("a.npy", None), ("b.npz", LABELS.tolist())):
+        read = load(tmp_path / name)
+        assert np.array_equal(read.images, array)
+        assert read.images.dtype == dtype
+        assert (read.n_pixel_values, read.name) == (256, name[0])
+        assert (None if read.labels is None else read.labels.tolist()) == labels
 
 
 @pytest.mark.parametrize(
-    ("names", "labelled"),
-    [(("images", "labels"), True), (("pictures", "y"), True), (("arr_0",), False), (("x", "z"), False)],
+    ("arrays", "message"),
+    [
+        (dict(a=GREY, b=GREY), "has arrays ['a', 'b']; name the one of pictures 'images'"),
+        (dict(x=GREY, y=LABELS[1:]), "labels of shape (5,) for 6 pictures"),
+        (dict(x=GREY[0]), "holds uint8 (5, 4), not pictures (n, h, w) or (n, h, w, c)"),
+        (dict(x=np.full((2, 2, 2), None)), "allow_pickle=False"),
+    ],
+    ids=["two", "labels", "vectors", "objects"],
 )
-def test_npz_by_its_names(names, labelled, tmp_path):
-    np.savez_compressed(tmp_path / "a.npz", **dict(zip(names, (GREY, LABELS), strict=False)))
-    read = load(tmp_path / "a.npz")
-    assert np.array_equal(read.images, GREY)
-    assert (read.labels is not None) == labelled
-    assert not labelled or np.array_equal(read.labels, LABELS)
-
-
-BAD_ARRAYS = {
-    "two unnamed": (dict(a=GREY, b=GREY), "has arrays ['a', 'b']; name the one of pictures 'images'"),
-    "only labels": (dict(labels=LABELS), "has arrays []"),
-    "labels of another length": (dict(x=GREY, y=LABELS[1:]), "labels of shape (5,) for 6 pictures"),
-    "vectors": (dict(x=GREY[0]), "holds uint8 (5, 4), not pictures (n, h, w) or (n, h, w, c)"),
-    "text": (dict(x=GREY.astype(str)), "not pictures"),
-    "no rows": (dict(x=GREY[:0]), "holds uint8 (0, 5, 4)"),
-    "objects": (dict(x=np.full((2, 2, 2), None)), "allow_pickle=False"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ARRAYS)
-def test_arrays_that_are_no_pictures(case, tmp_path):
-    arrays, message = BAD_ARRAYS[case]
+def test_arrays_that_are_no_pictures(arrays, message, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays)
     assert str(tmp_path / "a.npz") in refused(message, tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("container", ["npy", "npz", "npz, compressed"])
+@pytest.mark.parametrize("container", ["npy", "npz"])
 def test_a_header_that_promises_too_much_is_not_believed(container, tmp_path):
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         buffer, {"descr": "|u1", "fortran_order": False, "shape": (1 << 16, 1 << 10, 1 << 10)}
     )
-    data, path = buffer.getvalue() + bytes(100), tmp_path / f"a.{container[:3]}"
-    if container == "npy":
-        path.write_bytes(data)
-    else:
-        kind = zipfile.ZIP_DEFLATED if "," in container else zipfile.ZIP_STORED
-        with zipfile.ZipFile(path, "w", kind) as packed:
+    data, path = buffer.getvalue() + bytes(100), tmp_path / f"a.{container}"
+    path.write_bytes(data)
+    if container == "npz":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr("images.npy", data)
     tracemalloc.start()
     refused("its header promises (65536, 1024, 1024) of uint8, 68719476736 bytes, and it has", path)
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
     tracemalloc.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "shape", "mean", "ones"),
-    [
-        ("mnist", (60_000, 28, 28), 33.32, 6742),
-        ("fashion-mnist", (60_000, 28, 28), 72.94, 6000),
-        ("cifar10", (50_000, 32, 32, 3), 120.71, 5000),
-    ],
-)
-def test_the_real_sets_are_the_published_ones(name, shape, mean, ones):
-    if not available().get(name):
-        pytest.skip(f"{name} is not where SLICEFLOW_DATA names a folder")
-    read = load(name)
-    assert read.images.shape == shape
-    assert read.images.mean() == pytest.approx(mean, abs=0.01)
-    assert np.bincount(read.labels)[1] == ones
-    assert len(load(name, "test").images) == 10_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import ALL, Batches, Target, divide, divide_apart
 from sliceflow.engine.clouds import Cloud, Runs
-from sliceflow.engine.flow import Flow, Noise, replay, simulate
+from sliceflow.engine.flow import Flow, Noise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -78,20 +78,6 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(labels, m, most
     assert torch.equal(torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5))
 
 
-def test_one_batch_of_particles_is_matched_whole():
-    """303 is no multiple of 16: all of them are looked at, so all of them need partners."""
-    codes_p, codes_q = torch.arange(303) % 3, torch.arange(900) % 3
-    p, q = pair(divide(303, 900, 400, codes_p, codes_q, Seed(0)), 0)
-    assert p is None
-    assert len(q) == 303
-
-
-def test_a_class_without_data_is_left_out_and_does_no_harm():
-    codes_p, codes_q = torch.arange(100) % 3, torch.arange(100) % 2
-    p, q = pair(divide(100, 100, 50, codes_p, codes_q, Seed(0)), 0)
-    assert len(q) == int((codes_p[p] < 2).sum())
-
-
 def test_continuous_conditions_are_matched_one_to_one():
     y = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)))
     rows = Seed(1).permutation(300).repeat(3)
@@ -102,27 +88,7 @@ def test_continuous_conditions_are_matched_one_to_one():
         assert torch.equal(ours, theirs)
 
 
-def test_conditions_of_the_users_own_are_compared_as_they_are():
-    y_p, y_q = torch.randn(900, 1).double(), torch.randn(300, 1).double()
-    p, q = pair(divide(900, 300, 100, y_p, y_q, Seed(0)), 0)
-    assert p == slice(0, 100)
-    assert q == slice(0, 100)
-
-
 # Classes apart
-
-
-@given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8), st.data())
-def test_runs_are_what_a_loop_finds(labels, n_classes, data):
-    codes = sorted(labels)
-    runs = Runs.from_codes(torch.tensor(codes, dtype=torch.int64), n_classes)
-    first = data.draw(st.integers(0, len(codes)))
-    end = data.draw(st.integers(first, len(codes) + 5))
-    for found, wanted in ((runs, codes), (runs.part(slice(first, end)), codes[first:end])):
-        assert len(found) == n_classes
-        columns = [list(range(*found.starts[c : c + 2])) for c in range(n_classes)]
-        assert columns == [[j for j, code in enumerate(wanted) if code == c] for c in range(n_classes)]
-        assert found.empty == [c for c in range(n_classes) if c not in wanted]
 
 
 @given(
@@ -185,58 +151,6 @@ def test_classes_apart_are_one_flow_for_each_class():
             assert torch.allclose(of_class, single.table.values, atol=1e-6)
 
 
-def test_the_classes_masses_do_not_matter():
-    particles, data = cloud(200, 100), cloud(150, 90, seed=1, scale=0.5)
-    first, second = data.x.split([150, 90], dim=1)
-    codes = torch.repeat_interleave(torch.arange(2), torch.tensor([150, 270]))
-    heavier = Cloud(torch.cat((first, second.repeat(1, 3)), dim=1), codes)
-    a, b = moved(particles, data)[0], moved(particles, heavier)[0]
-    assert not torch.allclose(a.x, particles.x, atol=0.1)
-    assert torch.allclose(a.x, b.x, atol=1e-6)
-
-
-def test_a_single_particle_goes_to_a_single_datum():
-    particles, data = cloud(100, 1), cloud(80, 1, seed=1)
-    end, _ = moved(particles, data)
-    assert torch.allclose(end.x[:, -1], data.x[:, -1], atol=1e-6)
-    assert bool(torch.isfinite(end.x).all())
-
-
-@pytest.mark.parametrize(("of_p", "of_q"), [((90, 0, 60), (80, 50, 70)), ((90, 40, 60), (80, 0, 70))])
-def test_what_has_no_particles_or_no_data_stays_and_leaves_the_others_alone(of_p, of_q):
-    particles, data = cloud(*of_p), cloud(*of_q, seed=1, scale=0.3)
-    end, model = moved(particles, data)
-    assert bool(torch.isfinite(end.x).all())
-    middle = slice(*particles.runs.starts[1:3])
-    assert torch.allclose(end.x[:, middle], particles.x[:, middle], atol=1e-6)
-    with_all, _ = moved(cloud(90, 40, 60), cloud(80, 50, 70, seed=1, scale=0.3))
-    assert torch.allclose(end.x[:, :90], moved(cloud(90), cloud(80, seed=1, scale=0.3))[0].x)
-    assert torch.allclose(end.x[:, :90], with_all.x[:, :90])
-    z = torch.linspace(-9, 9, 101, dtype=torch.float64).expand(3, -1)
-    for step in model:
-        shift = step.table.displace(z, Cloud(z, None, Runs((0, 0, 101, 101))))
-        assert torch.allclose(shift, torch.zeros(()).double(), atol=1e-6)
-        assert bool(torch.isfinite(step.table.values).all())
-
-
-def test_a_mixture_of_classes_moves_by_the_mean_of_their_maps():
-    particles = cloud(200, 100)
-    _, model = moved(particles, cloud(150, 90, seed=1, scale=0.5))
-    flow, x = engine(2), Seed(9).normal(50, 3, dtype=torch.float64).T.contiguous()
-    rows = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(50, 2)
-    ends = []
-    for y, runs in (
-        (torch.zeros(50, dtype=torch.int64), Runs((0, 50, 50))),
-        (torch.ones(50, dtype=torch.int64), Runs((0, 0, 50))),
-        (rows, None),
-    ):
-        ends.append(Cloud(x.clone(), y, runs))
-        replay(flow, model[:1], ends[-1], Noise(Seed(0)))
-    first, second, mixed = (end.x for end in ends)
-    assert torch.allclose(mixed, 0.25 * first + 0.75 * second, atol=1e-5)
-    assert not torch.allclose(first, second, atol=0.1)
-
-
 # Targets
 
 
@@ -267,6 +181,9 @@ def test_batches_take_turns_over_all_stages():
 
 
 def test_batches_that_do_not_tell_classes_apart_are_refused():
-    flow = engine(2)
-    with pytest.raises(ValueError, match="the batches do not tell classes apart"):
-        simulate(flow, cloud(20, 20), Target.from_cloud(cloud(20, 20)), Noise(Seed(0)))
+    flow, data = engine(2), cloud(20, 20)
+    parts = Batches([slice(0, 10), slice(10, 40)])
+    for target in (Target.from_cloud(Cloud(data.x, data.y)), Target.from_cloud(data, parts)):
+        with pytest.raises(ValueError, match="the batches do not tell classes apart"):
+            simulate(flow, cloud(20, 20), target, Noise(Seed(0)))
+    simulate(flow, cloud(20, 20), Target.from_cloud(data), Noise(Seed(0)))  # whole clouds do

@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.compact import (
-    CompactTable,
-    ModelStep,
     at_bends,
     map_bytes,
     thin_grid,
@@ -61,7 +59,6 @@ def bent(n_bins=64, rows=20, seed=0):
     return Histogram(n_bins).fit(p, q).table, p
 
 
-@settings(max_examples=100)
 @given(table=kept())
 def test_displacements_are_straight_between_knots_and_maps_ascend(table):
     """Map by map, as the docstring says it."""
@@ -75,18 +72,6 @@ def test_displacements_are_straight_between_knots_and_maps_ascend(table):
         assert np.abs(grid.values[row].double().numpy() - wanted).max() <= digits
 
 
-def test_a_straight_map_displaces_as_its_grid_does():
-    lo, hi = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    table = GridTable(lo, hi, torch.linspace(1, 3, 9)[None])
-    at, levels = torch.tensor([[0, 8]], dtype=torch.int32), torch.tensor([[4, 8]], dtype=torch.int16)
-    small = CompactTable(lo, hi, at, levels, 8, exponent=-2)
-    z = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0]])
-    assert torch.equal(small.grid().displace(z), table.displace(z))
-    assert torch.equal(ModelStep(0, 0, small).maps().values, small.grid().values)
-    assert ModelStep(0, 0, table).maps() is table
-
-
-@settings(max_examples=50)
 @given(table=kept(), share=st.floats(0, 1), seed=st.integers(0, 99))
 def test_maps_that_move_nothing_come_back_without_bytes(table, share, seed):
     still = torch.rand(len(table.lo), generator=torch.Generator().manual_seed(seed)) < share
@@ -99,17 +84,6 @@ def test_maps_that_move_nothing_come_back_without_bytes(table, share, seed):
     z = table.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(table.lo), -1)
     assert bool((some.grid().displace(z)[~moving].abs() < 1e-6).all())
     assert torch.equal(some.grid().displace(z), table.grid().displace(z))
-
-
-def test_knots_stand_at_different_edges_from_the_first_to_the_last():
-    for n_knots in (2, 3, 12, 64):
-        table, _ = bent()
-        kept = at_bends(table, n_knots, reach=16.0)
-        at = kept.at
-        assert bool((at.diff(dim=1) > 0).all())
-        assert at[:, 0].eq(0).all()
-        assert at[:, -1].eq(64).all()
-        assert bool(torch.isfinite(kept.grid().values).all())
 
 
 def test_knots_at_bends_are_better_than_even_ones():
@@ -133,22 +107,6 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
 
 
-def test_a_map_of_few_lines_is_kept_to_its_last_digit_that_counts():
-    place = torch.linspace(-1, 1, 65, dtype=torch.float64)
-    value = place + torch.where(place < 0.25, 0.5, 0.5 + 0.75 * (place - 0.25))
-    table = GridTable(
-        torch.tensor([-1.0]), torch.tensor([1.0]), value[None].float(), torch.full((1, 64), 1000)
-    )
-    kept = at_bends(table, 9, reach=4.0)
-    assert (kept.grid().values - table.values).abs().max() < 0.02
-
-
-def test_a_map_that_does_not_say_where_particles_are_is_kept_too():
-    table, _ = bent()
-    some = at_bends(replace(table, counts=None), 24, 16.0).grid()
-    assert (some.values - table.values).abs().mean() < 0.1
-
-
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     table, p = bent(256)
     assert at_bends(table, 12, 8.0).at.shape == (20, 12)
@@ -158,21 +116,6 @@ def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     assert isinstance(thinned(table, 12, None, shared=False), GridTable)
     knots = Sorted().fit(p, p + 1).table
     assert thinned(knots, 12, 8.0, shared=False).values.shape[1] == 96
-
-
-def test_thin_tables_are_small_and_close():
-    rng = np.random.default_rng(0)
-    z_p, z_q = (
-        torch.from_numpy(rng.normal(size=(2, 5000))),
-        torch.from_numpy(rng.gamma(2, size=(2, 4000))),
-    )
-    for transport in (Sorted(), Histogram(1024)):
-        table, _, dz, _ = transport.fit(z_p, z_q)
-        assert dz is None or torch.allclose(dz, table.displace(z_p), atol=1e-12)
-        thin = thinned(table, 128, None, False)
-        assert thin.values.shape[1] <= 129
-        assert float((thin.displace(z_p) - table.displace(z_p)).abs().mean()) < 0.02
-        assert thinned(table, 10_000, None, False).values.shape == table.values.shape
 
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
@@ -203,24 +146,10 @@ def test_kept_maps_have_rigid_tails(seed, shift):
             assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
 
 
-def test_fresh_particles_in_the_tails_are_pushed_about_less():
-    """An unusual value meets maps between equal distributions, which should leave it alone."""
-    rng = np.random.default_rng(0)
-    z, fitted, kept = torch.tensor([[3.4]]).double(), [], []
-    for _ in range(100):
-        z_p, z_q = (torch.from_numpy(rng.normal(size=(1, 2000))) for _ in range(2))
-        table = Histogram(128).fit(z_p, z_q).table
-        fitted.append(abs(float(table.displace(z))))
-        kept.append(abs(float(thin_grid(table, 128).displace(z))))
-    assert np.mean(kept) < 0.75 * np.mean(fitted)
-    assert np.max(kept) < 0.75 * np.max(fitted)
-
-
 @given(
     counts=st.lists(st.integers(5, 100), min_size=2, max_size=5),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50, deadline=None)
 def test_thinned_maps_keep_jumps_between_atoms(counts, seed):
     """Fresh particles end on the atoms, except between the two particles beside a jump."""
     rng = np.random.default_rng(seed)
@@ -254,15 +183,12 @@ def test_thinned_maps_keep_their_tails_if_asked():
     assert bool((tails.knots.diff() > 0).all())
 
 
-@pytest.mark.parametrize("n_knots", [0, 1, 2, 16, 100, 300, 1024])
+@pytest.mark.parametrize("n_knots", [1, 16, 300])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("transport", [Sorted(), Histogram(128), Histogram(1024)], ids=str)
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    if n_knots == 0:
-        assert map_bytes(0, n_bins, shared) == 0
-        return
     table = thinned(transport.fit(*z).table, n_knots, 8.0, shared)
     parts = [part for part in vars(table).values() if isinstance(part, torch.Tensor)]
     assert sum(part.nbytes for part in parts) == 3 * map_bytes(n_knots, n_bins, shared)

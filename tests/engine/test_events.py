@@ -11,12 +11,9 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import (
     Event,
     HeldOut,
-    History,
     Progress,
     closing,
-    joined,
     listening,
-    relayed,
     tell,
 )
 from sliceflow.engine.random import Seed
@@ -26,20 +23,6 @@ X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 5, 0.1] + 2
 
 def event(step, particles, stage_index=0):
     return Event("flow", stage_index, step, step + 1, 10, torch.tensor(1.0), 0.1, particles)
-
-
-def test_every_step_is_heard_in_order():
-    heard = []
-    flow = SlicedWassersteinFlow(n_particles=100, n_steps=4, random_state=0)
-    flow.fit(X, listeners=(heard.append,))
-    assert [(e.stage, e.step) for e in heard] == [("flow", k) for k in range(4)] + [
-        ("axis", 0),
-        ("axis", 1),
-    ]
-    assert [e.steps_done for e in heard] == [1, 2, 3, 4, 5, 6]
-    assert all(e.steps_total == 6 for e in heard)
-    assert flow.history_["distance"] == [float(e.distance) for e in heard]
-    assert np.all(np.diff(flow.history_["seconds"]) > 0)
 
 
 @pytest.mark.parametrize(
@@ -75,48 +58,6 @@ def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
     assert first.closed
 
 
-def test_several_fits_are_heard_as_one():
-    heard, before = [], dict(stages_before=2, steps_before=7, steps_after=4, seconds=5.0)
-    relayed((heard.append,), "second", **before)(event(0, torch.zeros(1, 1), stage_index=1))
-    (told,) = heard
-    assert (told.stage, told.stage_index, told.steps_done, told.steps_total) == (
-        "second: flow",
-        3,
-        8,
-        21,
-    )
-    assert told.seconds == pytest.approx(5.1)
-    history = History()
-    history(event(0, torch.zeros(1, 1)))
-    both = joined([history.as_columns()] * 2, ["a", "b"])
-    assert both["stage"] == ["a: flow", "b: flow"]
-    assert both["seconds"] == pytest.approx([0.1, 0.2])
-
-
-def test_a_listener_that_returns_true_ends_the_stage_not_the_flow():
-    flow = SlicedWassersteinFlow(n_particles=50, n_steps=20, random_state=0)
-    flow.fit(X, listeners=(lambda e: e.stage == "flow" and e.step == 2,))
-    assert flow.history_["stage"] == ["flow"] * 3 + ["axis"] * 2
-    assert flow.n_iter_ == 5
-    assert flow.sample(2, random_state=0).shape == (2, 3)
-
-
-def test_history_is_a_table():
-    history = History()
-    history(event(0, torch.zeros(1, 1)))
-    columns = {"stage": ["flow"], "step": [0], "distance": [1.0], "moving": [1.0], "seconds": [0.1]}
-    assert history.as_columns() == columns
-    assert History(before=columns).as_columns() == columns
-
-
-def test_held_out_distance_is_pots():
-    rng = np.random.default_rng(0)
-    rows, particles = rng.normal(size=(300, 4)), rng.normal(size=(300, 4)) + 1
-    rule = HeldOut(torch.from_numpy(rows.T.copy()), Seed(0), n_directions=50)
-    exact = ot.sliced_wasserstein_distance(particles, rows, projections=rule.theta.T.numpy())
-    assert rule.distance(torch.from_numpy(particles.T.copy())) == pytest.approx(exact, rel=1e-9)
-
-
 def test_held_out_rule_stops_after_steps_without_improvement_and_starts_afresh_in_a_new_stage():
     rows = torch.zeros(2, 10)
     rule = HeldOut(rows, Seed(0), n_iter_no_change=3)
@@ -138,13 +79,6 @@ def test_early_stopping_stops_early(kind):
     assert 3 < flow.n_iter_ < 75
 
 
-def test_progress_is_silent_by_default_and_can_be_shown(capsys):
-    SlicedWassersteinFlow(n_particles=20, n_steps=3, random_state=0).fit(X)
-    assert capsys.readouterr().err == ""
-    SlicedWassersteinFlow(n_particles=20, n_steps=3, random_state=0, verbose=1).fit(X)
-    assert "5/5" in capsys.readouterr().err
-
-
 def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tqdm.auto", None)
     progress = Progress()
@@ -156,22 +90,6 @@ def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):
 
 def rule_of(x, y, y_p, **options):
     return HeldOut(torch.from_numpy(x.T.copy()), Seed(0), y, y_p, **options)
-
-
-@pytest.mark.parametrize("shares", [[100, 100], [20, 180]])
-def test_held_out_rows_of_a_class_are_compared_with_the_particles_of_that_class(shares):
-    """In x alone both clouds are the same; only the classes are exchanged."""
-    rng = np.random.default_rng(0)
-    y = torch.from_numpy(np.repeat([0, 1], [100, 100]))
-    x = rng.normal(size=(200, 2)) * 0.1 + 5 * y.numpy()[:, None]
-    y_p = torch.from_numpy(np.repeat([0, 1], shares))
-    right = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 * y_p.numpy()[:, None]).T.copy())
-    wrong = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 - 5 * y_p.numpy()[:, None]).T.copy())
-    rule = rule_of(x, y, y_p)
-    assert rule.distance(right) < 0.1
-    assert rule.distance(wrong) > 2
-    if shares[0] == shares[1]:
-        assert HeldOut(torch.from_numpy(x.T.copy()), Seed(0)).distance(wrong) < 0.1
 
 
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_held_out_rows():

@@ -8,24 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, Run, replay, simulate
-from sliceflow.engine.frames import Axis, Frame, Orthogonal, Random
+from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage, flat
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
-FRAMES = [Orthogonal(), Random(30), Random(30, fixed=True), Axis()]
-TRANSPORTS = [
-    Sorted(),
-    Sorted(most=40),
-    Interpolated(),
-    Interpolated(most=40),
-    Histogram(32),
-    Histogram(32, most=50),
-    Auto(threshold=50),
-]
+FRAMES = [Orthogonal(), Random(30), Axis()]
+TRANSPORTS = [Sorted(), Interpolated(most=40), Histogram(32, most=50), Auto(threshold=50)]
 CONDITIONS = ["none", "labels", "columns"]
 
 
@@ -92,14 +83,6 @@ def test_one_direction_and_equal_counts_give_the_datas_projections_exactly(seed,
     assert torch.allclose(particles.x.sort().values, q.sort().values, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("frame", [Orthogonal(), Axis()], ids=str)
-def test_target_equal_to_start_moves_nothing(frame):
-    particles, _ = clouds()
-    before = particles.x.clone()
-    fit(one_stage(frame, 5), particles, Cloud(before.clone()))
-    assert torch.allclose(particles.x, before, atol=1e-13)
-
-
 def test_a_translation_is_solved_in_one_orthogonal_step():
     particles, _ = clouds(m=100)
     target = particles.x + torch.tensor([[3.0], [-2.0], [7.0]])
@@ -119,7 +102,7 @@ class Turned:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_rotation_of_the_space_rotates_the_samples(seed):
     rotation = Orthogonal().draw(Seed(seed), 0, torch.zeros(3, 1).double()).theta
     particles, data = clouds()
@@ -130,7 +113,7 @@ def test_rotation_of_the_space_rotates_the_samples(seed):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_the_order_of_the_data_does_not_matter(seed):
     particles, data = clouds("labels")
     again, _ = clouds("labels")
@@ -140,25 +123,6 @@ def test_the_order_of_the_data_does_not_matter(seed):
     shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
     fit(flow, again, shuffled)
     assert torch.allclose(again.x, particles.x, atol=1e-9)
-
-
-@pytest.mark.parametrize("frame", [Orthogonal(), Random(20)], ids=str)
-@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
-def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit(frame, transport):
-    stages = flat(frame, 8, transport=transport)
-    results = []
-    for condition, amplifier in (("none", 10.0), ("labels", 0.0), ("columns", 0.0)):
-        particles, data = clouds(condition)
-        flow = Flow(stages, Seed(0), width(condition), amplifier)
-        model = fit(flow, particles, data)
-        fresh = Cloud(
-            Seed(8).normal(20, 3).T.contiguous(), None if condition == "none" else particles.y[:20]
-        )
-        replay(flow, model, fresh, Noise(Seed(0)))
-        results.append((particles.x, fresh.x))
-    for x, fresh in results[1:]:
-        assert torch.equal(x, results[0][0])
-        assert torch.equal(fresh, results[0][1])
 
 
 def test_entropy_reaches_the_closed_form_width():
@@ -196,89 +160,11 @@ def test_uneven_labels_are_right_because_the_data_are_weighted():
     assert float((nearest == y_p).double().mean()) > 0.99
 
 
-def test_a_label_without_particles_leaves_its_rows_out():
-    data = Cloud(torch.cat((torch.zeros(1, 50), torch.full((1, 50), 9.0)), 1), torch.arange(100) // 50)
-    particles = Cloud(torch.randn(1, 40), torch.zeros(40, dtype=torch.int64))
-    fit(Flow(flat(Orthogonal(), 5, transport=Sorted()), Seed(0), 2), particles, data)
-    assert float(particles.x.abs().max()) < 1e-5
-
-
-def test_step_sizes_taper():
-    stage = Stage("flow", Orthogonal(), 10, taper=0.5)
-    sizes = [stage.size_of(k) for k in range(10)]
-    assert sizes == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
-    assert all(Stage("flow", Orthogonal(), 3).size_of(k) == 1 for k in range(3))
-    assert flat(Orthogonal(), 0, n_axis_steps=0) == []
-
-
-class HalfStill(Frame):
-    """A frame whose first coordinate is observed."""
-
-    def lift(self, dz):
-        return super().lift(dz) * torch.tensor([[0.0], [1.0]]).double()
-
-
-class Observed:
-    """Orthogonal frames that leave the first coordinate alone."""
-
-    def draw(self, *args):
-        frame = Orthogonal().draw(*args)
-        return HalfStill(frame.theta, frame.theta_y)
-
-
-def test_what_is_observed_far_outside_the_data_does_not_push_the_rest_on_without_end():
-    """One coordinate is observed; a fresh particle has it at 50, the fitted ones within ±4."""
-    data = Cloud(Seed(0).normal(2000, 2).T.contiguous() * 0.5)
-    particles = Cloud(Seed(1).normal(2000, 2).T.contiguous())
-    particles.x[0] = data.x[0]
-    flow = one_stage(Observed(), 60, seed=2)
-    model = fit(flow, particles, data, Noise(Seed(3)))
-    fresh = Cloud(torch.tensor([[50.0], [0.3]]).double())
-    replay(flow, model, fresh, Noise(Seed(4)))
-    assert float(fresh.x[0]) == 50.0
-    assert abs(float(fresh.x[1])) < 3
-
-
-def test_axis_steps_are_exact_with_entropy_too():
-    """As many particles as data: every column then has the data's own values."""
-    particles, data = clouds(m=40, n=40)
-    fit(Flow([Stage("axis", Axis(), 2, Sorted(), exact=True)], Seed(0), entropy=0.5), particles, data)
-    assert torch.allclose(particles.x.sort(1).values, data.x.sort(1).values, rtol=0, atol=1e-12)
-
-
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
     noise = Noise(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
-
-
-@pytest.mark.parametrize("transport", [Interpolated(), Sorted(most=20)], ids=str)
-@pytest.mark.parametrize("condition", ["none", "labels"])
-def test_redrawn_data_are_what_each_step_looks_at(condition, transport):
-    """Noise at every step is one flow of a step after another; a resumed run goes on alike."""
-    flow = one_stage(Random(20), 5, transport, n_conditions=width(condition))
-    start, data = clouds(condition, m=40)
-    batches = flow.target(start, data).batches
-    noisy = [
-        dataclasses.replace(data, x=data.x + 0.1 * Seed(7).child(k).normal(3, 40)).part(batches.order)
-        for k in range(5)
-    ]
-    whole, one_by_one, resumed = (start.x.clone() for _ in range(3))
-
-    def move(x, draw, first, last):
-        target, listeners = Target(draw, batches, True), [lambda event: event.step == last]
-        run = Run(step=first, done=first)
-        simulate(flow, Cloud(x, start.y), target, Noise(Seed(5)), listeners=listeners, run=run)
-
-    move(whole, lambda stage, step: noisy[step], 0, 4)
-    for k in range(5):
-        move(one_by_one, lambda stage, step, k=k: noisy[k], k, k)
-    move(resumed, lambda stage, step: noisy[step], 0, 2)
-    move(resumed, lambda stage, step: noisy[step], 3, 4)
-    assert torch.equal(whole, one_by_one)
-    assert torch.equal(whole, resumed)
-    assert not torch.equal(whole, start.x)
 
 
 @dataclasses.dataclass(frozen=True)

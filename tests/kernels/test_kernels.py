@@ -13,7 +13,7 @@ import torch
 from sliceflow.kernels import cpu, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
-SIZES = [1, 2, 97, 1009, 5000]
+SIZES = [1, 97, 1009]
 PAIRS = [("normal", q) for q in KINDS] + [(p, "normal") for p in KINDS[1:]] + [("ties", "ties")]
 RUNS = [(0, 97), (0, 40, 97), (0, 0, 1, 1025, 1025, 3000, 3000)]  # where runs of columns start
 
@@ -106,15 +106,10 @@ def test_sorted_samples_are_matched(backend, kind_p, kind_q, weighted):
             close(*moved, span(fresh, z_q), dtype)
 
 
-def test_large_arrays_are_sorted_in_threads():
-    z = projections("normal", 50_000, h=9)
-    assert torch.equal(cpu.sort_rows(z), torch.sort(z, dim=1).values)
-
-
 # Histograms
 
 
-@pytest.mark.parametrize("n_bins", [32, 37, 256, 1024])
+@pytest.mark.parametrize("n_bins", [37, 1024])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_counted(backend, kind, n_bins):
     """float32 kernels may count a value at an edge next door, and a tie with it."""
@@ -140,15 +135,6 @@ def test_weights_are_counted(backend):
     weights = torch.rand(1009, dtype=torch.float64, device=backend.device)
     ours, theirs = (k.histogram(z, 64, weights)[0] for k in (backend, reference))
     assert torch.allclose(ours, theirs)
-
-
-def test_counts_add_up_and_what_is_outside_is_counted_at_the_ends(backend):
-    z = projections("normal", 40_001, h=2, device=backend.device)
-    lo, hi = (torch.full((2,), v, dtype=torch.float64, device=backend.device) for v in (-1.0, 1.0))
-    counts = backend.count(z, lo, hi, 64)
-    assert torch.equal(sum(backend.count(part, lo, hi, 64) for part in z.split(9000, dim=1)), counts)
-    assert counts[:, 0].tolist() == pytest.approx((z < -1 + 1 / 32).sum(1).tolist(), abs=3)
-    assert counts[:, -1].tolist() == pytest.approx((z >= 1 - 1 / 32).sum(1).tolist(), abs=3)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -226,7 +212,7 @@ def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(b
 
 
 @pytest.mark.parametrize("starts", RUNS, ids=str)
-@pytest.mark.parametrize("n_bins", [37, 64, 1024])
+@pytest.mark.parametrize("n_bins", [37, 1024])
 def test_runs_of_columns_are_counted_and_displaced_by_themselves(backend, starts, n_bins):
     z, runs = projections("normal", starts[-1], device=backend.device), len(starts) - 1
     counts, lo, hi = backend.histogram_of_runs(z, n_bins, starts)

@@ -47,13 +47,6 @@ def test_tarp_sees_what_no_column_alone_shows():
     assert "TARP" in found.verdict
 
 
-def test_print_shows_a_verdict_and_four_numbers():
-    lines = str(calibration(0.5 * SAMPLES, TRUTH)).splitlines()
-    assert lines[0].startswith("overconfident: the 90 % interval of column")
-    assert len(lines) == 5
-    assert float(lines[4].split()[5]) == pytest.approx(0.58, abs=0.04)
-
-
 def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either():
     """Swapped axes would pass an overconfident posterior: ranks among other conditions."""
     truth = RNG.normal(size=(60, 2))

@@ -7,12 +7,16 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
 
 from sliceflow.metrics import (
+    density_coverage,
     energy_distance,
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
+    two_sample_accuracy,
 )
 
 sizes = st.integers(1, 40)
@@ -75,36 +79,6 @@ def test_distances_are_symmetric_and_scale_with_the_rows(n, seed, scale):
     assert frechet_distance(scale * a, scale * b) == pytest.approx(scale**2 * d, rel=1e-7)
 
 
-@given(st.integers(1, 30), seeds)
-def test_two_rows_each_have_a_closed_form_in_any_dimension(d, seed):
-    """Σ_a = uuᵀ and Σ_b = vvᵀ are singular: tr (Σ_a Σ_b)^½ = |uᵀv|."""
-    a, b = cloud(seed, 2, d), cloud(seed + 1, 2, d) * 2 + 1
-    u, v, apart = (a[1] - a[0]) / 2**0.5, (b[1] - b[0]) / 2**0.5, a.mean(0) - b.mean(0)
-    exact = apart @ apart + u @ u + v @ v - 2 * abs(u @ v)
-    assert frechet_distance(a, b) == pytest.approx(exact, rel=1e-9)
-
-
-@given(st.integers(2, 12), st.integers(13, 40), st.integers(1, 12), seeds)
-def test_the_frechet_distance_does_not_notice_columns_of_zeros(n, m, d, seed):
-    a, b = cloud(seed, n, d), cloud(seed + 1, m, d) * 2 + 1
-    wide = [np.pad(x, ((0, 0), (0, 30))) for x in (a, b)]  # more columns than rows
-    assert frechet_distance(*wide) == pytest.approx(frechet_distance(a, b), rel=1e-9)
-
-
-def test_a_set_is_at_rounding_from_itself_even_with_constant_columns():
-    for n, d in ((5, 200), (300, 40)):
-        a = 100 * cloud(0, n, d)
-        a[:, ::3] = 7
-        assert frechet_distance(a, a) < 1e-9
-        assert frechet_distance(a, a[::-1] + 1) == pytest.approx(d, rel=1e-9)
-
-
-def test_the_bias_of_few_samples_is_as_the_docstring_says():
-    d, n, m = 8, 500, 1000
-    found = np.mean([frechet_distance(cloud(2 * i, n, d), cloud(2 * i + 1, m, d)) for i in range(60)])
-    assert found == pytest.approx((1 / n + 1 / m) * (d + d * (d + 1) / 4), rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [
@@ -118,3 +92,50 @@ def test_the_bias_of_few_samples_is_as_the_docstring_says():
 def test_what_cannot_be_measured_is_named(a, b, said):
     with pytest.raises(ValueError, match=said):
         frechet_distance(a, b)
+
+
+# Density and coverage
+
+
+@given(
+    st.integers(6, 50), st.integers(6, 50), st.integers(1, 4), st.integers(1, 5), st.integers(0, 999)
+)
+def test_they_are_those_of_all_pairs(n, m, d, k, seed):
+    rng = np.random.default_rng(seed)
+    samples, real = rng.normal(size=(n, d)), 1.3 * rng.normal(size=(m, d)) + 0.5
+    radii = np.sort(cdist(real, real), axis=1)[:, k]  # column 0 is the row itself
+    inside = cdist(samples, real) <= radii * (1 + 1e-9)
+    expected = inside.sum() / (k * n), inside.any(0).mean()
+    assert density_coverage(samples, real, k=k, device="cpu") == pytest.approx(expected)
+
+
+def test_coverage_of_the_same_distribution_is_as_expected():
+    a, b = np.random.default_rng(0).normal(size=(2, 3000, 2))
+    density, coverage = density_coverage(a, b, k=5, device="cpu")
+    assert coverage == pytest.approx(1 - 2**-5, abs=0.01)
+    assert density == pytest.approx(1, abs=0.03)
+
+
+# The two-sample test
+
+A, B = np.random.default_rng(0).normal(size=(2, 1000, 3))
+
+
+def test_equal_distributions_are_told_apart_by_chance_only():
+    assert two_sample_accuracy(A, B, n_trees=50) == pytest.approx(0.5, abs=0.05)
+    assert two_sample_accuracy(A, B + 9, n_trees=10) == 1
+
+
+@pytest.mark.parametrize("shift", [0.5, 2.0])
+def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
+    best, moved = LogisticRegression(), B + np.array([shift, 0, 0])
+    found = two_sample_accuracy(A, moved, classifier=best)
+    assert found == pytest.approx(norm.cdf(shift / 2), abs=0.04)
+    auc = two_sample_accuracy(A, moved, classifier=best, scoring="roc_auc")
+    assert auc == pytest.approx(norm.cdf(shift / 2**0.5), abs=0.04)
+
+
+def test_equally_many_of_both_are_used_and_few_are_refused():
+    assert two_sample_accuracy(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
+    with pytest.raises(ValueError, match="4 samples and 1000 real rows; pass 5 or more"):
+        two_sample_accuracy(A[:4], B)

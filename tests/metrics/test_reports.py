@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sliceflow import datasets, metrics
+from sliceflow import datasets
 from sliceflow.metrics import report
 
 RNG = np.random.default_rng(0)
@@ -84,23 +84,6 @@ def test_a_report_prints_a_table_and_is_json(fresh):
     assert all(n.meaning for n in fresh.numbers)
     with pytest.raises(KeyError):
         fresh["no such number"]
-
-
-def test_numbers_are_those_of_the_single_functions(fresh):
-    unit = TRAIN.std(0)
-    rows = FRESH / unit, TRAIN / unit, TEST / unit
-    assert fresh["NN ratio"].value == metrics.nn_ratio(*rows, device="cpu")
-    assert fresh["copies"].value == metrics.copies(*rows, device="cpu")
-    assert fresh["sliced distance"].value == metrics.sliced_wasserstein(rows[0], rows[2])
-    assert fresh["energy distance"].value == metrics.energy_distance(rows[0], rows[2], device="cpu")
-
-
-def test_few_rows_are_compared_if_so_asked_and_floors_have_as_many(fresh):
-    fewer = report(FRESH[:60], TRAIN, TEST, device="cpu")  # the floor is of as many training rows
-    assert fewer["sliced distance"].floor > 1.3 * fresh["sliced distance"].floor
-    few = report(FRESH, TRAIN, TEST, max_rows=40, device="cpu")
-    assert few["sliced distance"].floor > 1.5 * fresh["sliced distance"].floor
-    assert few["copies"].floor == pytest.approx(1 / 41)
 
 
 def test_classes_are_recognised(digits):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from sliceflow.metrics.tables import association, points, read_tables, rules_kept, shape, utility
+from sliceflow.metrics.tables import association, read_tables, rules_kept, shape, utility
 
 RNG = np.random.default_rng(0)
 
@@ -73,14 +73,6 @@ def test_associations_are_those_of_the_textbook():
     assert found[0, 3] == pytest.approx(0)
     assert found[0, 2] == found[2, 0] == pytest.approx(np.sqrt(4 / 5))  # between over total: 4 of 5
     assert found[2, 4] == pytest.approx(-1)
-
-
-def test_distances_count_a_category_like_a_standard_deviation():
-    rows = np.array([[0.0, 0], [1, 0], [0, 30], [np.nan, 0]])
-    p = points(rows, [True, True], rows)
-    assert np.linalg.norm(p[0] - p[1]) == pytest.approx(1)
-    assert np.linalg.norm(p[0] - p[2]) == pytest.approx(1, abs=0.35)  # many categories
-    assert np.linalg.norm(p[0] - p[3]) == pytest.approx(1)  # a missing cell
 
 
 def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not():

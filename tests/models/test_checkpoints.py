@@ -2,19 +2,14 @@
 
 import os
 import random
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import sliceflow
 from sliceflow.engine import frames
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import HeldOut, History
@@ -22,9 +17,8 @@ from sliceflow.engine.flow import Flow, Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, Whole
 from sliceflow.engine.transports import Histogram, Sorted
-from sliceflow.models import file
 from sliceflow.models.checkpoints import Checkpoints, OtherFitError
-from sliceflow.models.file import ModelFileError, load
+from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
 from sliceflow.models.ranks import Ranks
 
@@ -128,14 +122,6 @@ def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(name, tmp_path):
         assert not list(tmp_path.iterdir())  # nothing is left of a fit that ended well
 
 
-def test_a_fit_stopped_many_times_ends_with_the_same_bits(tmp_path):
-    for _ in range(3):
-        stopped(tmp_path, 1)
-    resumed = run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED))
-    same(resumed, run_flow())
-    assert np.all(np.diff(resumed.history["seconds"]) > 0)
-
-
 def test_the_stopping_rule_goes_on_with_what_it_heard(tmp_path):
     def rule():
         return HeldOut(DATA[:, :20], SEED.child("rule"), n_iter_no_change=2, tol=0.3)
@@ -212,15 +198,6 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert "to resume" not in str(caught.value)
 
 
-def test_other_threads_can_fit_with_checkpoints(tmp_path):
-    out = []
-    checkpoints = Checkpoints(tmp_path, 0, OF, SEED)
-    thread = threading.Thread(target=lambda: out.append(run_flow("sorted", checkpoints)))
-    thread.start()
-    thread.join()
-    same(out[0], run_flow())
-
-
 # What does not fit
 
 
@@ -265,7 +242,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
 
 def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tmp_path):
     stopped(tmp_path)
-    for x, words in ((torch.zeros(3, 61), "it holds 60 of 61"), (torch.zeros(4, 60), "of shape")):
+    for x, words in ((torch.zeros(3, 61), r"of shape \(3, 60\)"), (torch.zeros(4, 60), "of shape")):
         checkpoints = Checkpoints(tmp_path, 0, OF, SEED)
         with (
             pytest.raises(ModelFileError, match=rf"is damaged: .*{words}.*Delete it to start"),
@@ -274,15 +251,6 @@ def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tm
             pass
     with pytest.raises(ModelFileError, match="what the stopping rule heard"):
         run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (), HeldOut(DATA, SEED))
-
-
-def test_a_saved_model_is_not_a_checkpoint_nor_the_other_way_round(tmp_path):
-    path = stopped(tmp_path)
-    with pytest.raises(ModelFileError, match="holds '_State', not one of Seed"):
-        load(path, (Seed,))
-    file.save(path, SEED)
-    with pytest.raises(ModelFileError, match=r"holds 'Seed', .*delete it to start the fit again"):
-        Checkpoints(tmp_path, 0, OF, SEED)
 
 
 @pytest.mark.parametrize("every", [-1, None, "often", float("nan")])
@@ -334,6 +302,11 @@ class Thread(Ranks):
     def maximum(self, number):
         return max(self.all_gather(number))
 
+    def columns(self, t):
+        parts = self.all_gather(t)
+        for r, part in enumerate(parts):
+            yield sum(p.shape[1] for p in parts[:r]), part
+
 
 def on_ranks(size, work):
     """Call `work` with each of the ranks at the same time; what they return, in order."""
@@ -370,7 +343,7 @@ def write_on(folder, size):
 def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers):
     assert write_on(tmp_path, writers) == [None] * writers
     names = [path.name for path in (tmp_path / "x").iterdir()]
-    assert len(names) == (1 if writers == 1 else 1 + writers)
+    assert names == ["fit.checkpoint"]
 
     def work(ranks):
         share, run = ranks.share(90), Run()
@@ -383,66 +356,3 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
     assert torch.equal(torch.cat([part[0] for part in parts], 1), DATA)
     assert torch.equal(torch.cat([part[1] for part in parts], 1), DATA[:2])
     assert {part[2] for part in parts} == {3}
-
-
-def test_a_lost_file_of_a_rank_is_a_clear_error(tmp_path):
-    write_on(tmp_path, 3)
-    (tmp_path / "x" / "fit.checkpoint.3.30").unlink()
-    checkpoints = Checkpoints(tmp_path, 0, OF, SEED, part="x")
-    with (
-        pytest.raises(ModelFileError, match=r"fit\.checkpoint is damaged: .*3\.30 cannot be read"),
-        checkpoints.running(Run(), Cloud(DATA.clone()), History()),
-    ):
-        pass
-
-
-def test_a_disk_that_is_full_for_one_rank_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    write_on(tmp_path, 2)
-    shutil.copytree(tmp_path, tmp_path / "before")
-    saved = file.write
-
-    def full(path, *parts):
-        if Path(path).name.endswith(".45"):
-            raise OSError(28, "No space left on device")
-        saved(path, *parts)
-
-    monkeypatch.setattr(file, "write", full)
-    with pytest.warns(RuntimeWarning, match="rank 1: .*No space left"):
-        write_on(tmp_path, 2)
-    assert (tmp_path / "x" / "fit.checkpoint").exists()
-
-
-# SIGKILL
-
-SCRIPT = """
-import os, signal, sys, time
-sys.path[:0] = sys.argv[3:]
-import test_checkpoints as t
-
-def slow(event):
-    print(event.steps_done, flush=True)
-    time.sleep(0.02)
-
-fitted = t.run_flow(sys.argv[1], t.Checkpoints(sys.argv[2], 0, t.OF, t.SEED), (slow,))
-t.np.save(sys.argv[2] + "/x.npy", fitted.x.numpy())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["spaces"])
-def test_a_fit_killed_at_random_moments_ends_with_the_same_bits(name, tmp_path):
-    pick, first = random.Random(0), []
-    source = str(Path(sliceflow.__file__).parent.parent)
-    command = [sys.executable, "-c", SCRIPT, name, str(tmp_path), source, str(Path(__file__).parent)]
-    for _ in range(4):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            line = process.stdout.readline()
-            threading.Event().wait(pick.uniform(0, 0.05))
-            process.kill()
-        if not line:  # it had done all steps but to write the result
-            break
-        first.append(int(line))
-    assert first == sorted(first)  # every start goes on where the one before was
-    subprocess.run(command, check=True, capture_output=True)
-    assert np.array_equal(np.load(tmp_path / "x.npy"), run_flow(name).x.numpy())
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]

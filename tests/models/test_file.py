@@ -6,7 +6,6 @@ import random
 import socket
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -100,11 +99,9 @@ LABELS = {
     "strings": np.array(["ä", "b"]),
     "bytes": np.array([b"a", b"bc"]),
     "ints": np.array([-3, 1 << 40]),
-    "small ints": np.array([1, 2], np.uint8),
     "floats": np.array([1.0, 2.0], np.float32),
     "bools": np.array([False, True]),
     "days": np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"),
-    "spans": np.array([1, 2], "timedelta64[h]"),
     "objects": np.array([None, 1, "1", 2.5, b"1", (1, ("x", None))], object),
 }
 
@@ -117,17 +114,6 @@ def test_labels_of_every_kind_come_back(tmp_path, kind):
     back = load(tmp_path / "x", (Small,)).condition.classes
     assert back.dtype == classes.dtype
     assert [(type(v), v) for v in back.tolist()] == [(type(v), v) for v in classes.tolist()]
-
-
-@pytest.mark.parametrize(
-    "y", [np.eye(4, 2), np.array([["a", 1.0], ["b", 2.0], ["a", 3.0]], dtype=object)]
-)
-def test_columns_and_mixed_conditions_come_back(tmp_path, y):
-    was = conditions.infer(y, len(y))
-    save(tmp_path / "x", small(condition=was))
-    now = load(tmp_path / "x", (Small,)).condition
-    assert type(now) is type(was)
-    assert torch.equal(now.encode(y), was.encode(y))
 
 
 def test_the_same_model_gives_the_same_file(path, tmp_path):
@@ -149,14 +135,6 @@ def test_the_file_is_safetensors_with_one_json_text_and_aligned_tensors(path):
     assert all(begin % width == 0 for begin, width in places)
 
 
-def test_what_was_read_does_not_change_with_the_file(path):
-    rows = load(path, (Small,)).rows
-    with open(path, "r+b") as opened:
-        opened.seek(-(1 << 8), os.SEEK_END)
-        opened.write(b"\xff" * (1 << 8))
-    assert not rows.any()
-
-
 def test_the_folder_of_a_run_is_loaded_as_its_model(tmp_path):
     with pytest.raises(ModelFileError, match=r"is a folder without model\.sliceflow"):
         load(tmp_path, (Small,))
@@ -176,9 +154,7 @@ class Own(frames.Orthogonal):
     [
         (dict(frame=Own()), "frame is .*, which a file cannot hold; it holds Random, Orthogonal, Axis"),
         (dict(model=steps()[1:]), "step 1 of stage 0 is out of order"),
-        (dict(model=(*steps(), ModelStep(0, 8, steps()[0].table))), "beyond the schedule"),
         (dict(model=(ModelStep(0, 0, KnotTable(*torch.zeros(2, 4, 3))),)), "has 4 maps but needs 5"),
-        (dict(model=(ModelStep(0, 0, KnotTable(*torch.zeros(2, 5, 0))),)), "maps have 0 knots"),
         (
             dict(model=(ModelStep(0, 0, KnotTable(-torch.arange(15.0).view(5, 3), torch.ones(5, 3))),)),
             "knots that do not ascend",
@@ -188,8 +164,6 @@ class Own(frames.Orthogonal):
             "its samples may not stay finite",
         ),
         (dict(model=(ModelStep(0, 0, steps()[0].table, 1.1 * torch.eye(5, 7)),)), "not orthonormal"),
-        (dict(condition=conditions.Columns(np.zeros(2), np.zeros(2))), "scale that is not positive"),
-        (dict(condition=conditions.Labels(np.array([np.nan, np.nan]))), "labels are not distinct"),
         (dict(condition=conditions.Labels(np.array([3 + 1j]))), "is not a type of labels"),
     ],
 )  # fmt: skip
@@ -199,27 +173,18 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_files_of_version_0_2_0_say_so(tmp_path):
-    old = {"format": 11, "library": "0.2.0", "estimator": "ImageFlow", "parameters": {}}
-    file.write(tmp_path / "x", old, {})
-    with pytest.raises(ModelFileError, match=r"written by sliceflow 0\.2\.0, .* fit the model again"):
-        load(tmp_path / "x", (Small,))
-
-
-def test_a_newer_format_and_another_kind_are_named(path):
+def test_another_format_and_another_kind_are_named(path):
     text, tensors = file.read(path)
     file.write(path, text | {"format": 2, "library": "9.9"}, tensors)
     with pytest.raises(ModelFileError, match=r"format 2, by sliceflow 9\.9; .* install sliceflow 9"):
         load(path, (Small,))
+    old = {"format": 11, "library": "0.2.0", "estimator": "ImageFlow", "parameters": {}}
+    file.write(path, old, {})
+    with pytest.raises(ModelFileError, match=r"written by sliceflow 0\.2\.0, .* fit the model again"):
+        load(path, (Small,))
     file.write(path, text, tensors)
     with pytest.raises(ModelFileError, match="holds 'Small', not one of Seed"):
         load(path, (Seed,))
-
-
-@pytest.mark.parametrize("name", ["a\0b", "\ud800", "nowhere"])
-def test_a_name_of_no_file_is_a_model_file_error(tmp_path, name):
-    with pytest.raises(ModelFileError, match="cannot"):
-        load(f"{tmp_path}/{name}", (Small,))
 
 
 def test_what_is_not_a_model_is_refused(tmp_path):
@@ -227,14 +192,14 @@ def test_what_is_not_a_model_is_refused(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("sixteen letters and more")
     (tmp_path / "huge").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
-    for name in ("pipe", "empty", "text", "huge"):
+    for name in ("pipe", "empty", "text", "huge", "nowhere", "a\0b", "\ud800"):
         with pytest.raises(ModelFileError):
-            load(tmp_path / name, (Small,))
+            load(f"{tmp_path}/{name}", (Small,))
 
 
 @pytest.mark.parametrize(
     "words",
-    ["[" * 100_000, '{"a":' * 100_000, "[]", "3", '{"a": NaN}', '{"a": 1e999}', "{", "1" * 10_000],
+    ["[" * 100_000, '{"a":' * 100_000, "[]", '{"a": NaN}', '{"a": 1e999}', "1" * 10_000],
 )
 def test_hostile_json_is_refused(tmp_path, words, monkeypatch):
     monkeypatch.setattr(
@@ -258,7 +223,7 @@ def test_a_file_cut_off_or_changed_anywhere_is_refused(path):
             load(path, (Small,))
 
 
-@pytest.mark.parametrize("n", [150, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [60, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_changed_files_with_a_right_checksum_are_refused_or_valid(path, n, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # it takes most of the time
     (text, tensors), rng, refused = file.read(path), random.Random(n), 0
@@ -275,20 +240,13 @@ def test_changed_files_with_a_right_checksum_are_refused_or_valid(path, n, monke
 
 
 def test_memory_can_be_limited(path):
-    with pytest.raises(ModelFileError, match="max_memory is 1.0 KiB; if you trust the file, load it with"):
+    with pytest.raises(
+        ModelFileError, match=r"max_memory is 1\.0 KiB; if you trust the file, load it with"
+    ):
         load(path, (Small,), max_memory=1000)
     with pytest.raises(ModelFileError, match="drawing a sample of it takes"):
         load(path, (Small,), max_memory=1 << 20)
     assert load(path, (Small,), max_memory=1 << 22)
-
-
-def test_very_many_tensors_and_long_headers_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(file, "TENSORS_LIMIT", 3)
-    with pytest.raises(ValueError, match="there are 4 tensors"):
-        file.write(tmp_path / "x", {}, {str(i): torch.zeros(1) for i in range(4)})
-    monkeypatch.setattr(file, "HEADER_LIMIT", 1000)
-    with pytest.raises(ValueError, match="are there very many labels"):
-        file.write(tmp_path / "x", {"labels": "x" * 2000}, {})
 
 
 # Atomic writes
@@ -321,7 +279,7 @@ def test_what_is_not_a_file_is_not_replaced(tmp_path, monkeypatch):
 
 
 @posix
-@pytest.mark.parametrize("rights", [0o600, 0o640, 0o664, 0o400])
+@pytest.mark.parametrize("rights", [0o600, 0o664])
 def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, rights):
     path = tmp_path / "x"
     path.write_bytes(b"old")
@@ -366,17 +324,3 @@ def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(path, mo
         put(path)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-def test_the_first_error_is_told_even_if_the_new_file_cannot_be_removed(tmp_path, monkeypatch):
-    def denied(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    def fails(_):
-        monkeypatch.setattr(Path, "unlink", denied)
-        raise ValueError("what went wrong")
-
-    with pytest.raises(ValueError, match="what went wrong"):
-        write_atomically(tmp_path / "x", fails)
-    monkeypatch.undo()
-    assert not (tmp_path / "x").exists()

@@ -151,7 +151,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(estimator, 
 
 def test_plans_of_the_preset_are_the_papers():
     plan = SlicedWassersteinFlow(preset="paper", n_steps=3, device="cpu").plan(X, LABELS)
-    assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(10_000))
+    assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(192))
     assert (plan.transport, plan.standardize, plan.smoothing) == (transports.Interpolated(), False, 0)
     assert [(stage.n_steps, stage.taper) for stage in plan.stages()] == [(3, 0)]
     plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(PICTURES, EVEN_AND_ODD)

@@ -90,35 +90,6 @@ def test_samples_are_new(d):
     assert 0.78 < float(ratio.median()) < 1.15
 
 
-def test_a_row_that_nothing_foresees_does_not_choose_k():
-    y = Seed(0).uniform(1_500, 1) * 6 - 3
-    x = torch.sin(6 * y) + 0.05 * Seed(1).normal(1_500, 1)
-    before = LocalRows.fit_to(x, y).settings.k
-    x[Seed(0).child("k").permutation(1_500)[0]] = 1e3  # it is among the rows left out
-    assert LocalRows.fit_to(x, y).settings.k == before < 400
-
-
-def test_irrelevant_columns_hardly_change_the_samples():
-    rng = np.random.default_rng(0)
-    x, y = heteroscedastic(2_000, rng)
-    noisy = np.concatenate((y, rng.normal(size=(2_000, 5))), 1)
-    samples = LocalRows.fit_to(x, noisy).sample(np.array([[0.5, 0, 0, 0, 0, 0]]), 4_000, Seed(0))[0]
-    assert abs(float(samples.mean()) - np.sin(1)) < 0.06
-    assert abs(float(samples.std()) - 0.3) < 0.06
-
-
-def test_many_columns_are_replaced_by_what_they_predict():
-    y = Seed(0).normal(1_000, 60)
-    x = y[:, :30].sum(1, keepdim=True) / 30**0.5 + 0.3 * Seed(1).normal(1_000, 1)
-    local = LocalRows.fit_to(x, y)
-    assert local.settings.projection.shape == (60 + 250, 2)
-    y0 = torch.zeros(1, 60, dtype=torch.float64)
-    y0[0, :30] = 1 / 30**0.5
-    samples = local.sample(y0, 2_000, Seed(0))[0]
-    assert abs(float(samples.mean()) - 1) < 0.15
-    assert abs(float(samples.std()) - 0.3) < 0.1
-
-
 def test_heavy_tails_do_not_hide_the_rest():
     """x is log y plus noise: rows near y₀ in standard deviations of y would be nearly all rows."""
     z = Seed(0).normal(2_000, 1)
@@ -177,11 +148,6 @@ def test_few_rows_work(n):
     assert bool(torch.isfinite(local.sample([[0.0], [5.0]], 10, Seed(0))).all())
 
 
-def test_rows_that_are_all_equal_are_copied():
-    local = LocalRows.fit_to(torch.ones(60, 2), Seed(1).normal(60, 1))
-    assert bool((local.sample([[0.0]], 10, Seed(0)) == 1).all())
-
-
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
     x, y = Seed(0).normal(500, 2), Seed(1).normal(500, 1)
     local, y0 = LocalRows.fit_to(x, y), [[0.0], [1.0], [-1.0]]
@@ -216,13 +182,8 @@ SOUND = LocalRows.fit_to(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
         {"k": 0},
         {"k": 61},
         {"spread": -1.0},
-        {"spread": float("nan")},
-        {"n_features": 1},
         {"n_features": 10**9},
         {"projection": torch.ones(2, 3).double()},
-        {"projection": torch.ones(3).double()},
-        {"projection": torch.ones(3, 0).double()},
-        {"projection": torch.ones(3, 3)},
         {"projection": torch.full((3, 3), torch.nan).double()},
         {"projection": 1e300 * torch.ones(3, 3).double()},
     ],
@@ -232,23 +193,3 @@ def test_damaged_settings_are_refused(changes):
     SOUND.check()
     with pytest.raises(ValueError, match="local"):
         replace(SOUND, settings=replace(SOUND.settings, **changes)).check()
-
-
-@pytest.mark.parametrize("name", ["x", "y"])
-@pytest.mark.parametrize("damage", [lambda t: t[:-1], lambda t: t * 1e200, lambda t: t * torch.nan])
-def test_damaged_rows_are_refused(name, damage):
-    with pytest.raises(ValueError, match="local"):
-        replace(SOUND, **{name: damage(getattr(SOUND, name))}).check()
-
-
-def test_settings_that_pass_the_check_can_be_sampled():
-    """A file may hold any projection and spread that the check lets through."""
-    for projection in (
-        torch.zeros(3, 2),
-        1e-200 * torch.ones(3, 1).double(),
-        1e40 * torch.eye(3).double(),
-    ):
-        settings = replace(SOUND.settings, projection=projection.double(), spread=100.0, k=60)
-        damaged = replace(SOUND, settings=settings)
-        damaged.check()
-        assert bool(torch.isfinite(damaged.sample(SOUND.y[:4], 9, Seed(0))).all())

@@ -44,13 +44,6 @@ def test_the_density_at_a_point_is_the_gaussians():
     assert float(found.log_density) == pytest.approx(wanted, abs=0.1)
 
 
-def test_the_inflation_makes_up_for_fitted_coefficients():
-    """Without noise of its own weight: 12 rows of 1 column and a constant leave 10 of 12 degrees."""
-    x, offset = Seed(0).normal(12, 1)[None], Seed(1).normal(12, 1)[None]
-    found = adjust(x, offset, torch.full((1, 12), 1 / 12).double(), torch.arange(12)[None], 1)
-    assert float(found.inflation) == pytest.approx(math.sqrt(12 / 10))
-
-
 def test_equal_rows_do_not_fail():
     x, offset = torch.ones(1, 30, 2).double(), torch.zeros(1, 30, 1).double()
     found = adjust(x, offset, torch.full((1, 30), 1 / 30).double(), torch.arange(30)[None], 4)

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.app.server import MOST_SEED, Request, whole
+from sliceflow.app.server import Request
 
-__all__ = ["Gallery", "Run", "known_part"]
+__all__ = ["Gallery", "Run", "as_bytes", "class_named", "known_part", "single"]
 
-MOST = 100  # pictures at a time
-_FRAMES, _NEAREST, _EXAMPLES, _COMPLETIONS = 32, 5, 8, 8
+_MOST, _FRAMES, _NEAREST, _EXAMPLES, _COMPLETIONS = 100, 32, 5, 8, 8
 
 
 def known_part(flow: Any) -> np.ndarray | None:
@@ -30,16 +29,36 @@ def known_part(flow: Any) -> np.ndarray | None:
     return np.asarray(part_of(flow.observed, flow.plan_.layout))
 
 
+def class_named(flow: Any, label: str, name: str) -> Any:
+    """The class of a model that is written like `label`."""
+    classes = {str(c): c for c in getattr(flow, "classes_", ())}
+    if not classes:
+        raise ValueError(f"{name} was fitted without labels; ask for no class")
+    if label not in classes:
+        raise ValueError(f"{name} has no class {label!r}; its classes: {', '.join(classes)}")
+    return classes[label]
+
+
+def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
+    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255; real numbers are 0 to 1."""
+    top = 1.0 if images.dtype.kind == "f" or n_pixel_values is None else n_pixel_values - 1.0
+    return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+
+
+def single(image: np.ndarray) -> Any:
+    """One picture of bytes (h, w) or (h, w, c) for Pillow, one pixel for one pixel."""
+    from PIL import Image
+
+    squeezed = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    return Image.fromarray(np.ascontiguousarray(squeezed))
+
+
 @dataclass(frozen=True)
 class Run:
     """A model and, where they can be found, its data.
 
-    Parameters
-    ----------
-    name : shown on the page
-    load : returns the fitted estimator
-    read : returns the training pictures and those that were held out, or None; each with x and labels.
-        An error says why there are none
+    `load` returns the fitted estimator, `read` the training pictures and held-out ones or None, each
+    with x and labels; an error says why there are none.
     """
 
     name: str
@@ -56,20 +75,11 @@ class _Opened:
     data: tuple[Any, Any] | None = None
     missing: str = ""
 
-    def pictures(self) -> tuple[Any, Any]:
-        """Training pictures, and held-out ones or None."""
-        if self.data is None:
-            raise ValueError(f"the training pictures of {self.name} are not here: {self.missing}")
-        return self.data
-
 
 class Gallery:
     """What the page asks about some runs. One model is open at a time, and one request answered.
 
-    Parameters
-    ----------
-    runs : the models
-    read : turns a file into pictures of a layout, (1, h, w[, c]), and refuses a broken one
+    `read` turns a file into pictures of a layout, (1, h, w[, c]), and refuses a broken one.
     """
 
     def __init__(self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]) -> None:
@@ -86,12 +96,11 @@ class Gallery:
             if which != self._which:
                 run = self.runs[which]
                 self._opened, self._which = _Opened("", None), -1  # first free the other one
-                flow = run.load()
-                if (name := type(flow).__name__) != "ImageFlow":
+                opened = _Opened(run.name, run.load())
+                if (name := type(opened.flow).__name__) != "ImageFlow":
                     kind = "a table" if name == "TableFlow" else "rows of numbers"
                     other = f"{run.name} is a model of {kind}, not of pictures"
                     raise ValueError(f"{other}; draw from it with sliceflow sample")
-                opened = _Opened(run.name, flow)
                 try:
                     opened.data = run.read()
                 except Exception as error:
@@ -102,9 +111,8 @@ class Gallery:
     def about(self, request: Request) -> dict[str, Any]:
         """Size, classes and known part of a model, and some pictures that it can complete."""
         with self._lock:
-            run = self._run(request.json)
-            flow, observed, layout = run.flow, known_part(run.flow), run.flow.plan_.layout
-            examples = np.empty(0)
+            run = self._run(request)
+            observed, layout, examples = known_part(run.flow), run.flow.plan_.layout, np.empty(0)
             if run.data is not None:
                 train, test = run.data
                 x = (train if test is None else test).x
@@ -112,17 +120,17 @@ class Gallery:
             return {
                 "width": layout.width,
                 "height": layout.height,
-                "classes": [str(c) for c in getattr(flow, "classes_", ())],
+                "classes": [str(c) for c in getattr(run.flow, "classes_", ())],
                 "observed": None if observed is None else observed.astype(int).tolist(),
-                "examples": _shown(flow, examples),
+                "examples": _shown(run.flow, examples),
                 "data": run.missing,
             }
 
     def samples(self, request: Request) -> dict[str, Any]:
         """Offline samples."""
         with self._lock:
-            run = self._run(request.json)
-            n, how = _how(run, request.json)
+            run = self._run(request)
+            n, how = _how(run, request)
             x, labels = run.flow.sample(n, **how, return_y=True)
             shown = None if labels is None else [str(label) for label in labels]
             return {"pictures": _shown(run.flow, x), "labels": shown}
@@ -131,16 +139,12 @@ class Gallery:
         """One of the samples on its way, and the training pictures nearest to it."""
         from sliceflow import metrics
 
-        asked = request.json
-        i = whole(asked, "index", 0, MOST - 1)
         with self._lock:
-            run = self._run(asked)
-            n, how = _how(run, asked)
-            if i >= n:
-                raise ValueError(f"there are {n} samples; {i} is not one of them")
+            run = self._run(request)
+            n, how = _how(run, request)
+            i = request.whole("index", n - 1)
             way = np.asarray(run.flow.evolution(n, n_frames=_FRAMES, **how))
-            out: dict[str, Any] = {"frames": _shown(run.flow, way[:, i]), "nearest": []}
-            out["data"] = run.missing
+            out = {"frames": _shown(run.flow, way[:, i]), "nearest": [], "data": run.missing}
             if run.data is not None:
                 train = run.data[0].x
                 k, mirror = min(_NEAREST, len(train)), run.flow.mirror
@@ -151,29 +155,26 @@ class Gallery:
     def upload(self, request: Request) -> dict[str, Any]:
         """An uploaded picture in the size and colours of a model."""
         with self._lock:
-            run = self._run({"run": request.words.get("run", "")})
-            return {"picture": _shown(run.flow, self._picture(run.flow, request.body))[0]}
+            flow = self._run(request).flow
+            return {"picture": _shown(flow, self._picture(flow, request.body))[0]}
 
     def completed(self, request: Request) -> dict[str, Any]:
         """Completions of a picture, of which the white part of the mask is known."""
-        asked = request.json
-        seed = whole(asked, "seed", 0, MOST_SEED)
         with self._lock:
-            run = self._run(asked)
-            picture = self._picture(run.flow, _bytes_of(asked.get("picture")))
-            fixed = run.flow.observed is not None
-            mask = None if fixed else np.asarray(asked.get("mask"), dtype=bool)
+            flow, asked = self._run(request).flow, request.json
+            picture = self._picture(flow, _bytes_of(asked.get("picture")))
+            mask = np.asarray(asked.get("mask"), dtype=bool) if flow.observed is None else None
             try:
-                done = run.flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=seed)
+                done = flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=request.seed)
             except ValueError as error:  # in the words of the command line
                 text = str(error).replace("keep_rows=True", "--keep-rows")
                 raise ValueError(text.replace("observed=", "--observed")) from error
-            return {"pictures": _shown(run.flow, done[0])}
+            return {"pictures": _shown(flow, done[0])}
 
-    def _run(self, asked: dict[str, Any]) -> _Opened:
+    def _run(self, request: Request) -> _Opened:
         if not self.runs:
             raise ValueError("there is no run of pictures here; make one with sliceflow fit digits")
-        return self.open(whole(asked, "run", 0, len(self.runs) - 1))
+        return self.open(request.whole("run", len(self.runs) - 1))
 
     def _picture(self, flow: Any, body: bytes) -> np.ndarray:
         """A picture like those of the model, through the same reader as files of the command line."""
@@ -186,31 +187,21 @@ class Gallery:
                 raise ValueError(str(error).replace(str(file), "the picture")) from error
 
 
-def _how(run: _Opened, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _how(run: _Opened, request: Request) -> tuple[int, dict[str, Any]]:
     """How many samples of a model are asked for, and its other arguments."""
     if run.flow.observed is not None:
         raise ValueError(f"{run.name} completes pictures, and makes none; see the tab Complete")
-    y, label = None, str(asked.get("label") or "")
-    if label:
-        classes = {str(c): c for c in getattr(run.flow, "classes_", ())}
-        if label not in classes:
-            raise ValueError(f"{run.name} has no class {label!r}; it has {', '.join(classes)}")
-        y = classes[label]
-    seed = whole(asked, "seed", 0, MOST_SEED)
-    return whole(asked, "n", 1, MOST), {"y": y, "random_state": seed}
+    label = str(request.json.get("label") or "")
+    y = class_named(run.flow, label, run.name) if label else None
+    return request.whole("n", _MOST, 1), {"y": y, "random_state": request.seed}
 
 
 def _shown(flow: Any, pictures: Any) -> list[str]:
     """Pictures as addresses that hold the picture itself."""
-    from PIL import Image
-
     out = []
-    values, many = np.asarray(pictures), flow.plan_.layout.n_pixel_values
-    top = 1.0 if values.dtype.kind == "f" or many is None else many - 1.0
-    for picture in (values * (255 / top)).round().clip(0, 255).astype(np.uint8):
-        grey = picture.ndim == 3 and picture.shape[2] == 1
+    for picture in as_bytes(np.asarray(pictures), flow.plan_.layout.n_pixel_values):
         stream = io.BytesIO()
-        Image.fromarray(picture[..., 0] if grey else picture).save(stream, "PNG")
+        single(picture).save(stream, "PNG")
         out.append("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode())
     return out
 

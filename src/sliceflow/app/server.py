@@ -1,29 +1,20 @@
 """The server of the page: 127.0.0.1 only, a token in every path, limits on size, time and connections.
 
-A request is answered if
-
-- it names this computer as its host: a page elsewhere whose name was made to point here (DNS
-  rebinding) does not,
-- its path begins with the token, which only the address that was printed has,
-- its origin is the page itself, if it has one,
-- it says beforehand how long its body is, and that is within the limit of what it asks for,
-- its head and its body arrive in time.
-
-Of too many connections one is closed: the oldest that had a second to show the token and has not, else
-one that waits for its next request, else the oldest without the token. Files are served by name from a
-fixed list, so a path cannot lead elsewhere.
+A request is answered if it names this computer as its host (a page elsewhere whose name was made to
+point here does not), its path begins with the token that only the printed address has, its origin is
+the page itself, and its body has a length that was said beforehand, within the limit. Too many
+connections, and those that are silent for a minute, are closed. Files are served by name from a fixed
+list, so a path cannot lead elsewhere.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import secrets
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,12 +25,11 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["MOST_SEED", "Answer", "PlayServer", "Request", "Route", "whole"]
+__all__ = ["Answer", "PlayServer", "Request", "Route"]
 
 JSON_LIMIT = 16 << 20  # bytes
-MOST_SEED = 2**32 - 1
 MOST_CONNECTIONS = 32  # a browser opens six
-HEAD_SECONDS, BODY_SECONDS, IDLE_SECONDS = 5.0, 60.0, 60.0
+SECONDS = 60.0  # that a connection may be silent
 _HERE = Path(__file__).parent
 _POINTS = re.compile("<!-- points: (?:begin|end) -->")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -47,6 +37,12 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",  # the address has the token
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
 @dataclass(frozen=True)
@@ -67,19 +63,23 @@ class Request:
             raise ValueError("the body is not a JSON object")
         return value
 
+    def whole(self, name: str, most: int, least: int = 0) -> int:
+        """A whole number of the body, or of the words, within bounds; text such as "3" is one."""
+        value: Any = self.words[name] if name in self.words else self.json.get(name)
+        try:
+            if isinstance(value, bool) or int(value) != float(value):
+                raise ValueError
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"{name} is not a whole number") from None
+        if not least <= number <= most:
+            raise ValueError(f"{name}={number} is not in {least} to {most}")
+        return number
 
-def whole(asked: dict[str, Any], name: str, least: int, most: int) -> int:
-    """A whole number of a request, within bounds; text such as "3" is one."""
-    value: Any = asked.get(name)
-    try:
-        if isinstance(value, bool) or int(value) != float(value):
-            raise ValueError
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} is not a whole number") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name}={number} is not in {least} to {most}")
-    return number
+    @property
+    def seed(self) -> int:
+        """The number ``seed`` of the body."""
+        return self.whole("seed", 2**32 - 1)
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class PlayServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
-        self.routes, self.files = routes, _files()
-        self.token = secrets.token_urlsafe(24)
-        self._lock, self._open = threading.Lock(), dict[socket.socket, tuple[str, float]]()
+        self.routes, self.files, self.token = routes, _files(), secrets.token_urlsafe(24)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, bool] = {}  # whether a request with the token is answered now
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def server_bind(self) -> None:
@@ -134,21 +134,15 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Make room before a thread is started, never at the expense of a request with the token."""
+        """Of too many connections close the oldest that is not being answered, else the new one."""
         with self._lock:
             if len(self._open) >= MOST_CONNECTIONS:
-                now = time.monotonic()
-                ranks = {
-                    line: (1 if state == "idle" else 0 if now > since + 1 else 2, since)
-                    for line, (state, since) in self._open.items()
-                    if state != "busy"
-                }
-                gone = min(ranks, key=lambda line: ranks[line], default=request)
+                gone = next((line for line, busy in self._open.items() if not busy), request)
                 self._open.pop(gone, None)
                 with suppress(OSError):
                     gone.shutdown(socket.SHUT_RDWR)
             if len(self._open) < MOST_CONNECTIONS:
-                self._open[request] = ("stranger", time.monotonic())
+                self._open[request] = False
                 super().process_request(request, client_address)
             else:
                 super().shutdown_request(request)
@@ -158,11 +152,11 @@ class PlayServer(ThreadingHTTPServer):
             self._open.pop(request, None)
         super().shutdown_request(request)
 
-    def mark(self, request: Any, state: str) -> None:
-        """The connection has shown the token and is "busy", or "idle" until its next request."""
+    def mark(self, request: Any, *, busy: bool) -> None:
+        """Whether a connection has shown the token, and waits for its answer."""
         with self._lock:
-            if request in self._open and (state == "busy" or self._open[request][0] == "busy"):
-                self._open[request] = (state, time.monotonic())
+            if self._open.pop(request, None) is not None:
+                self._open[request] = busy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # a browser that went away is no error
@@ -175,60 +169,21 @@ class _Refused(Exception):
     why: str
 
 
-class _Timed(io.RawIOBase):
-    """What a connection sends, until a deadline: bytes that drip do not move it."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line, self.deadline = line, 0.0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request took too long")
-        self._line.settimeout(left)
-        return self._line.recv_into(buffer)
-
-
 class _Handler(BaseHTTPRequestHandler):
     server: PlayServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "sliceflow", ""
-
-    def setup(self) -> None:
-        super().setup()
-        self._timed = _Timed(self.connection)
-        self.rfile = io.BufferedReader(self._timed)
+    timeout = SECONDS  # without a byte
 
     def handle_one_request(self) -> None:
-        self._timed.deadline = time.monotonic() + IDLE_SECONDS
-        self.server.mark(self.connection, "idle")
-        try:
-            if not self.rfile.peek(1):  # type: ignore[attr-defined]
-                self.close_connection = True
-                return
-        except OSError:  # TimeoutError is one
-            self.close_connection = True
-            return
-        self._timed.deadline = time.monotonic() + HEAD_SECONDS
         super().handle_one_request()
+        self.server.mark(self.connection, busy=False)
 
     def do_GET(self) -> None:
         self._respond(post=False)
 
     def do_POST(self) -> None:
         self._respond(post=True)
-
-    def handle_expect_100(self) -> bool:
-        """Refuse a body before it is sent."""
-        try:
-            self._length(self._checked(post=True)[0])
-        except _Refused as refused:
-            self._refuse(refused)
-            return False
-        return super().handle_expect_100()
 
     def _checked(self, post: bool) -> tuple[str, dict[str, str]]:
         """The name of what is asked for and the words behind it, by someone who may."""
@@ -238,14 +193,13 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         token, _, name = parts.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            raise _Refused(
-                HTTPStatus.FORBIDDEN, "wrong token; open the address that sliceflow play printed"
-            )
+            why = "wrong token; open the address that sliceflow play printed"
+            raise _Refused(HTTPStatus.FORBIDDEN, why)
         origin = self.headers.get("Origin")
         foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         if post and (foreign or origin not in (None, f"http://{host}")):
             raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
-        self.server.mark(self.connection, "busy")
+        self.server.mark(self.connection, busy=True)
         return unquote(name), {key: values[-1] for key, values in parse_qs(parts.query).items()}
 
     def _route(self, name: str, post: bool) -> Route:
@@ -258,8 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _length(self, name: str) -> int:
         """The length of the body, within the limit; nothing of it is read yet."""
-        limit = self._route(name, post=True).limit
-        text = self.headers.get("Content-Length")
+        limit, text = self._route(name, post=True).limit, self.headers.get("Content-Length")
         if text is None or "Transfer-Encoding" in self.headers:
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
         if not (text.isascii() and text.isdigit()):
@@ -270,7 +223,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self, length: int) -> bytes:
         """All of the body: half of a table looks like a table."""
-        self._timed.deadline = time.monotonic() + BODY_SECONDS
         try:
             body = self.rfile.read(length)
         except TimeoutError as error:
@@ -283,11 +235,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             name, words = self._checked(post)
             if not post and name in self.server.files:
-                self._send(HTTPStatus.OK, self.server.files[name])
-                return
+                return self._send(HTTPStatus.OK, self.server.files[name])
             route = self._route(name, post)
             found = route.answer(Request(words, self._body(self._length(name)) if post else b""))
-            self._send(HTTPStatus.OK, found if isinstance(found, Answer) else _json(found))
+            self._send(HTTPStatus.OK, found)
         except _Refused as refused:
             self._refuse(refused)
         except ConnectionError:
@@ -296,22 +247,20 @@ class _Handler(BaseHTTPRequestHandler):
             known = isinstance(error, ValueError | ImportError | MemoryError | OSError)
             hint = getattr(error, "hint", "")
             text = str(error) if (known or hint) and str(error) else f"{type(error).__name__}: {error}"
-            self._send(HTTPStatus.UNPROCESSABLE_ENTITY, _json({"error": text, "hint": hint}))
+            self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": text, "hint": hint})
 
     def _refuse(self, refused: _Refused) -> None:
         self.close_connection = True  # whatever comes is not read
-        self._send(refused.status, _json({"error": refused.why, "hint": ""}))
+        self._send(refused.status, {"error": refused.why, "hint": ""})
 
-    def _send(self, status: HTTPStatus, answer: Answer) -> None:
-        self.connection.settimeout(BODY_SECONDS)  # for all of the answer
+    def _send(self, status: HTTPStatus, answer: Answer | dict[str, Any]) -> None:
+        if isinstance(answer, dict):
+            answer = Answer(json.dumps(answer, allow_nan=False).encode(), "application/json")
         self.send_response(status)
-        self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Content-Security-Policy", answer.policy)
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")  # the address has the token
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Cache-Control", "no-store")
+        headers = {"Content-Type": f"{answer.kind}; charset=utf-8", "Content-Length": len(answer.body)}
+        headers |= {"Content-Security-Policy": answer.policy, **_HEADERS}
+        for name, value in headers.items():
+            self.send_header(name, str(value))
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
@@ -319,7 +268,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         pass  # the terminal shows the address, and nothing else
-
-
-def _json(value: dict[str, Any]) -> Answer:
-    return Answer(json.dumps(value, allow_nan=False).encode(), "application/json")

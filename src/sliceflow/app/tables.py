@@ -15,37 +15,17 @@ import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any
 
-from sliceflow.app.server import MOST_SEED, Answer, Request, whole
+from sliceflow.app.server import Answer, Request
 
-__all__ = ["ENDINGS", "TableTab", "Work"]
+__all__ = ["TableTab"]
 
-ENDINGS = (".csv", ".tsv", ".txt")
+_ENDINGS = (".csv", ".tsv", ".txt")
 _STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
 _KNOWN = ("name", "columns", "rows", "kinds", "constraints")
 _MOST_ROWS = 100_000
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
-
-
-class Work(Protocol):
-    """What the process does with a table. The page shows the message of a ValueError."""
-
-    def read(self, path: str) -> dict[str, Any]:
-        """Read a file: its ``columns`` as they were understood, and its number of ``rows``."""
-        ...
-
-    def fit(self, kinds: dict[str, str], constraints: list[str], name: str, tell: Any) -> str:
-        """Fit the table that was read; the page about it. ``tell`` takes the number of a stage."""
-        ...
-
-    def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
-        """New rows as CSV, with the values that are given."""
-        ...
-
-    def impute(self, seed: int) -> bytes:
-        """The table that was read, with its missing cells filled, as CSV."""
-        ...
 
 
 class TableTab:
@@ -53,20 +33,20 @@ class TableTab:
 
     Parameters
     ----------
-    work : a class of a module, for the process
+    work : a class of a module, for the process: ``read(path)`` returns ``columns`` and ``rows``,
+        ``fit(kinds, constraints, name, tell)`` the page of the report, ``sample(n, seed, given)`` and
+        ``impute(seed)`` CSV. ``tell`` takes the number of a stage. The page shows ValueErrors
     example : the name of a table to try, and its bytes
     """
 
-    def __init__(self, work: type[Work], example: tuple[str, bytes]) -> None:
+    def __init__(self, work: type[Any], example: tuple[str, bytes]) -> None:
         self._work, self._example, self._lock = work, example, threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="sliceflow-play-")
-        self._path = Path()
+        self._path, self._html, self._begun = Path(), "", 0.0
         self._process: Any = None
         self._pipe: Connection | None = None
         self._next: tuple[str, bytes] | None = None  # a file that waits its turn
-        self._html = ""
         self._shown: dict[str, Any] = {"state": "empty"}
-        self._begun = 0.0
 
     @property
     def busy(self) -> bool:
@@ -78,14 +58,13 @@ class TableTab:
             self._worker()
             self._hear()
             seconds = {"seconds": round(time.monotonic() - self._begun, 1)} if self.busy else {}
-            waits = {"next": self._next[0]} if self._next else {}
-            return self._shown | seconds | waits
+            return self._shown | seconds | ({"next": self._next[0]} if self._next else {})
 
     def upload(self, request: Request) -> dict[str, Any]:
         """Have a file read, or wait its turn. Of its name only the ending is used."""
         name = PurePath(request.words.get("name", "").replace("\\", "/")).name[:100]
-        if PurePath(name).suffix.lower() not in ENDINGS:
-            raise ValueError(f"{name or 'the file'} is not a table; pass a {', '.join(ENDINGS)} file")
+        if PurePath(name).suffix.lower() not in _ENDINGS:
+            raise ValueError(f"{name or 'the file'} is not a table; pass a {', '.join(_ENDINGS)} file")
         with self._lock:
             self._next = (name, request.body)
             return self.status()
@@ -98,16 +77,15 @@ class TableTab:
 
     def fit(self, request: Request) -> dict[str, Any]:
         """Fit the table, with the kinds of columns and the constraints that the page names."""
-        kinds, constraints = (request.json.get(name) or of() for name, of in
-                              (("columns", dict), ("constraints", list)))  # fmt: skip
+        kinds, constraints = request.json.get("columns") or {}, request.json.get("constraints") or []
         texts = isinstance(constraints, list) and all(isinstance(text, str) for text in constraints)
         if not isinstance(kinds, dict) or not texts:
             raise ValueError("columns is no object of names and kinds, or constraints no list of texts")
         with self._lock:
             if self.status()["state"] not in ("columns", "fitted"):
                 raise ValueError("there is no table to fit; drop a file first")
-            asked = {"kinds": kinds, "constraints": constraints}
-            shown = self._table() | {"state": "fitting", "stage": 1} | asked
+            shown = self._table() | {"state": "fitting", "stage": 1}
+            shown |= {"kinds": kinds, "constraints": constraints}
             self._begin(shown, ("fit", kinds, constraints, shown["name"]))
             return self.status()
 
@@ -121,15 +99,15 @@ class TableTab:
 
     def samples(self, request: Request) -> Answer:
         """New rows as CSV."""
-        asked, given = request.json, request.json.get("given") or {}
+        given = request.json.get("given") or {}
         if not isinstance(given, dict):
             raise ValueError("given is not an object of columns and values")
-        n, seed = whole(asked, "n", 1, _MOST_ROWS), whole(asked, "seed", 0, MOST_SEED)
-        return self._answer("sample", n, seed, {str(k): str(v) for k, v in given.items()})
+        texts = {str(name): str(value) for name, value in given.items()}
+        return self._answer("sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
         """The table with its missing cells filled, as CSV."""
-        return self._answer("impute", whole(request.json, "seed", 0, MOST_SEED))
+        return self._answer("impute", request.seed)
 
     def report(self, request: Request) -> Answer:
         """The page about the fit, for a frame."""
@@ -215,7 +193,7 @@ class TableTab:
         return known | {"state": "columns"} if "columns" in known else {"state": "empty"}
 
 
-def _run(pipe: Connection, kind_of_work: type[Work]) -> None:
+def _run(pipe: Connection, kind_of_work: type[Any]) -> None:
     """The process: does one job after the other, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this
     work, path = kind_of_work(), ""

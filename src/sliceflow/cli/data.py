@@ -18,18 +18,6 @@ from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
 from sliceflow.errors import rows_of_the_file
 
-__all__ = [
-    "NAMES",
-    "Data",
-    "check_source",
-    "estimator",
-    "labels_of",
-    "read",
-    "read_frame",
-    "read_mask",
-    "split",
-]
-
 NAMES = ("digits", *datasets.sets.SETS)
 _LEAST_TO_HOLD_OUT = 100  # rows; with fewer, all are fitted
 _MOST_CLASSES = 200
@@ -46,7 +34,8 @@ _HINTS = {
 class Data:
     """Pictures (n, h, w[, c]), rows of numbers (n, d), or a DataFrame; labels if there are any.
 
-    `columns` are the names of the columns of rows and tables. `notes` say what was left out.
+    `columns` are the names of the columns of rows and tables. `notes` say what was left out. `whole` is
+    the table of which these rows are a part: it is fitted, and measured by a second fit to the part.
     """
 
     name: str
@@ -56,42 +45,50 @@ class Data:
     n_pixel_values: int = 256
     columns: list[str] | None = None
     notes: tuple[str, ...] = ()
+    whole: Any = None
+
+    @property
+    def all_rows(self) -> Any:
+        """What the model is fitted to."""
+        return self.x if self.whole is None else self.whole
 
     @property
     def what(self) -> str:
         """Such as "1297 pictures of 8×8 in 10 classes"."""
         classes = "" if self.labels is None else f" in {len(np.unique(self.labels))} classes"
         if self.columns is not None:
-            return f"{len(self.x)} rows of {len(self.columns)} columns{classes}"
+            return f"{len(self.all_rows)} rows of {len(self.columns)} columns{classes}"
         colour = "" if self.x.ndim == 3 else " in colour"
         return f"{len(self.x)} pictures of {self.x.shape[1]}×{self.x.shape[2]}{colour}{classes}"
 
+    def about(self, test: Data | None) -> dict[str, Any]:
+        """What config.json and the report say of the data."""
+        out = {name: getattr(self, name) for name in ("name", "kind", "what", "columns")}
+        return out | {"held_out": 0 if test is None else len(test.x), "notes": list(self.notes)}
+
     def rows(self, chosen: np.ndarray) -> Data:
         """Some of the rows."""
-        x = self.x.iloc[chosen].reset_index(drop=True) if self.kind == TABLE else self.x[chosen]
-        return replace(self, x=x, labels=None if self.labels is None else self.labels[chosen])
+        if self.kind == TABLE:
+            return replace(self, x=self.x.iloc[chosen].reset_index(drop=True), whole=self.x)
+        return replace(
+            self, x=self.x[chosen], labels=None if self.labels is None else self.labels[chosen]
+        )
 
     def in_levels_of(self, other: Data) -> Data:
         """The same pictures with the other's kind of pixels: as many values, or real numbers."""
-        if self.kind != PICTURES or (self.x.dtype, self.white) == (other.x.dtype, other.white):
+        own, white = (1.0 if d.x.dtype.kind == "f" else d.n_pixel_values - 1.0 for d in (self, other))
+        if (self.x.dtype, own) == (other.x.dtype, white):
             return self
-        x = self.x * (other.white / self.white)
+        x = self.x * (white / own)
         x = x if other.x.dtype.kind == "f" else x.round()
         return replace(self, x=x.astype(other.x.dtype), n_pixel_values=other.n_pixel_values)
-
-    @property
-    def white(self) -> float:
-        """The value of a white pixel: 1 for real numbers, else the highest pixel value."""
-        return 1.0 if self.x.dtype.kind == "f" else self.n_pixel_values - 1.0
 
 
 def check_source(source: str) -> None:
     """Refuse what is neither a named set nor a path."""
     if not source.strip() or not (source in NAMES or Path(source).expanduser().exists()):
-        raise WrongUsage(
-            f"{source!r} is neither a known set nor an existing path",
-            f"pass one of {', '.join(NAMES)}, a folder of pictures, an .npy or .npz file, or a table",
-        )
+        hint = f"pass one of {', '.join(NAMES)}, a folder of pictures, an .npy or .npz file, or a table"
+        raise WrongUsage(f"{source!r} is neither a known set nor an existing path", hint)
 
 
 def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | None]:
@@ -113,48 +110,43 @@ def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | Non
             except Failed:  # CelebA without its list of splits, a missing file
                 pass
         return split(whole, settings.holdout)
+    from sliceflow.spaces.tables.files import read_table
+
     path = Path(source).expanduser()
-    frame = read_frame(path)
+    frame = read_table(path)
     for name in (*settings.drop, *([settings.target] if settings.target else ())):
         if name not in frame:
             names = ", ".join(map(str, frame.columns))
             raise WrongUsage(f"{source} has no column {name!r}", f"it has {names}")
     if settings.kind == VECTORS:
         return split(_vectors(settings, frame), settings.holdout)
-    whole = Data(path.stem, TABLE, frame, columns=[str(name) for name in frame.columns])
-    with rows_of_the_file():  # before some are held out
+    return split(table(path.stem, frame, settings), settings.holdout)
+
+
+def table(name: str, frame: Any, settings: Settings) -> Data:
+    """A DataFrame; what is wrong with it is said by the rows of its file, before some are held out."""
+    whole = Data(name, TABLE, frame, columns=[str(column) for column in frame.columns])
+    with rows_of_the_file():
         estimator(settings, whole).check(frame)
-    return split(whole, settings.holdout)
-
-
-def read_frame(path: Path) -> Any:
-    """A CSV, Parquet or Excel file as a DataFrame."""
-    from sliceflow.spaces.tables.files import read_table
-
-    return read_table(path)
+    return whole
 
 
 def _pictures(settings: Settings, split: str, root: Path | None) -> Data:
     """Pictures by name or path, with a note on skipped ones; an error comes with the flag for it."""
+    how: dict[str, Any] = {"size": settings.size, "skip_broken": settings.skip_broken}
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            found = datasets.load(
-                settings.source, split, root, size=settings.size, skip_broken=settings.skip_broken
-            )
+            found = datasets.load(settings.source, split, root, **how)
     except (datasets.DatasetError, datasets.MissingSetError) as error:
         hint = next(hint for kind, hint in _HINTS.items() if isinstance(error, kind))
         raise Failed(error.fact, hint) from error
     if found.images.ndim == 4 and found.images.shape[3] > 4:
-        raise WrongUsage(
-            f"{settings.source} has {found.images.shape[3]} channels, but files show at most 4",
-            "fit them in Python, with sliceflow.ImageFlow",
-        )
+        fact = f"{settings.source} has {found.images.shape[3]} channels, but files show at most 4"
+        raise WrongUsage(fact, "fit them in Python, with sliceflow.ImageFlow")
     if settings.conditional and found.labels is None:
-        raise WrongUsage(
-            f"--conditional needs labels, but {found.name} has none",
-            "put the pictures into one subfolder per class, or leave --conditional out",
-        )
+        hint = "put the pictures into one subfolder per class, or leave --conditional out"
+        raise WrongUsage(f"--conditional needs labels, but {found.name} has none", hint)
     notes = tuple(str(warning.message) for warning in heard)
     return Data(found.name, PICTURES, found.images, found.labels, found.n_pixel_values, notes=notes)
 
@@ -173,10 +165,9 @@ def _vectors(settings: Settings, frame: Any) -> Data:
         if name == target or name in settings.drop:
             continue
         cells = frame[name]
-        times = pd.api.types.is_datetime64_any_dtype(cells)
         values = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
         found, there = int(np.isfinite(values).sum()), int(cells.notna().sum())
-        if not times and found and 2 * found >= there:
+        if found and 2 * found >= there and not pd.api.types.is_datetime64_any_dtype(cells):
             numbers[str(name)] = values
         else:
             example = f" (such as {cells.dropna().iloc[0]!r})" if there else ""
@@ -199,17 +190,15 @@ def _complete_rows(
     """Which rows have all cells, with a note on the others; an error if those are the most."""
     incomplete: np.ndarray = np.any(list(bad.values()), axis=0)
     gone, n = int(incomplete.sum()), len(incomplete)
-    if gone == 0:
-        return ~incomplete
-    worst = sorted((name for name in bad if bad[name].any()), key=lambda name: -bad[name].sum())
-    counts = ", ".join(f"{name!r} {bad[name].sum()}" for name in worst[:5])
-    what = f"{gone} of {n} rows, with missing or non-numeric cells: {counts}"
-    if 2 * gone > n:
-        hint = f"--drop {shlex.quote(worst[0])} leaves that column out"
-        if worst[0] == target:
-            hint = "fill in the labels, or leave --target out"
-        raise Failed(f"{path}: no number in {what}", hint)
-    notes.append(f"left out {what}")
+    if gone:
+        worst = sorted((name for name in bad if bad[name].any()), key=lambda name: -bad[name].sum())
+        counts = ", ".join(f"{name!r} {bad[name].sum()}" for name in worst[:5])
+        what = f"{gone} of {n} rows, with missing or non-numeric cells: {counts}"
+        if 2 * gone > n:
+            hint = f"--drop {shlex.quote(worst[0])} leaves that column out"
+            hint = "fill in the labels, or leave --target out" if worst[0] == target else hint
+            raise Failed(f"{path}: no number in {what}", hint)
+        notes.append(f"left out {what}")
     return ~incomplete
 
 
@@ -217,13 +206,11 @@ def _labels(cells: Any, target: str) -> np.ndarray:
     """Labels as whole numbers where they all are, else as text."""
     whole = cells.dtype.kind in "iu"
     labels: np.ndarray = cells.to_numpy(np.int64) if whole else cells.astype(str).to_numpy(str)
-    classes = len(np.unique(labels))
-    if classes > _MOST_CLASSES:
-        raise Failed(
-            f"the column {target!r} has {classes} different values in {len(labels)} rows; "
-            f"labels have at most {_MOST_CLASSES}",
-            "leave --target out to fit it as a numeric column",
+    if (classes := len(np.unique(labels))) > _MOST_CLASSES:
+        fact = (
+            f"the column {target!r} has {classes} different values; labels have at most {_MOST_CLASSES}"
         )
+        raise Failed(fact, "leave --target out to fit it as a numeric column")
     return labels
 
 
@@ -232,8 +219,6 @@ def split(data: Data, share: float) -> tuple[Data, Data | None]:
     n, count = len(data.x), round(share * len(data.x))
     if count == 0 or n < _LEAST_TO_HOLD_OUT:
         return data, None
-    if count >= n:
-        raise Failed(f"--holdout {share:g} leaves none of {n} rows to fit", "pass less than 1")
     order = np.random.default_rng(0).permutation(n)
     return data.rows(np.sort(order[count:])), data.rows(np.sort(order[:count]))
 
@@ -248,16 +233,12 @@ def estimator(settings: Settings, data: Data) -> Any:
     if data.kind == TABLE:
         kinds = settings.kinds or None
         return sliceflow.TableFlow(columns=kinds, constraints=settings.constraint, **common)
-    common |= {"n_particles": settings.particles}
-    if settings.keep_rows:
-        common["keep_rows"] = True
+    common |= {"n_particles": settings.particles, "keep_rows": settings.keep_rows}
     labels = labels_of(settings, data)
     classes = 0 if labels is None else len(np.unique(labels))
     if settings.particles is not None and settings.particles < classes:
-        raise WrongUsage(
-            f"--particles {settings.particles} is fewer than the {classes} classes",
-            f"pass {classes} or more",
-        )
+        fact = f"--particles {settings.particles} is fewer than the {classes} classes"
+        raise WrongUsage(fact, f"pass {classes} or more")
     steps = settings.steps(tuple(_VECTOR_STEPS))
     if data.kind == VECTORS:
         n_steps: Any = _VECTOR_STEPS.get(str(steps), steps)
@@ -265,13 +246,8 @@ def estimator(settings: Settings, data: Data) -> Any:
     observed: Any = settings.observed
     if settings.mask is not None:
         observed = read_mask(settings.mask, data.x.shape[1:3])
-    return sliceflow.ImageFlow(
-        quality=steps,
-        n_pixel_values=data.n_pixel_values,
-        mirror=settings.mirror,
-        observed=observed,
-        **common,
-    )
+    common |= {"n_pixel_values": data.n_pixel_values, "mirror": settings.mirror, "observed": observed}
+    return sliceflow.ImageFlow(quality=steps, **common)
 
 
 def labels_of(settings: Settings, data: Data) -> np.ndarray | None:

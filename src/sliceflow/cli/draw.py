@@ -8,32 +8,35 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.cli.data import read_frame, read_mask
+from sliceflow.app.pictures import as_bytes, class_named, known_part, single
+from sliceflow.cli.data import read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, check_new, load_model
-
-__all__ = ["impute", "inpaint", "read_pictures", "sample"]
 
 _TABLES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
 _ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "table": _TABLES}
 
 
-def sample(
-    run: Path, out: Path, *, n: int, label: str | None, given: Sequence[str], device: str, seed: int
-) -> dict[str, Any]:
+def sample(  # many: a parameter for each flag
+    run: Path, out: Path, n: int, label: str | None, given: Sequence[str] | None, device: str,
+    seed: int, force: bool,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
     """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
     from sliceflow.errors import from_tensor
+    from sliceflow.spaces.tables.files import write_table
 
+    check_new(out, force=force)
     flow = load_model(run, device)
     kind = _kind(flow)
     _check_ending(out, kind)
-    made = {"out": str(out), "n": n, "label": label, "given": list(given), "seed": seed}
+    about = {"out": str(out), "n": n, "label": label, "given": list(given or ()), "seed": seed}
+    done = about, f"wrote {n} samples to {out}"
     if kind == "table":
         if label is not None:
             raise WrongUsage("--label is for classes; this is a table", "pass --given column=value")
-        wanted = dict(_given(flow, text) for text in given)
-        _write_frame(flow.sample(n, given=wanted or None, random_state=seed), out)
-        return made
+        wanted = dict(_given(flow, text) for text in given or ())
+        write_table(flow.sample(n, given=wanted or None, random_state=seed), out)
+        return done
     if given:
         raise WrongUsage("--given is for tables", "pass --label for a class")
     if getattr(flow, "observed", None) is not None:
@@ -43,43 +46,32 @@ def sample(
     if kind == "pictures":
         _write_pictures(out, x, flow.plan_.layout, labels)
     else:
-        _write_rows(out, x, *_columns(run, x.shape[1]), labels)
-    return made
+        write_rows(out, x, *_columns(run, x.shape[1]), labels)
+    return done
 
 
-def inpaint(  # a parameter for each flag
-    run: Path,
-    given: Path,
-    out: Path,
-    part: str | Path | None,
-    *,
-    label: str | None,
-    n: int,
-    resize: bool,
-    device: str,
-    seed: int,
-) -> dict[str, Any]:
-    """Write completions of a picture, a folder of pictures or an array; what was written.
-
-    `part` is what is known: its name, or the path of a mask; None for models fitted to one part.
-    """
-    from sliceflow.app.pictures import known_part
+def inpaint(  # many: a parameter for each flag
+    run: Path, picture: Path, out: Path, observed: str | None, mask: Path | None, label: str | None,
+    n: int, resize: bool, device: str, seed: int, force: bool,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
+    """Write completions of a picture, a folder of pictures or an array; what was written."""
     from sliceflow.spaces.pictures.layout import part_of
 
+    check_new(out, force=force)
+    if observed is not None and mask is not None:
+        raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
     _check_ending(out, "pictures")
     flow = load_model(run, device)
     if _kind(flow) != "pictures":
         raise WrongUsage(f"{run} is not a model of pictures", "sliceflow impute fills tables")
     layout = flow.plan_.layout
-    known: Any = part
-    if isinstance(part, Path):
-        known = read_mask(str(part), (layout.height, layout.width))
+    known: Any = observed
+    if mask is not None:
+        known = read_mask(str(mask), (layout.height, layout.width))
     if known is None and flow.observed is None:
-        raise WrongUsage(
-            f"{run} was not fitted for one known part",
-            "pass the known part with --observed top (or left, border, …), or with --mask mask.png",
-        )
-    pictures = read_pictures(given, layout, resize)
+        hint = "pass the known part with --observed top (or left, border, …), or with --mask mask.png"
+        raise WrongUsage(f"{run} was not fitted for one known part", hint)
+    pictures = read_pictures(picture, layout, resize)
     y = _class(flow, label, run)
     try:
         done = np.asarray(flow.inpaint(pictures, known, n=n, y=y, random_state=seed))
@@ -88,18 +80,21 @@ def inpaint(  # a parameter for each flag
         raise Failed(str(error).partition(";")[0], again) from error
     where = known_part(flow) if known is None else part_of(known, layout)
     _write_completions(out, pictures, done, np.asarray(where), layout)
-    return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+    about = {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+    return about, f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
 
 
 def impute(
-    source: Path, out: Path, *, run: Path | None, n: int, device: str, seed: int, force: bool
-) -> dict[str, Any]:
+    table: Path, out: Path, run: Path | None, n: int, device: str, seed: int, force: bool
+) -> tuple[dict[str, Any], str]:
     """Fill the missing cells of a table; n > 1 writes that many files."""
+    from sliceflow.spaces.tables.files import read_table, write_table
+
     _check_ending(out, "table")
     outs = [out] if n == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
     for path in outs:
         check_new(path, force=force)
-    frame = read_frame(source)
+    frame = read_table(table)
     if run is None:
         from sliceflow import TableFlow
 
@@ -110,25 +105,25 @@ def impute(
             raise WrongUsage(f"{run} is not a model of a table", "fit one, or leave --run out")
     filled = flow.impute(frame, n=n, random_state=seed)
     tables = [filled] if n == 1 else filled
-    for path, table in zip(outs, tables, strict=True):
-        _write_frame(table, path)
-    cells, left = (int(table.isna().sum().sum()) for table in (frame, tables[0]))
-    return {"out": [str(path) for path in outs], "cells": cells - left, "left": left, "seed": seed}
+    for path, one in zip(outs, tables, strict=True):
+        write_table(one, path)
+    cells, left = (int(one.isna().sum().sum()) for one in (frame, tables[0]))
+    names, empty = [str(path) for path in outs], f", {left} are left empty" if left else ""
+    about = {"out": names, "cells": cells - left, "left": left, "seed": seed}
+    return about, f"filled {cells - left} cells{empty}; wrote {', '.join(names)}"
 
 
 def _kind(flow: Any) -> str:
-    kinds = {"TableFlow": "table", "ImageFlow": "pictures", "SlicedWassersteinFlow": "vectors"}
-    return kinds[type(flow).__name__]
+    return {"TableFlow": "table", "ImageFlow": "pictures"}.get(type(flow).__name__, "vectors")
 
 
 def _given(flow: Any, text: str) -> tuple[str, Any]:
     """A column and its value from text such as plan=gold."""
     name, equals, value = text.partition("=")
-    names = list(flow.feature_names_in_)
+    names = [str(column) for column in flow.feature_names_in_]
     if not equals or name not in names:
-        raise WrongUsage(
-            f"--given {text} does not name a column", f"pass column=value; there are {', '.join(names)}"
-        )
+        hint = f"pass column=value; there are {', '.join(names)}"
+        raise WrongUsage(f"--given {text} does not name a column", hint)
     try:
         return name, flow.value_of(name, value)
     except ValueError as error:
@@ -138,14 +133,10 @@ def _given(flow: Any, text: str) -> tuple[str, Any]:
 
 def _class(flow: Any, label: str | None, run: Path) -> Any:
     """The class of the model that is written like `label`."""
-    if label is None:
-        return None
-    classes = {str(c): c for c in getattr(flow, "classes_", ())}
-    if not classes:
-        raise WrongUsage(f"{run} was fitted without labels", "leave --label out")
-    if label not in classes:
-        raise WrongUsage(f"{run} has no class {label!r}", f"its classes: {', '.join(classes)}")
-    return classes[label]
+    try:
+        return None if label is None else class_named(flow, label, str(run))
+    except ValueError as error:
+        raise WrongUsage(*str(error).split("; ")) from error
 
 
 def _check_ending(out: Path, kind: str) -> None:
@@ -162,7 +153,7 @@ def _write_completions(
     if out.suffix.lower() != ".png":
         _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
         return
-    from sliceflow.cli.pictures import as_bytes, grid
+    from sliceflow.cli.pictures import grid
 
     hidden = pictures.astype(done.dtype)  # a copy
     hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
@@ -171,11 +162,10 @@ def _write_completions(
 
 
 def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
-    from sliceflow.cli.pictures import as_bytes, grid, single
+    from sliceflow.cli.pictures import grid
 
     if path.suffix.lower() == ".npz":
-        _write_arrays(path, labels, images=x)
-        return
+        return write_arrays(path, labels, images=x)
     shown = as_bytes(x, layout.n_pixel_values)
     if path.suffix.lower() == ".png":
         columns = int(np.ceil(np.sqrt(len(x))))
@@ -191,25 +181,22 @@ def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray |
         single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
 
 
-def _write_rows(
+def write_rows(
     path: Path, x: np.ndarray, columns: list[str], target: str, labels: np.ndarray | None
 ) -> None:
+    """Rows of numbers as a table, or as .npz."""
     if path.suffix.lower() == ".npz":
-        _write_arrays(path, labels, x=x, columns=np.array(columns))
-        return
+        return write_arrays(path, labels, x=x, columns=np.array(columns))
     import pandas
 
-    frame = pandas.DataFrame(x, columns=columns)
-    _write_frame(frame if labels is None else frame.assign(**{target: labels}), path)
-
-
-def _write_frame(frame: Any, path: Path) -> None:
     from sliceflow.spaces.tables.files import write_table
 
-    write_table(frame, path)
+    frame = pandas.DataFrame(x, columns=columns)
+    write_table(frame if labels is None else frame.assign(**{target: labels}), path)
 
 
-def _write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
+def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
+    """Arrays and labels as .npz."""
     arrays |= {} if labels is None else {"labels": labels}
     with path.open("wb") as stream:  # given a name, numpy would add .npz to .NPZ
         np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]

@@ -1,89 +1,104 @@
 """What follows a fit: samples, their measures with a floor beside each, and the report.
 
-``sliceflow evaluate`` does the same again, or measures against other data.
+``sliceflow evaluate`` does the same again, or measures against other data. A model of a table is fitted
+to all rows; what is measured then is a second fit to the rows that are not held out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sliceflow import datasets
+from sliceflow.app.pictures import as_bytes
+from sliceflow.cli import progress, report
 from sliceflow.cli.data import Data, labels_of, read
-from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.draw import write_arrays, write_rows
+from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import PICTURES, TABLE, VECTORS, Settings
-
-__all__ = ["as_text", "evaluate", "finish", "number"]
 
 _MOST_PICTURES = 2000  # samples of pictures that are drawn and measured
 _LEAST = 10  # held-out rows; with fewer, no measure is meaningful
 _SHOWN = 30  # columns in heat maps
 
+Drawn = tuple[Any, np.ndarray | None]  # samples, and their labels
+
 
 def evaluate(
-    run: Path, against: str | None, root: Path | None, device: str, say: Callable[[str], None]
-) -> dict[str, Any]:
+    run: Path, against: str | None, data_root: Path | None, device: str, say: Say
+) -> tuple[dict[str, Any], str]:
     """Measure the run in a folder, and write its samples, measures and report again.
 
-    `against` are other data to compare with than the run's own held-out rows: a set, a path, or the
-    folder that holds the run's own set. Then nothing is written.
+    `against` are other data to compare with, a set or a path; then nothing is written.
     """
     folder = RunFolder(run)
     folder.check_fitted()
     settings = Settings.from_folder(folder)
     say(f"reading {settings.source}")
     try:
-        train, test = read(settings, root)
+        train, test = read(settings, data_root)
     except (Failed, FileNotFoundError) as error:
-        raise Failed(
-            f"the data of the run cannot be read again: {error}",
-            "run this where the run was made, with its data in place (--data-root for a named set)",
-        ) from error
+        hint = "run this where the run was made, with its data in place (--data-root for a named set)"
+        raise Failed(f"the data of the run cannot be read again: {error}", hint) from error
     flow = load_model(run, device)
     if against is None:
-        return finish(settings, folder, flow, train, test, say)
-    other = _read_against(settings, against, root, train)
+        measures = finish(settings, folder, flow, train, test, say)
+        return measures, as_text(measures)
+    fitted = replace(train, x=train.all_rows, whole=None)
+    other = _read_against(settings, against, data_root, fitted)
     say("measuring")
-    samples, labels = draw(flow, settings, train, test)
-    measures = measure(flow, settings, train, other, samples, labels)
-    return measures | {"note": f"{measures['note']} of {against}{_fitted_rows(other, train)}"}
+    measures = measure(flow, settings, fitted, other, draw(flow, settings, fitted, test))
+    measures["note"] += f" of {against}{_fitted_rows(other, fitted)}"
+    return measures, as_text(measures)
 
 
 def finish(
-    settings: Settings,
-    folder: RunFolder,
-    flow: Any,
-    train: Data,
-    test: Data | None,
-    say: Callable[[str], None],
+    settings: Settings, folder: RunFolder, flow: Any, train: Data, test: Data | None, say: Say
 ) -> dict[str, Any]:
     """Draw samples of a fitted model, measure them, and write all files but the model."""
-    from sliceflow.cli.report import write_report
-
     say("drawing samples")
-    samples, labels = draw(flow, settings, train, test)
-    write_samples(folder, settings, train, samples, labels)
+    drawn = draw(flow, settings, train, test)
+    write_samples(folder, settings, train, drawn)
     if getattr(flow, "history_", None):
-        _frame(flow.history_).to_csv(folder / "history.csv", index=False)
+        import pandas
+
+        pandas.DataFrame(flow.history_).to_csv(folder / "history.csv", index=False)
+    film = None
     if train.kind == PICTURES:
         from sliceflow.cli.pictures import write_evolution
 
-        write_evolution(flow, train.x, folder / "evolution.gif", settings.seed)
-    say("measuring them")
-    measures = measure(flow, settings, train, test, samples, labels)
+        film = folder / "evolution.gif"
+        write_evolution(flow, train.x, film, settings.seed)
+    measures = measure_fit(flow, settings, train, test, drawn, say)
     folder.write_json("evaluation.json", measures)
-    write_report(folder, flow, train, samples, labels)
+    page = report.page(folder.read_json("config.json"), measures, flow, train, drawn, film)
+    folder.write_text("report.html", page)
     return measures
 
 
-def draw(
-    flow: Any, settings: Settings, train: Data, test: Data | None
-) -> tuple[Any, np.ndarray | None]:
+def measure_fit(
+    flow: Any, settings: Settings, train: Data, test: Data | None, drawn: Drawn, say: Say
+) -> dict[str, Any]:
+    """Measure the samples; those of a table come from a second fit, without the held-out rows."""
+    from sklearn.base import clone
+
+    note = ""
+    if train.whole is not None and test is not None:
+        note = "; measured by a second fit, without the held-out rows"
+        say(f"fitting again without the {len(test.x)} held-out rows, to measure with them")
+        train = replace(train, whole=None)
+        listeners = [progress.Progress([])] if say.progress else []
+        flow = clone(flow).fit(train.x, listeners=listeners)
+        drawn = draw(flow, settings, train, test)
+    say("measuring the samples")
+    found = measure(flow, settings, train, test, drawn)
+    return found | {"note": found["note"] + note}
+
+
+def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn:
     """New samples of the model, as ``sliceflow sample`` makes them, and their labels.
 
     As many as fitted rows, in the proportions of the classes; a model that completes pictures completes
@@ -91,7 +106,7 @@ def draw(
     """
     from sliceflow.errors import from_tensor
 
-    n, seed = len(train.x), settings.seed
+    n, seed = len(train.all_rows), settings.seed
     if train.kind == TABLE:
         return flow.sample(n, random_state=seed), None
     n = min(n, _MOST_PICTURES) if train.kind == PICTURES else n
@@ -108,48 +123,31 @@ def _spread(rows: Any, n: int) -> Any:
     return rows[np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)]
 
 
-def write_samples(
-    folder: RunFolder, settings: Settings, train: Data, samples: Any, labels: np.ndarray | None
-) -> None:
+def write_samples(folder: RunFolder, settings: Settings, train: Data, drawn: Drawn) -> None:
     """samples.csv of rows; samples.npz and samples.png of pictures."""
-    if train.kind == PICTURES:
-        from sliceflow.cli.pictures import as_bytes, by_class, grid
+    samples, labels = drawn
+    if train.kind == TABLE:
+        samples.to_csv(folder / "samples.csv", index=False)
+    elif train.kind == VECTORS:
+        rows = samples, train.columns or [], settings.target or "", labels
+        write_rows(folder / "samples.csv", *rows)
+    else:
+        from sliceflow.cli.pictures import by_class, grid
 
-        arrays: dict[str, Any] = {} if labels is None else {"labels": labels}
-        np.savez_compressed(folder / "samples.npz", images=samples, **arrays)
+        write_arrays(folder / "samples.npz", labels, images=samples)
         shown, _ = by_class(as_bytes(samples, train.n_pixel_values), labels)
         grid(shown).save(folder / "samples.png", optimize=True)
-        return
-    frame = samples
-    if train.kind != TABLE:
-        frame = _frame(dict(zip(train.columns or (), samples.T, strict=True)))
-        if labels is not None:
-            frame[settings.target] = labels
-    frame.to_csv(folder / "samples.csv", index=False)
-
-
-def _frame(columns: dict[str, Any]) -> Any:
-    import pandas
-
-    return pandas.DataFrame(columns)
 
 
 def measure(
-    flow: Any,
-    settings: Settings,
-    train: Data,
-    test: Data | None,
-    samples: Any,
-    labels: np.ndarray | None,
+    flow: Any, settings: Settings, train: Data, test: Data | None, drawn: Drawn
 ) -> dict[str, Any]:
     """What `metrics.report` finds, as JSON, with a note; its verdict says where samples start."""
     from sliceflow import metrics
     from sliceflow.devices import resolve_device
 
-    held_out = 0 if test is None else len(test.x)
-    start = ""
-    if train.kind == PICTURES:
-        start = f"Particles start as {flow.plan_.start}. "
+    (samples, labels), held_out = drawn, 0 if test is None else len(test.x)
+    start = f"Particles start as {flow.plan_.start}. " if train.kind == PICTURES else ""
     if test is None or held_out < _LEAST:
         note = f"not measured: {held_out} rows were held out, and {_LEAST} are needed"
         hint = "" if held_out else " (--holdout, for 100 rows or more)"
@@ -180,39 +178,26 @@ def as_text(measures: dict[str, Any]) -> str:
     if rows := measures["numbers"]:
         wide = max(len(row["name"]) for row in rows)
         lines.append(f"{'':{wide}} {'samples':>8} {'floor':>8}")
-        lines += [f"{r['name']:{wide}} {number(r['value']):>8} {number(r['floor']):>8}" for r in rows]
+        for row in rows:
+            value, floor = report.number(row["value"]), report.number(row["floor"])
+            lines.append(f"{row['name']:{wide}} {value:>8} {floor:>8}")
     return "\n".join(filter(None, [*lines, measures["note"]]))
-
-
-def number(value: float | None) -> str:
-    """Three digits, or a dash."""
-    return "–" if value is None else f"{value:.3g}"
 
 
 def _read_against(settings: Settings, against: str, root: Path | None, train: Data) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
     path = Path(against).expanduser()
-    named = settings.source in datasets.sets.SETS and path.is_dir()
-    if named and datasets.available(path)[settings.source]:
-        against, root = settings.source, path
-    resized = path.is_dir() or against == "celeba"
-    size = settings.size if resized else None
+    size = settings.size if path.is_dir() or against == "celeba" else None
     how = replace(settings, source=against, size=size, holdout=0.0, target=None, conditional=False)
     try:
         whole, held_out = read(how, root)
     except Failed as error:
         raise WrongUsage(f"--against {against}: {error}", "pass data like the fitted ones") from error
     test = whole if held_out is None else held_out
-    alike = test.kind == train.kind and (
-        set(train.columns or ()) <= set(test.columns or ())
-        if train.columns
-        else test.x.shape[1:] == train.x.shape[1:]
-    )
-    if not alike:
-        raise WrongUsage(
-            f"--against {against} has {test.what}, the run {train.what}",
-            "pass data like those that were fitted",
-        )
+    alike = test.kind == train.kind and set(train.columns or ()) <= set(test.columns or ())
+    if not alike or (train.columns is None and test.x.shape[1:] != train.x.shape[1:]):
+        fact = f"--against {against} has {test.what}, the run {train.what}"
+        raise WrongUsage(fact, "pass data like those that were fitted")
     if train.kind == PICTURES:
         # An array file of whole pixels does not say how many values they have.
         unsaid = path.suffix.lower() in (".npy", ".npz") and test.x.dtype.kind in "iu"
@@ -227,12 +212,12 @@ def _read_against(settings: Settings, against: str, root: Path | None, train: Da
 
 def _fitted_rows(test: Data, train: Data) -> str:
     """A note on rows that were fitted: they say nothing about new ones."""
-    if train.kind == TABLE:
-        fitted, other = (x.astype(object).map(str).to_numpy() for x in (train.x, test.x))
-        known = set(map(tuple, fitted))
-        both = sum(tuple(row) in known for row in other)
-    else:
-        fitted, other = (np.ascontiguousarray(x.astype(train.x.dtype)) for x in (train.x, test.x))
-        known = {row.tobytes() for row in fitted}
-        both = sum(row.tobytes() in known for row in other)
+
+    def keys(x: Any) -> list[Any]:
+        if train.kind == TABLE:
+            return list(map(tuple, x.astype(object).map(str).to_numpy()))
+        return [row.tobytes() for row in np.ascontiguousarray(x.astype(train.x.dtype))]
+
+    known = set(keys(train.x))
+    both = sum(key in known for key in keys(test.x))
     return f"; not held out: {both} of them were fitted" if both else ""

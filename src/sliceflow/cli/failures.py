@@ -1,4 +1,4 @@
-"""How a command fails: one line and a hint on stderr, and an exit code.
+"""How a command speaks and how it ends: what it says, one line and a hint if it fails, an exit code.
 
 Commands raise `Failed` and `WrongUsage` where they know what to do. Errors of the library are
 translated here: a parameter becomes its flag, and advice behind a semicolon becomes the hint.
@@ -6,30 +6,24 @@ translated here: a parameter becomes its flag, and advice behind a semicolon bec
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from sliceflow.cli.interrupts import signals_as_interrupt
-
-__all__ = ["INSTALL", "OPTIONAL", "Failed", "WrongUsage", "print_error", "with_exit_code"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 INSTALL = "pip install 'sliceflow[cli]'"
-OPTIONAL = ("typer", "rich", "pandas", "jinja2", "PIL")  # modules of that extra
-_FLAGS = {  # parameters of the library that flags set under another name
-    "n_particles": "particles",
-    "n_steps": "quality",
-    "random_state": "seed",
-    "constraints": "constraint",
-    "columns": "column",
-}
+OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
+# Parameters of the library that flags set under another name.
+_FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
+_FLAGS |= {"constraints": "constraint", "columns": "column"}
 _KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
+_ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
 
 
 class Failed(Exception):
@@ -48,30 +42,34 @@ class WrongUsage(Failed):
     code = 2
 
 
-def with_exit_code(command: F) -> F:
-    """The command with every error turned into a line, a hint and an exit code.
+@dataclass(frozen=True)
+class Say:
+    """Prints what happens, unless it is silent; `always` then prints to stderr."""
 
-    With ``debug=True`` the traceback comes first.
-    """
-    flags = set(inspect.signature(command).parameters)
+    silent: bool = False
+    progress: bool = True
 
-    @functools.wraps(command)
-    def inner(*args: Any, **kwargs: Any) -> Any:
-        warnings.showwarning = _ignore_warning if kwargs.get("quiet", False) else _print_warning
-        warnings.filterwarnings("ignore", "the particles copy")  # commands measure that themselves
-        try:
-            with signals_as_interrupt():
-                return command(*args, **kwargs)
-        except BrokenPipeError:
-            sys.exit(1)
-        except (Exception, KeyboardInterrupt) as error:
-            if kwargs.get("debug", False):
-                traceback.print_exception(error)
-            failed = translated(error, flags)
-            print_error(str(failed), failed.hint)
-            sys.exit(failed.code)
+    def __call__(self, text: str, *, always: bool = False) -> None:
+        if always or not self.silent:
+            print(text, file=sys.stderr if self.silent else sys.stdout, flush=True)
 
-    return inner  # type: ignore[return-value]
+
+@contextmanager
+def exit_code(flags: Collection[str], *, quiet: bool, debug: bool) -> Iterator[None]:
+    """Turn every error into a line, a hint and an exit code; `debug` shows the traceback first."""
+    warnings.showwarning = lambda message, *_, **__: None if quiet else _print("warning:", str(message))
+    warnings.filterwarnings("ignore", "the particles copy")  # commands measure that themselves
+    try:
+        with _signals_as_interrupt():
+            yield
+    except BrokenPipeError:
+        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exception(error)
+        failed = translated(error, flags)
+        print_error(str(failed), failed.hint)
+        sys.exit(failed.code)
 
 
 def translated(error: BaseException, flags: Collection[str]) -> Failed:
@@ -92,38 +90,76 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
 def _from_library(error: BaseException, flags: Collection[str]) -> Failed:
     from sliceflow.errors import ParameterError
 
-    if isinstance(error, ParameterError):
-        name = _FLAGS.get(error.name, error.name)
-        if name in flags:
-            hint = "pass --device cpu" if name == "device" else "--help shows what each flag takes"
-            return WrongUsage(f"--{name.replace('_', '-')} {error.value} {error.fact}", hint)
+    if isinstance(error, ParameterError) and (name := _FLAGS.get(error.name, error.name)) in flags:
+        hint = "pass --device cpu" if name == "device" else "--help shows what each flag takes"
+        return WrongUsage(f"--{name.replace('_', '-')} {error.value} {error.fact}", hint)
     if isinstance(error, MemoryError) or "allocate" in str(error):
+        hint = "pass a smaller --n, several times with different --seed"
         if "particles" in flags:
             columns = ", or leave columns out with --drop" if "columns" in str(error) else ""
             hint = f"lower --particles or --quality{columns}; --dry-run estimates the memory they need"
-        else:
-            hint = "pass a smaller --n, several times with different --seed"
         return Failed(getattr(error, "fact", str(error)), hint)
-    known = isinstance(error, (ValueError, MemoryError, ImportError, RuntimeError, OSError))
+    known = isinstance(error, (ValueError, ImportError, RuntimeError, OSError))
     message = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
     fact, _, advice = message.rpartition("; ")
-    if not known or not fact:
-        hint = "check the data and the flags; --help shows what each takes"
-        return Failed(
-            message, hint if isinstance(error, ValueError) else "--debug shows where it happened"
-        )
-    return Failed(fact, _KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
+    if known and fact:
+        return Failed(fact, _KIND_IN_PYTHON.sub(r"pass --column '\1=\2'", advice))
+    hint = "check the data and the flags; --help shows what each takes"
+    return Failed(message, hint if isinstance(error, ValueError) else "--debug shows where it happened")
 
 
 def print_error(message: str, hint: str) -> None:
     """One line each on stderr."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
-    print("hint:", " ".join(hint.split()), file=sys.stderr, flush=True)
+    _print("error:", message)
+    _print("hint:", hint)
 
 
-def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print("warning:", " ".join(str(message).split()), file=sys.stderr)
+def _print(kind: str, text: str) -> None:
+    print(kind, " ".join(text.split()), file=sys.stderr, flush=True)
 
 
-def _ignore_warning(*_: Any, **__: Any) -> None:
-    pass
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt; a handler of SIGINT set meanwhile gets all.
+
+    Shells ignore SIGINT in the background of a script. Here it is heard all the same, so that a fit
+    that is stopped writes a checkpoint. Others with a handler of their own, as under nohup, keep it.
+    """
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in _ENDS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_: int, frame: Any) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Files are written to the end: Ctrl-C waits until then; a second one does not."""
+    before, asked = signal.getsignal(signal.SIGINT), []
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def remember(*_: object) -> None:
+        asked.append(True)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt

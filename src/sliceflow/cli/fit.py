@@ -7,28 +7,24 @@ torchrun every rank reads the data, keeps its share and fits; the first rank doe
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sliceflow.cli import evaluate, progress
 from sliceflow.cli.data import Data, check_source, estimator, labels_of, read
-from sliceflow.cli.failures import Failed
+from sliceflow.cli.failures import Failed, Say, uninterrupted
 from sliceflow.cli.info import installed_version
-from sliceflow.cli.interrupts import uninterrupted
 from sliceflow.cli.run_folder import Lock, RunFolder, load_model
 from sliceflow.cli.settings import PICTURES, TABLE, Settings
 
 if TYPE_CHECKING:
     from sliceflow.models.ranks import Ranks
-
-__all__ = ["fit"]
 
 _PACKAGES = ("sliceflow", "torch", "numpy", "scikit-learn", "numba", "safetensors", "Pillow", "pandas")
 _LONG = 120.0  # seconds: for longer fits, a shorter one is suggested
@@ -47,23 +43,32 @@ class _Job:
     plan: Any
 
 
+def run(
+    say: Say, *, resume: bool, force: bool, dry_run: bool, **flags: Any
+) -> tuple[dict[str, Any], str] | None:
+    """Fit with the values of all flags."""
+    flags |= {name: tuple(flags[name] or ()) for name in ("drop", "column", "constraint")}
+    flags |= {name: flags[name] and str(flags[name]) for name in ("out", "data_root", "mask")}
+    return fit(Settings(**flags), say, resume=resume, force=force, dry_run=dry_run)
+
+
+def demo(say: Say, out: Path, device: str, force: bool) -> tuple[dict[str, Any], str] | None:
+    """Fit digits by class, and say which page to open."""
+    settings = Settings("digits", str(out), conditional=True, particles=5000, device=device)
+    found = fit(settings, say, force=force)
+    return found and (found[0], f"{found[1]}\nopen {out / 'report.html'} in a browser")
+
+
 def fit(
-    settings: Settings,
-    *,
-    resume: bool = False,
-    force: bool = False,
-    dry_run: bool = False,
-    as_json: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Fit what the settings describe into a run folder, and print what was written."""
+    settings: Settings, say: Say, *, resume: bool = False, force: bool = False, dry_run: bool = False
+) -> tuple[dict[str, Any], str] | None:
+    """Fit what the settings describe into a run folder; what was found, and that as text.
+
+    Ranks but the first return nothing.
+    """
     with closing(Lock(settings.folder)) as lock, _ranks(settings.device) as ranks:
         first = ranks is None or ranks.first
-
-        def say(text: str) -> None:
-            if first and not quiet and not as_json:
-                print(text, flush=True)
-
+        say = say if first else Say(silent=True, progress=False)
         check_source(settings.source)  # a wrong name comes before anything wrong with the folder
         settings.check()
         folder = RunFolder(settings.folder)
@@ -74,16 +79,14 @@ def fit(
                 settings.check_resumes(folder)
         fitted = resume and not dry_run and folder.fitted
         if fitted if ranks is None else ranks.broadcast(fitted):
-            if first:
-                say(f"note: the fit in {folder.path} has ended; measuring it now")
-                flow = load_model(folder.path, settings.device)
-                _finish(settings, folder, flow, *read(settings), say, as_json=as_json)
-            return
-        job = _prepare(settings, folder, ranks, say, aloud=first and (quiet or as_json))
+            if not first:
+                return None
+            say(f"note: the fit in {folder.path} has ended; measuring it now")
+            flow = load_model(folder.path, settings.device)
+            return _finish(settings, folder, flow, read(settings), say)
+        job = _prepare(settings, folder, ranks, say, first)
         if dry_run:
-            if first:
-                _print_plan(job, as_json)
-            return
+            return _cost(job) if first else None
         if first:
             folder.create()
             lock.take()
@@ -93,54 +96,49 @@ def fit(
             if resume and not folder.has_checkpoint:
                 say("note: there is no checkpoint yet; the fit starts from the beginning")
         try:
-            _run(job, replace=force and not resume, show_progress=first and not quiet)
+            _run(job, say, replace=force and not resume)
         except BaseException as error:
             if first:
                 lock.close()
                 folder.remove_failed()
             elif isinstance(error, KeyboardInterrupt):  # the first rank prints the message
                 sys.exit(1)
-            _raise_with_hint(error, settings, folder)
-        if first:
-            _finish(settings, folder, job.flow, job.train, job.test, say, as_json=as_json)
+            if failed := _with_hint(error, settings, folder):
+                raise failed from error
+            raise
+        return _finish(settings, folder, job.flow, (job.train, job.test), say) if first else None
 
 
-def _prepare(
-    settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Callable[[str], None], aloud: bool
-) -> _Job:
-    """Read the data, choose the estimator, and make its plan; `aloud` notes go to stderr."""
+def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Say, first: bool) -> _Job:
+    """Read the data, choose the estimator, and make its plan."""
     say(f"reading {settings.source}")
     train, test = read(settings)
     held_out = "none" if test is None else len(test.x)
-    say(f"{train.name}: {train.what} to fit, {held_out} to measure with")
-    for note in train.notes:  # even if quiet: data are missing from here on
-        print(f"note: {note}", file=sys.stderr, flush=True) if aloud else say(f"note: {note}")
+    second = "" if train.whole is None else ", by a second fit without them"
+    say(f"{train.name}: {train.what} to fit, {held_out} to measure with{second}")
+    for note in train.notes:  # even if silent: data are missing from here on
+        say(f"note: {note}", always=first)
     labels = labels_of(settings, train)
     completes = settings.observed or settings.mask
     if train.kind == PICTURES and train.labels is not None and labels is None and not completes:
         say("note: the labels are not used; --conditional fits by class")
     flow = estimator(settings, train)
-    plan = flow.plan(train.x, labels)
+    plan = flow.plan(train.all_rows, labels)
     if plan.seconds > _LONG:
         less = "; --quality draft takes less" if train.kind != TABLE else ""
         say(f"note: this takes about {progress.seconds_text(plan.seconds)}{less}")
     return _Job(settings, folder, ranks, train, test, flow, plan)
 
 
-def _print_plan(job: _Job, as_json: bool) -> None:
+def _cost(job: _Job) -> tuple[dict[str, Any], str]:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
     plan, free = job.plan, free_memory(resolve_device(job.flow.device))
-    if as_json:
-        out: dict[str, Any] = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan)}
-        out |= {"bytes": plan.nbytes, "free_bytes": free, "seconds": plan.seconds}
-        print(json.dumps(out, indent=2))
-        return
-    print(plan)
-    if free is not None:
-        print(f"{free / 2**30:.1f} GiB of memory are free")
-    print("nothing was written")
+    out = {"kind": job.train.kind, "data": job.train.what, "plan": str(plan), "bytes": plan.nbytes}
+    memory = [] if free is None else [f"{free / 2**30:.1f} GiB of memory are free"]
+    text = "\n".join([str(plan), *memory, "nothing was written"])
+    return out | {"free_bytes": free, "seconds": plan.seconds}, text
 
 
 def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
@@ -152,30 +150,36 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
     return joined(device)
 
 
-def _run(job: _Job, *, replace: bool, show_progress: bool) -> None:
+def _run(job: _Job, say: Say, *, replace: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
     flow, train, ranks = job.flow, job.train, job.ranks
     labels, config = labels_of(job.settings, train), _config(job)
-    first, x = ranks is None or ranks.first, train.x
+    first, x = ranks is None or ranks.first, train.all_rows
     if ranks is not None:
         ranks.broadcast("the folder is ready")
-        mine = ranks.share(len(train.x)).slice
+        mine = ranks.share(len(x)).slice
         x, labels = x[mine], None if labels is None else labels[mine]
-    begin = _Beginning(job.folder, config, replace=replace)
+    begun = False
+
+    def begin(_: object = None) -> None:
+        """Replace an earlier run at the first step: a fit that fails before it replaces nothing."""
+        nonlocal begun
+        if not begun:
+            begun = True
+            job.folder.begin(config, replace=replace)
+
     listeners: list[Any] = [begin] if first else []
-    if show_progress:
-        listeners.append(progress.Progress(_stages(job.plan)))
+    if say.progress:
+        stages = getattr(job.plan, "stages", ())  # of pictures: their steps differ in cost
+        named = [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
+        listeners.append(progress.Progress(named))
     began = time.perf_counter()
-    flow.fit(
-        x,
-        labels,
-        listeners=listeners,
-        checkpoint_dir=job.folder.checkpoint,
-        checkpoint_every=job.settings.checkpoint_every,
-        ranks=ranks,
-    )
+    flow.fit(x, labels, listeners=listeners, checkpoint_dir=job.folder.checkpoint,
+             checkpoint_every=job.settings.checkpoint_every, ranks=ranks)  # fmt: skip
     if not first:
         return
+    if train.kind == TABLE:
+        say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
     with uninterrupted():
         begin()  # a fit without steps
         flow.save(job.folder / "model.sliceflow")
@@ -183,65 +187,36 @@ def _run(job: _Job, *, replace: bool, show_progress: bool) -> None:
         job.folder.remove_checkpoint()
 
 
-def _stages(plan: Any) -> list[tuple[str, int]]:
-    """Name and steps of the stages of pictures, whose steps differ in cost; else nothing."""
-    stages = getattr(plan, "stages", ())
-    return [] if callable(stages) else [(stage.name, stage.n_steps) for stage in stages]
-
-
-class _Beginning:
-    """Replaces an earlier run at the first step: a fit that fails before it replaces nothing."""
-
-    def __init__(self, folder: RunFolder, config: dict[str, Any], *, replace: bool) -> None:
-        self._folder, self._config, self._replace = folder, config, replace
-        self._begun = False
-
-    def __call__(self, _: object = None) -> None:
-        if not self._begun:
-            self._folder.begin(self._config, replace=self._replace)
-            self._begun = True
-
-
-def _raise_with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> None:
-    """Raise the error that ended a fit again, with what to do about it."""
+def _with_hint(error: BaseException, settings: Settings, folder: RunFolder) -> Failed | None:
+    """The error that ended a fit, with what to do about it, where that is known."""
     from sliceflow.models.checkpoints import OtherFitError
     from sliceflow.models.ranks import LostRank
 
     if isinstance(error, LostRank):
-        raise Failed(str(error), f"torchrun … -m {settings.command} --resume") from error
-    if isinstance(error, KeyboardInterrupt):
-        if folder.fitted:
-            raise _interrupted(settings) from error
-        if not folder.has_checkpoint:
-            raise Failed("the fit was stopped before its first step", "run it again") from error
-        done = str(error).split(";")[0] or "the fit was stopped"
-        raise Failed(done, f"to resume it: {settings.command} --resume") from error
+        return Failed(str(error), f"torchrun … -m {settings.command} --resume")
     if isinstance(error, OtherFitError):
-        raise Failed(error.fact, "--force starts again, without the checkpoint") from error
-    raise error
+        return Failed(error.fact, "--force starts again, without the checkpoint")
+    if not isinstance(error, KeyboardInterrupt):
+        return None
+    if folder.fitted:
+        return _interrupted(settings)
+    if not folder.has_checkpoint:
+        return Failed("the fit was stopped before its first step", "run it again")
+    done = str(error).split(";")[0] or "the fit was stopped"
+    return Failed(done, f"to resume it: {settings.command} --resume")
 
 
 def _finish(
-    settings: Settings,
-    folder: RunFolder,
-    flow: Any,
-    train: Data,
-    test: Data | None,
-    say: Callable[[str], None],
-    *,
-    as_json: bool,
-) -> None:
+    settings: Settings, folder: RunFolder, flow: Any, data: tuple[Data, Data | None], say: Say
+) -> tuple[dict[str, Any], str]:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures = evaluate.finish(settings, folder, flow, train, test, say)
+        measures = evaluate.finish(settings, folder, flow, *data, say)
     except KeyboardInterrupt as error:
         raise _interrupted(settings) from error
-    say(evaluate.as_text(measures))
-    say(f"wrote {folder.path}: {', '.join(folder.written)}")
-    if as_json:
-        config = folder.read_json("config.json")
-        out = {"run": str(folder.path), "files": folder.written, **config, **measures}
-        print(json.dumps(out, indent=2))
+    files = folder.written
+    out = {"run": str(folder.path), "files": files, **folder.read_json("config.json"), **measures}
+    return out, f"{evaluate.as_text(measures)}\nwrote {folder.path}: {', '.join(files)}"
 
 
 def _interrupted(settings: Settings) -> Failed:
@@ -251,18 +226,10 @@ def _interrupted(settings: Settings) -> Failed:
 
 def _config(job: _Job) -> dict[str, Any]:
     """Everything needed to repeat the run."""
-    train, test = job.train, job.test
     return {
         "command": job.settings.command,
         "settings": asdict(job.settings),
-        "data": {
-            "name": train.name,
-            "kind": train.kind,
-            "what": train.what,
-            "columns": train.columns,
-            "held_out": 0 if test is None else len(test.x),
-            "notes": list(train.notes),
-        },
+        "data": job.train.about(job.test),
         "versions": {"python": platform.python_version()}
         | {package: installed_version(package) for package in _PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}",
@@ -274,11 +241,9 @@ def _outcome(flow: Any, seconds: float) -> dict[str, Any]:
     """What is known when the fit has ended."""
     from sliceflow.devices import resolve_device
 
-    out: dict[str, Any] = {"finished": _now(), "device": str(resolve_device(flow.device))}
-    out |= {"seconds": seconds, "steps": flow.n_iter_}
-    if hasattr(flow.plan_, "start"):
-        out["start"] = flow.plan_.start
-    return out | {"classes": [str(c) for c in getattr(flow, "classes_", ())]}
+    out = {"finished": _now(), "device": str(resolve_device(flow.device)), "seconds": seconds}
+    out |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
+    return out | {"steps": flow.n_iter_, "classes": [str(c) for c in getattr(flow, "classes_", ())]}
 
 
 def _now() -> str:

@@ -8,22 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-__all__ = ["as_bytes", "by_class", "grid", "single", "write_evolution"]
+from sliceflow.app.pictures import as_bytes, single
 
 _SHOWN = 56  # pixels: smaller pictures are enlarged
 _FRAMES = 40
-
-
-def as_bytes(images: np.ndarray, n_pixel_values: int | None) -> np.ndarray:
-    """Pictures (…, h, w[, c]) with any kind of pixels as 0 to 255; real numbers are 0 to 1."""
-    top = 1.0 if images.dtype.kind == "f" or n_pixel_values is None else n_pixel_values - 1.0
-    return np.asarray((images * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
-
-
-def single(image: np.ndarray) -> Image.Image:
-    """One picture of bytes (h, w) or (h, w, c), one pixel for one pixel."""
-    squeezed = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
-    return Image.fromarray(np.ascontiguousarray(squeezed))
 
 
 def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -> Image.Image:
@@ -41,7 +29,9 @@ def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -
     gap = max(1, h // 12)
     out = np.full((n_rows, h + gap, n_columns, w + gap, c), 255 if ground is None else ground, np.uint8)
     out[:, :h, :, :w] = colour.transpose(0, 2, 1, 3, 4)
-    picture = single(out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)[:-gap, :-gap])
+    picture: Image.Image = single(
+        out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)[:-gap, :-gap]
+    )
     zoom = max(1, round(shown / h))
     return picture.resize((zoom * picture.width, zoom * picture.height), Image.Resampling.NEAREST)
 

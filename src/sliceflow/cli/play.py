@@ -11,7 +11,6 @@ import time
 import webbrowser
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,26 +20,23 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.points import gif
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
-from sliceflow.cli.failures import Failed, WrongUsage
+from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
-from sliceflow.cli.settings import PICTURES, TABLE, Settings
+from sliceflow.cli.settings import PICTURES, Settings
 from sliceflow.errors import rows_of_the_file
-
-__all__ = ["PICTURE_LIMIT", "TABLE_LIMIT", "TableWork", "play", "run_of", "runs_in", "server"]
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
 _KIND_IN_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 
 
-def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
+def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
     """Serve the page until Ctrl-C."""
     models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
-    table = TableTab(TableWork, _example())
-    gallery = Gallery(models, _read_picture)
+    gallery, table = Gallery(models, _read_picture), TableTab(TableWork, _example())
     with closing(table), server(gallery, table) as serving:
         print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
         threading.Thread(target=_warm, args=(gallery,), daemon=True).start()
-        if open_browser:
+        if not no_browser:
             threading.Thread(target=webbrowser.open, args=(serving.address,), daemon=True).start()
         try:
             serving.serve_forever()
@@ -50,23 +46,15 @@ def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
 
 def server(gallery: Gallery, table: TableTab) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
-    routes = {
-        "gif": Route(gif),
-        "runs": Route(gallery.names),
-        "about": Route(gallery.about),
-        "samples": Route(gallery.samples),
-        "chosen": Route(gallery.chosen),
-        "picture": Route(gallery.upload, limit=PICTURE_LIMIT),
-        "complete": Route(gallery.completed),
-        "table": Route(table.status),
-        "table/upload": Route(table.upload, limit=TABLE_LIMIT),
-        "table/example": Route(table.example),
-        "table/fit": Route(table.fit),
-        "table/cancel": Route(table.cancel),
-        "table/samples": Route(table.samples),
-        "table/imputed": Route(table.imputed),
-        "table/report": Route(table.report, post=False),
-    }
+    plain: dict[str, Any] = {"gif": gif, "runs": gallery.names, "about": gallery.about}
+    plain |= {"samples": gallery.samples, "chosen": gallery.chosen, "complete": gallery.completed}
+    plain["table"] = table.status
+    for name in ("example", "fit", "cancel", "samples", "imputed"):
+        plain[f"table/{name}"] = getattr(table, name)
+    routes = {name: Route(answer) for name, answer in plain.items()}
+    routes["picture"] = Route(gallery.upload, limit=PICTURE_LIMIT)
+    routes["table/upload"] = Route(table.upload, limit=TABLE_LIMIT)
+    routes["table/report"] = Route(table.report, post=False)
     return PlayServer(routes)
 
 
@@ -81,40 +69,35 @@ class TableWork:
 
     def read(self, path: str) -> dict[str, Any]:
         """Read a file; what its columns were understood as."""
-        from sliceflow.cli.data import read_frame
+        from sliceflow.spaces.tables.files import read_table
 
-        self._frame = read_frame(Path(path))
+        self._frame = read_table(path)
         return {"columns": understand(self._frame), "rows": len(self._frame)}
 
     def fit(
         self, kinds: dict[str, str], constraints: list[str], name: str, tell: Callable[[int], None]
     ) -> str:
-        """Fit all but the rows held out to measure with; the page of the report."""
+        """Fit all rows, and measure as ``sliceflow fit`` does; the page of the report."""
         from sliceflow.cli import data, evaluate, report
 
         column = tuple(f"{name}={kind}" for name, kind in kinds.items())
-        settings = Settings(name, column=column, constraint=tuple(constraints))
-        columns = [str(c) for c in self._frame.columns]
-        everything = data.Data(PurePath(name).stem, TABLE, self._frame, columns=columns)
-        flow, begun = data.estimator(settings, everything), time.perf_counter()
+        settings, begun = Settings(name, column=column, constraint=tuple(constraints)), time.monotonic()
+        tell(1)
         try:
-            with rows_of_the_file():
-                flow.check(self._frame)
-            train, test = data.split(everything, settings.holdout)
-            tell(1)
-            flow.fit(train.x)
+            whole = data.table(PurePath(name).stem, self._frame, settings)
+            flow = data.estimator(settings, whole).fit(self._frame)
         except ValueError as error:
             raise ValueError(_KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
-        seconds = time.perf_counter() - begun
+        seconds = time.monotonic() - begun
         tell(2)
-        samples, _ = evaluate.draw(flow, settings, train, test)
+        train, test = data.split(whole, settings.holdout)
+        drawn = evaluate.draw(flow, settings, train, test)
         tell(3)
-        measures = evaluate.measure(flow, settings, train, test, samples, None)
+        say = Say(silent=True, progress=False)
+        measures = evaluate.measure_fit(flow, settings, train, test, drawn, say)
         self._flow = flow
-        about: dict[str, Any] = {"name": train.name, "what": train.what, "notes": []}
-        about["held_out"] = 0 if test is None else len(test.x)
-        config = {"data": about, "command": settings.command, "seconds": seconds}
-        return report.page(config, measures, flow, train, samples)
+        config = {"data": train.about(test), "command": settings.command, "seconds": seconds}
+        return report.page(config, measures, flow, train, drawn)
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
         """New rows as CSV."""
@@ -131,19 +114,18 @@ def understand(frame: Any) -> list[dict[str, Any]]:
     from sliceflow.spaces.tables import cells, columns
 
     out, distinct = [], np.flatnonzero(~frame.duplicated().to_numpy())
-    for of in cells.read_frame(frame).cells:
+    for column in cells.read_frame(frame).cells:
         try:
             with rows_of_the_file():
-                out.append(columns.understand(of, distinct).describe())
+                out.append(columns.understand(column, distinct).describe())
         except ValueError as error:
-            row = {"column": str(of.name), "kind": "drop", "missing": 0, "distinct": 0}
+            row = {"column": str(column.name), "kind": "drop", "missing": 0, "distinct": 0}
             out.append(row | {"note": str(error).split("; ")[0], "refused": True})
     return out
 
 
 def _csv(frame: Any) -> bytes:
-    text: str = frame.to_csv(index=False)
-    return text.encode()
+    return bytes(frame.to_csv(index=False), "utf-8")
 
 
 def _example() -> tuple[str, bytes]:
@@ -159,19 +141,19 @@ def _example() -> tuple[str, bytes]:
 
 def _digits(device: str) -> Run:
     """A model of digits that is fitted when it is asked for, in some seconds."""
-
-    def load() -> Any:
-        from sliceflow.cli import data
-
-        settings = Settings("digits", quality="draft", particles=2000, conditional=True, device=device)
-        settings = replace(settings, keep_rows=True)  # for the tab Complete
-        train, _ = data.read(settings)
-        return data.estimator(settings, train).fit(train.x, train.labels)
+    settings = Settings("digits", quality="draft", particles=2000, conditional=True, keep_rows=True,
+                        device=device)  # fmt: skip
 
     def read() -> tuple[Any, Any]:
         from sliceflow.cli import data
 
-        return data.read(Settings("digits"))
+        return data.read(settings)
+
+    def load() -> Any:
+        from sliceflow.cli import data
+
+        train, _ = read()
+        return data.estimator(settings, train).fit(train.x, train.labels)
 
     return Run("digits, fitted now", load, read)
 

@@ -11,21 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sliceflow.engine.events import Event
 
-__all__ = ["Clock", "Progress", "seconds_text"]
-
 _PIXELS = re.compile(r"(\d+)×(\d+)\[")
 _ANY_STEP = 30  # what a step costs besides its pixels, in pixels
 _SURE = 0.1  # share of the work after which remaining time is shown
 
 
 def seconds_text(seconds: float) -> str:
-    """Such as 12 s, 3 min 20 s, 2 h 05 min.
-
-    Examples
-    --------
-    >>> seconds_text(200)
-    '3 min 20 s'
-    """
+    """Such as 12 s, 3 min 20 s, 2 h 05 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -46,10 +38,7 @@ class Clock:
     Later steps see more pixels, so work is not the number of steps. The clock starts after the first
     step of this process, which compiles, and with the first stage that costs half of what the dearest
     does. It tells the remaining time only after a tenth of the work, and only while the pace is steady.
-
-    Parameters
-    ----------
-    stages : the name and the number of steps of every stage
+    `stages` are the name and the number of steps of every stage.
     """
 
     def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
@@ -75,23 +64,16 @@ class Clock:
         if len(self._seen) < 3 or self.share < _SURE:
             return None
         (began, first), (now, done) = self._seen[0], self._seen[-1]
-        middle, half = next(
-            seen for seen in self._seen[1:] if 2 * (seen[0] - began) >= now - began or seen[1] == done
-        )
-        if not began < middle < now:
+        half = next(s for s in self._seen[1:] if 2 * (s[0] - began) >= now - began or s[1] == done)
+        if not began < half[0] < now:
             return None
-        early, late = (half - first) / (middle - began), (done - half) / (now - middle)
+        early, late = (half[1] - first) / (half[0] - began), (done - half[1]) / (now - half[0])
         left = (1 - done) / late
         return left if left >= 1 and late / 2 <= early <= 2 * late else None
 
 
 class Progress:
-    """A listener: a bar with stage, distance and remaining time; without a terminal, a line per tenth.
-
-    Parameters
-    ----------
-    stages : the name and the number of steps of every stage
-    """
+    """A listener: a bar with stage, distance and remaining time; without a terminal, a line per tenth."""
 
     def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
         from rich.console import Console
@@ -113,15 +95,10 @@ class Progress:
         if mark < self._shown + 1 and event.steps_done < event.steps_total:
             return
         self._shown, left = mark, self._clock.left()
-        more = (
-            ""
-            if left is None or event.steps_done == event.steps_total
-            else f", {seconds_text(left)} left"
-        )
-        text = (
-            f"step {event.steps_done}/{event.steps_total}, stage {event.stage}, sliced distance "
-            f"{float(event.distance):.4g}{more}"
-        )
+        text = f"step {event.steps_done}/{event.steps_total}, stage {event.stage}"
+        text += f", sliced distance {float(event.distance):.4g}"
+        if left is not None and event.steps_done < event.steps_total:
+            text += f", {seconds_text(left)} left"
         if self._bar:
             self._bar.update(self._task, completed=self._clock.share, description=text)
         else:

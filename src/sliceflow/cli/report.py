@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Data
-from sliceflow.cli.evaluate import number
 from sliceflow.cli.progress import seconds_text
-from sliceflow.cli.run_folder import RunFolder
 from sliceflow.cli.settings import PICTURES, TABLE
-
-__all__ = ["page", "write_report"]
 
 _MOST_CLASSES, _ROWS, _PAIRS = 20, 8, 12
 _BINS, _LEVELS, _MOST_COLUMNS = 24, 12, 30
@@ -24,36 +21,21 @@ _WIDE, _HIGH = 720, 300  # of the scatter
 _BARS_WIDE, _BARS_HIGH = 240, 90
 
 
-def write_report(
-    folder: RunFolder, flow: Any, train: Data, samples: Any, labels: np.ndarray | None
-) -> None:
-    """Write the page of a fitted run into its folder."""
-    config, measures = folder.read_json("config.json"), folder.read_json("evaluation.json")
-    film = folder / "evolution.gif"
-    html = page(config, measures, flow, train, samples, labels, film if film.exists() else None)
-    folder.write_text("report.html", html)
+def number(value: float | None) -> str:
+    """Three digits, or a dash."""
+    return "–" if value is None else f"{value:.3g}"
 
 
 def page(
-    config: dict[str, Any],
-    measures: dict[str, Any],
-    flow: Any,
-    train: Data,
-    samples: Any,
-    labels: np.ndarray | None = None,
-    film: Path | None = None,
-) -> str:
-    """The page as HTML."""
+    config: dict[str, Any], measures: dict[str, Any], flow: Any, train: Data,
+    drawn: tuple[Any, np.ndarray | None], film: Path | None = None,
+) -> str:  # fmt: skip
+    """The page as HTML; `drawn` are samples and their labels, `film` is an animation."""
     from jinja2 import Environment, FileSystemLoader
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    files = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": number, "seconds": seconds_text}
-    shown = _pictures if train.kind == PICTURES else _columns
     html: str = environment.get_template("report.html.j2").render(
         title=f"{config['data']['name']}: {train.kind} from a sliced-Wasserstein flow",
         config=config,
@@ -65,7 +47,7 @@ def page(
         evolution=None if film is None else _evolution(film),
         scatter_size=(_WIDE, _HIGH),
         bars_size=(_BARS_WIDE, _BARS_HIGH),
-        **shown(flow, train, samples, labels),
+        **(_pictures if train.kind == PICTURES else _columns)(flow, train, *drawn),
     )
     return html + "\n"
 
@@ -75,25 +57,24 @@ def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -
     from PIL import Image
 
     from sliceflow import metrics
-    from sliceflow.cli.pictures import as_bytes, by_class, grid
+    from sliceflow.cli.pictures import by_class, grid
 
-    def drawn(rows: np.ndarray, alt: str) -> dict[str, str]:
-        return _picture(grid(as_bytes(rows, train.n_pixel_values), ground=None), alt)
+    def laid_out(rows: np.ndarray) -> Any:
+        return grid(as_bytes(rows, train.n_pixel_values), ground=None)
 
     rows, names = by_class(samples, labels)
+    out: dict[str, Any] = {"n_classes": len(names)}
     if names:
-        classes = [
-            (name, drawn(row[None], f"{len(row)} samples of class {name}"))
-            for name, row in list(zip(names, rows, strict=True))[:_MOST_CLASSES]
-        ]
-        out: dict[str, Any] = {"classes": classes, "n_classes": len(names)}
+        shown = list(zip(names, rows, strict=True))[:_MOST_CLASSES]
+        alts = [f"{len(row)} samples of class {name}" for name, row in shown]
+        grids = [_picture(laid_out(row[None]), alt) for (_, row), alt in zip(shown, alts, strict=True)]
+        out["classes"] = list(zip(names, grids, strict=False))
     else:
-        out = {"samples": drawn(rows, f"A grid of {rows.shape[0]} by {rows.shape[1]} samples")}
+        alt = f"A grid of {rows.shape[0]} by {rows.shape[1]} samples"
+        out["samples"] = _picture(laid_out(rows), alt)
     first, k = samples[:8], min(5, len(train.x))
     found, _ = metrics.nearest_pictures(first, train.x, k, mirror=getattr(flow, "mirror", False))
-    left, right = (
-        grid(as_bytes(x, train.n_pixel_values), ground=None) for x in (first[:, None], found)
-    )
+    left, right = laid_out(first[:, None]), laid_out(found)
     both = Image.new(left.mode, (left.width * 3 // 2 + right.width, left.height))
     both.paste(left, (0, 0))
     both.paste(right, (left.width * 3 // 2, 0))
@@ -105,21 +86,18 @@ def _columns(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) ->
     """Rows of samples, and a small plot for every column; of vectors also the first two as points."""
     import pandas as pd
 
-    real, new = train.x, samples
+    real, new = train.all_rows, samples
     if train.kind != TABLE:
         real, new = (pd.DataFrame(x, columns=train.columns) for x in (real, samples))
     kinds = getattr(flow, "kinds_", {})
     names = [name for name in real.columns if name in new]
     plotted = [name for name in names if kinds.get(name) not in ("identifier", "drop")]
     first = new[names].head(_ROWS)
-    return {
-        "names": names,
-        "rows": first.astype(object).where(first.notna(), "").to_numpy().tolist(),
-        "labels": None if labels is None else [str(label) for label in labels[:_ROWS]],
-        "plots": [_bars(str(name), real[name], new[name]) for name in plotted],
-        "identifiers": [name for name in names if kinds.get(name) == "identifier"],
-        "scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None,
-    }
+    rows = first.astype(object).where(first.notna(), "").to_numpy().tolist()
+    out = {"names": names, "rows": rows, "plots": [_bars(str(c), real[c], new[c]) for c in plotted]}
+    out["labels"] = None if labels is None else [str(label) for label in labels[:_ROWS]]
+    out["identifiers"] = [name for name in names if kinds.get(name) == "identifier"]
+    return out | {"scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None}
 
 
 def _scatter(real: Any, new: Any) -> dict[str, Any]:
@@ -154,10 +132,8 @@ def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
     if a is not None and b is not None and real.nunique() > _LEVELS:
         low, high = np.nanquantile(a, [0.005, 0.995])
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        present = [x[np.isfinite(x)] for x in (a, b)]
-        shares = [
-            np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0] / max(1, len(x)) for x in present
-        ]
+        present = [x[np.isfinite(x)].clip(edges[0], edges[-1]) for x in (a, b)]
+        shares = [np.histogram(x, edges)[0] / max(1, len(x)) for x in present]
         labels, ends = [""] * _BINS, [str(real.dropna().min()), str(real.dropna().max())]
     else:
         common = real.value_counts().index[:_LEVELS]
@@ -166,17 +142,10 @@ def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
         ends = [labels[0], labels[-1]]
         if real.nunique() > _LEVELS:
             ends[1] += f" (the most frequent {_LEVELS} of {real.nunique()})"
-    top, width = max(float(np.max(shares)), 1e-9), _BARS_WIDE / len(labels)
-    return {
-        "name": name,
-        "bars": [
-            [(k * width, _BARS_HIGH * float(share) / top, labels[k]) for k, share in enumerate(of)]
-            for of in shares
-        ],
-        "width": width,
-        "ends": ends,
-        "missing": [float(column.isna().mean()) for column in (real, new)],
-    }
+    scale, width = _BARS_HIGH / max(float(np.max(shares)), 1e-9), _BARS_WIDE / len(labels)
+    x, missing = width * np.arange(len(labels)), [float(column.isna().mean()) for column in (real, new)]
+    bars = [list(zip(x.tolist(), (scale * y).tolist(), labels, strict=True)) for y in shares]
+    return {"name": name, "bars": bars, "width": width, "ends": ends, "missing": missing}
 
 
 def _numbers(column: Any) -> np.ndarray | None:
@@ -204,16 +173,10 @@ def _evolution(film: Path) -> dict[str, Any]:
     from PIL import Image, ImageSequence
 
     with Image.open(film) as stored:
-        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(stored)]
-    data = base64.b64encode(film.read_bytes()).decode()
-    return {
-        "film": {
-            "alt": "Samples on their way to pictures, as an animation",
-            "kind": "gif",
-            "data": data,
-        },
-        "last": _picture(frames[-1], "The samples at the end"),
-    }
+        *_, last = (frame.convert("RGB") for frame in ImageSequence.Iterator(stored))
+    alt = "Samples on their way to pictures, as an animation"
+    whole = {"alt": alt, "kind": "gif", "data": base64.b64encode(film.read_bytes()).decode()}
+    return {"film": whole, "last": _picture(last, "The samples at the end")}
 
 
 def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]]:

@@ -15,15 +15,11 @@ from filelock import FileLock, Timeout
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.models.atomic import write_atomically
 
-__all__ = ["Lock", "RunFolder", "check_new", "load_model"]
+_AGAIN = "fit the run again"
 
 
 class Lock:
-    """A lock on a run folder, held by one process at a time.
-
-    The system releases it when the process ends, however it ends: the file that a killed process
-    leaves behind locks nothing.
-    """
+    """A lock on a run folder, which the system releases when its process ends, however it ends."""
 
     NAME = ".lock"
 
@@ -41,10 +37,8 @@ class Lock:
             holder = ""
             with suppress(OSError, ValueError):
                 holder = f": process {int(self._path.read_text())}"
-            raise Failed(
-                f"another fit is writing to {self._path.parent}{holder}",
-                "wait until it has ended, or pass another --out",
-            ) from error
+            fact = f"another fit is writing to {self._path.parent}{holder}"
+            raise Failed(fact, "wait until it has ended, or pass another --out") from error
         except OSError:  # a folder that cannot be written to fails later, with a better message
             return
         with suppress(OSError):
@@ -59,23 +53,10 @@ class Lock:
 
 
 class RunFolder:
-    """The files of a run, in a folder of its own.
+    """The files of a run. It has ended when config.json says when and there is a report."""
 
-    A run has ended when config.json says when it finished and there is a report; a checkpoint is there
-    while it is fitted.
-    """
-
-    FILES = (
-        "config.json",
-        "model.sliceflow",
-        "samples.png",
-        "samples.npz",
-        "samples.csv",
-        "evolution.gif",
-        "history.csv",
-        "evaluation.json",
-        "report.html",
-    )
+    FILES = ("config.json", "model.sliceflow", "samples.png", "samples.npz", "samples.csv", "evolution.gif",
+             "history.csv", "evaluation.json", "report.html")  # fmt: skip
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,14 +87,12 @@ class RunFolder:
         unmeasured = self.fitted and "report.html" not in self.written
         if resume:
             if self.fitted and not unmeasured:
-                evaluate = shlex.join(("sliceflow", "evaluate", str(self.path)))
-                raise WrongUsage(
-                    f"the run in {self.path} has ended",
-                    f"{evaluate} measures it again; --force replaces it",
-                )
+                again = shlex.join(("sliceflow", "evaluate", str(self.path)))
+                hint = f"{again} measures it again; --force replaces it"
+                raise WrongUsage(f"the run in {self.path} has ended", hint)
             return
-        files = sorted(self.path.iterdir()) if self.path.exists() else []
-        files = [path for path in files if path.name != Lock.NAME]
+        there = sorted(self.path.iterdir()) if self.path.exists() else []
+        files = [path for path in there if path.name != Lock.NAME]
         if files and not force:
             hint = "pass another --out, or --force to replace the run"
             if unmeasured or self.has_checkpoint:
@@ -133,7 +112,6 @@ class RunFolder:
             raise Failed(f"{self.path} cannot be written to: {reason}", "pass another --out") from error
 
     def remove_checkpoint(self) -> None:
-        """Remove the checkpoint of an interrupted run, and the folder it is in."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def begin(self, config: dict[str, Any], *, replace: bool) -> None:
@@ -153,7 +131,6 @@ class RunFolder:
                 self.path.rmdir()
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
-        """Write a JSON file, whole or not at all."""
         self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
@@ -165,13 +142,12 @@ class RunFolder:
         try:
             value = json.loads((self / name).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise WrongUsage(
-                f"{self.path} has no {name}: it is not a finished run", "make one with sliceflow fit"
-            ) from error
+            fact = f"{self.path} has no {name}: it is not a finished run"
+            raise WrongUsage(fact, "make one with sliceflow fit") from error
         except ValueError as error:
-            raise Failed(f"{self / name} is damaged: {error}", "fit the run again") from error
+            raise Failed(f"{self / name} is damaged: {error}", _AGAIN) from error
         if not isinstance(value, dict):
-            raise Failed(f"{self / name} is not an object", "fit the run again")
+            raise Failed(f"{self / name} is not an object", _AGAIN)
         return value
 
     def check_fitted(self) -> None:

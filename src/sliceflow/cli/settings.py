@@ -10,33 +10,31 @@ from typing import Any
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
 
-__all__ = ["Settings"]
-
 PICTURES, VECTORS, TABLE = "pictures", "vectors", "table"
 _TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
-_WORDS = {PICTURES: "pictures", VECTORS: "tables with --vectors", TABLE: "tables without --vectors"}
-_FOR = {  # flags that only some kinds of data have
-    "conditional": (PICTURES,),
-    "size": (PICTURES,),
-    "observed": (PICTURES,),
-    "mask": (PICTURES,),
-    "mirror": (PICTURES,),
-    "skip_broken": (PICTURES,),
-    "data_root": (PICTURES,),
-    "quality": (PICTURES, VECTORS),
-    "particles": (PICTURES, VECTORS),
-    "keep_rows": (PICTURES, VECTORS),
-    "drop": (VECTORS, TABLE),
-    "target": (VECTORS, TABLE),
-    "column": (TABLE,),
-    "constraint": (TABLE,),
+_WORDS = {
+    (PICTURES,): "pictures",
+    (PICTURES, VECTORS): "pictures and tables with --vectors",
+    (VECTORS, TABLE): "tables",
+    (TABLE,): "tables without --vectors",
 }
+_ONLY = {  # flags that only some kinds of data have
+    (PICTURES,): "conditional size observed mask mirror skip_broken data_root",
+    (PICTURES, VECTORS): "quality particles keep_rows",
+    (VECTORS, TABLE): "drop target vectors",
+    (TABLE,): "column constraint",
+}
+_FOR = {name: kinds for kinds, names in _ONLY.items() for name in names.split()}
 _INSTEAD = {
     "conditional": "sliceflow sample --given column=value draws rows of one class",
     "target": "use --conditional for pictures with labels",
     "column": "leave it out, or leave --vectors out",
 }
 _MAY_CHANGE = ("out", "data_root", "checkpoint_every")  # between a run and its resumption
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,8 @@ class Settings:
             lists = {name: tuple(values[name]) for name in ("drop", "column", "constraint")}
             return cls(**values | lists)
         except (KeyError, TypeError) as error:
-            raise Failed(
-                f"{folder / 'config.json'} has no settings of this version: {error}",
-                "fit the run again",
-            ) from error
+            fact = f"{folder / 'config.json'} has no settings of this version: {error}"
+            raise Failed(fact, "fit the run again") from error
 
     @property
     def kind(self) -> str:
@@ -95,9 +91,8 @@ class Settings:
         """The command that repeats the fit."""
         words = ["sliceflow", "fit", self.source]
         for name, value in self.changed().items():
-            flag = f"--{name.replace('_', '-')}"
             for one in value if isinstance(value, tuple) else (value,):
-                words += [flag] if one is True else [flag, str(one)]
+                words += [_flag(name)] if one is True else [_flag(name), str(one)]
         return shlex.join(words)
 
     @property
@@ -107,8 +102,7 @@ class Settings:
         for text in self.column:
             name, equals, kind = text.rpartition("=")
             if not equals:
-                hint = "pass --column zip=category, for example"
-                raise WrongUsage(f"--column {text} is not name=kind", hint)
+                raise WrongUsage(f"--column {text} is not name=kind", "pass --column zip=category, say")
             kinds[name] = kind
         return kinds
 
@@ -123,21 +117,15 @@ class Settings:
             return self.quality
         if self.quality.isascii() and self.quality.isdigit() and int(self.quality) > 0:
             return int(self.quality)
-        raise WrongUsage(
-            f"--quality {self.quality!r} is not one of {', '.join(names)}",
-            "or pass the number of steps",
-        )
+        fact = f"--quality {self.quality!r} is not one of {', '.join(names)}"
+        raise WrongUsage(fact, "or pass the number of steps")
 
     def check(self) -> None:
         """Refuse flags that do nothing for these data, and flags that contradict each other."""
         for name in self.changed():
-            flag = f"--{name.replace('_', '-')}"
-            if name == "vectors" and self.kind == PICTURES:
-                raise WrongUsage(f"--vectors is for tables, and {self.source} is none", "leave it out")
             if self.kind not in _FOR.get(name, (self.kind,)):
-                words = " and ".join(_WORDS[kind] for kind in _FOR[name])
-                hint = _INSTEAD.get(name, "leave it out")
-                raise WrongUsage(f"{flag} is for {words}, not for {self.source}", hint)
+                fact = f"{_flag(name)} is for {_WORDS[_FOR[name]]}, not for {self.source}"
+                raise WrongUsage(fact, _INSTEAD.get(name, "leave it out"))
         given = {"--conditional": self.conditional, "--observed": self.observed, "--mask": self.mask}
         exclusive = [flag for flag, value in given.items() if value]
         if len(exclusive) > 1:
@@ -151,8 +139,5 @@ class Settings:
         for name, old in asdict(started).items():
             new = getattr(self, name)
             if old != new and name not in _MAY_CHANGE:
-                raise WrongUsage(
-                    f"--{name.replace('_', '-')} is {new}, but the run in {folder.path} was started "
-                    f"with {old}",
-                    f"to resume it: {started.command} --resume",
-                )
+                fact = f"{_flag(name)} is {new}, but the run in {folder.path} was started with {old}"
+                raise WrongUsage(fact, f"to resume it: {started.command} --resume")

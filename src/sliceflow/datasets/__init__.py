@@ -55,6 +55,8 @@ def load(
     skip_broken : skip pictures that cannot be read, with a warning, instead of an error
     download : download a missing named set with torchvision, if that is installed
 
+    Examples
+    --------
     >>> digits = load("digits")
     >>> digits.images.shape, digits.n_pixel_values
     ((1297, 8, 8), 17)

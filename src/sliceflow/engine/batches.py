@@ -78,9 +78,7 @@ class Target:
     # the data for a stage and a step, by their numbers, in the `order` of the batches
     draw: Callable[[int, int], Cloud]
     batches: Batches = Batches()  # the columns that steps look at
-    # draw the data anew for every step, such as pixels that are dequantised each time; else once for every
-    # stage
-    every_step: bool = False
+    every_step: bool = False  # draw the data anew for every step, not only for every stage
     _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
@@ -99,38 +97,24 @@ class Target:
         data = self._drawn[1]
         batch, runs = self.batches.at(step.turn, data.y), (step.particles.runs, data.runs)
         if step.flow.apart and batch.runs is None:
-            if runs[0] is None or runs[1] is None:
-                raise ValueError(
-                    "each class has its own maps, but the clouds do not tell classes apart"
-                )
+            part = batch.particles is not None or batch.data is not None
+            if part or runs[0] is None or runs[1] is None:
+                fact = "but the batches do not tell classes apart"
+                raise ValueError(f"each class has its own maps, {fact}")
             batch = replace(batch, runs=(runs[0], runs[1]))
         return data, batch
 
 
 def divide(
-    m: int,
-    n: int,
-    most: int | None,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
-    seed: Seed,
+    m: int, n: int, most: int | None, codes_p: Tensor | None, codes_q: Tensor | None, seed: Seed,
     device: torch.device | str = "cpu",
-) -> Batches:
+) -> Batches:  # fmt: skip
     """Batches of at most `most` of m particles and of n data.
 
     Parameters
     ----------
     most : None uses all columns
     codes_p, codes_q : the conditions of particles and data; None if they play no part
-
-    Examples
-    --------
-    >>> labels = torch.arange(1000) % 2
-    >>> batches = divide(1000, 1000, 100, labels, labels, Seed(0))
-    >>> batch = batches.at(0)
-    >>> own, other = labels[batch.particles], labels[batches.order][batch.data]
-    >>> len(other), int(own.sum()) == int(other.sum())
-    (100, True)
     """
     conditions = None if codes_p is None or codes_q is None else (codes_q, codes_p)
     if most is None or max(m, n) <= most:
@@ -156,13 +140,6 @@ def divide_apart(
     """The same if every class has its own maps: masses may differ.
 
     The particles must be sorted by class; the returned `order` sorts the data.
-
-    Examples
-    --------
-    >>> labels = torch.arange(1000) % 2
-    >>> batch = divide_apart(100, labels.sort().values, labels, 2, Seed(0)).at(0)
-    >>> len(batch.particles), batch.runs[0]
-    (100, Runs(starts=(0, 50, 100)))
     """
     m, n = len(codes_p), len(codes_q)
     all_runs = [Runs.from_codes(codes, n_classes) for codes in (codes_p, codes_q)]

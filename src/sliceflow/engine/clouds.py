@@ -21,16 +21,7 @@ Columns = slice | Tensor | None  # some columns of a cloud; None is all of them
 
 @dataclass(frozen=True)
 class Runs:
-    """Class c has the columns from starts[c] to starts[c + 1].
-
-    Examples
-    --------
-    >>> runs = Runs.from_codes(torch.tensor([0, 0, 0, 2, 2]), n_classes=3)
-    >>> runs.starts, runs.empty
-    ((0, 3, 3, 5), [1])
-    >>> runs.part(slice(2, 4))
-    Runs(starts=(0, 1, 1, 2))
-    """
+    """Class c has the columns from starts[c] to starts[c + 1]."""
 
     starts: tuple[int, ...]
 

@@ -56,12 +56,9 @@ class CompactTable:
 
     def grid(self) -> GridTable:
         """The same maps on their whole grid, made to ascend: the same bits on every device."""
-        all_maps = self.whole()
-        lo, hi, at, levels = all_maps.lo, all_maps.hi, all_maps.at, all_maps.levels
-        values = kernels.for_tensor(lo).through_knots(
-            lo, hi, at, levels, self.n_bins, self.exponent, self.dtype
-        )
-        return GridTable(lo, hi, values)
+        maps, form = self.whole(), (self.n_bins, self.exponent, self.dtype)
+        through = kernels.for_tensor(maps.lo).through_knots
+        return GridTable(maps.lo, maps.hi, through(maps.lo, maps.hi, maps.at, maps.levels, *form))
 
     def whole(self) -> CompactTable:
         """The same with all maps. This does not wait for a GPU."""
@@ -83,18 +80,12 @@ class CompactTable:
         return replace(table, **parts, numbers=numbers, n_all=len(table.lo))
 
     def plain(self) -> CompactTable:
-        """The same, where maps that move nothing have the range [−1, 1] and even knots.
-
-        So files need not keep them.
-        """
+        """The same; maps that move nothing, which files do not keep, are on [−1, 1], with even knots."""
         moving, k = self.levels.any(1), self.at.shape[1]
         even = torch.arange(k, device=self.at.device) * self.n_bins // (k - 1)
-        return replace(
-            self,
-            lo=torch.where(moving, self.lo, -1.0),
-            hi=torch.where(moving, self.hi, 1.0),
-            at=torch.where(moving[:, None], self.at, even.to(self.at.dtype)),
-        )
+        lo, hi = (torch.where(moving, end, to) for end, to in ((self.lo, -1.0), (self.hi, 1.0)))
+        at = torch.where(moving[:, None], self.at, even.to(self.at.dtype))
+        return replace(self, lo=lo, hi=hi, at=at)
 
     def to(self, device: torch.device) -> CompactTable:
         """The same on another device."""
@@ -124,9 +115,8 @@ def thinned(
 ) -> Table | CompactTable:
     """What a model keeps of a table: `n_knots` knots of each map, where it bends.
 
-    A map that classes share, or that was fitted to sorted particles, keeps eight times as many. Where
-    it is unknown how far values can move (`reach`), knots are spaced evenly. `tails` keeps the tails
-    of maps that were fitted to sorted particles.
+    Maps that classes share, or of sorted particles, keep eight times as many. Where it is unknown how
+    far values can move (`reach`), knots are spaced evenly. `tails` keeps those of sorted particles.
     """
     if isinstance(table, KnotTable):
         if tails:
@@ -141,10 +131,7 @@ def thinned(
 
 
 def thin_grid(table: GridTable, n_knots: int) -> GridTable:
-    """Keep every k-th edge, where k divides the number of bins, and smooth the tails.
-
-    Elsewhere histograms are smooth enough.
-    """
+    """Keep every k-th edge, where k divides the number of bins, and smooth the tails."""
     values, n_bins = table.values, table.values.shape[1] - 1
     stride = next(k for k in range(1, n_bins + 1) if n_bins % k == 0 and n_bins // k <= n_knots)
     if table.counts is not None:
@@ -154,10 +141,7 @@ def thin_grid(table: GridTable, n_knots: int) -> GridTable:
 
 
 def thin_knots(table: KnotTable, n_knots: int, tails: bool = False) -> KnotTable:
-    """Average over `n_knots` cells of equal mass.
-
-    A map through every particle would follow their sampling noise, which fresh particles do not share,
-    and push fresh particles away from the data.
+    """Average over `n_knots` cells of equal mass: particles' sampling noise would push fresh ones away.
 
     With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends, to
     resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two particles beside
@@ -187,10 +171,7 @@ def thin_knots(table: KnotTable, n_knots: int, tails: bool = False) -> KnotTable
 
 
 def _flat_beyond(table: KnotTable) -> KnotTable:
-    """The same with a knot far beyond each end, where T has its value at the end.
-
-    So nothing leaves the range of the data.
-    """
+    """The same with a knot far beyond each end: nothing leaves the range of the data."""
     k, v = table.knots, table.values
     far = 16 * (k[:, -1:] - k[:, :1]) + 1
     knots = torch.cat((k[:, :1] - far, k, k[:, -1:] + far), 1)
@@ -198,9 +179,8 @@ def _flat_beyond(table: KnotTable) -> KnotTable:
 
 
 def _jumps(values: Tensor) -> Tensor | None:
-    """Where an atom, at least ½ % of equal values, begins or ends; the widest jumps of each row.
-
-    (h, J), with K where a row has fewer; None if no row has any.
+    """The widest jumps of each row to or from an atom, at least ½ % of equal values: (h, J), with K
+    where a row has fewer; None if no row has any.
     """
     gap, size = values.diff(dim=1), max(2, values.shape[1] // 200)
     atom = values[:, size - 1 :] == values[:, : 1 - size]  # from here on
@@ -242,15 +222,13 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
 
     A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p, the mean square
     of this error is least if the density of the knots is proportional to (p·D″²)^⅕. The lines are then
-    fitted to all particles between them: lines through the map itself would cut its corners, on the
-    inner side at every step, and samples would shrink. Displacements are rounded to whole steps, about
-    8,000 of which make up `reach`. This does not wait for a GPU.
+    fitted to all particles between them: lines through the map itself would cut its corners, and
+    samples would shrink. Displacements are rounded to whole steps, about 8,000 in `reach`.
     """
     n_bins, counts = table.values.shape[1] - 1, table.counts
     if counts is None:
         counts = torch.ones((len(table.lo), n_bins), device=table.lo.device)
-    exponent = math.frexp(reach / _STEPS)[1]
-    lo, hi, at, levels = kernels.for_tensor(table.values).at_bends(
-        table.lo, table.hi, table.values, counts, n_knots, exponent
-    )
+    exponent, at_bends = math.frexp(reach / _STEPS)[1], kernels.for_tensor(table.values).at_bends
+    maps = at_bends(table.lo, table.hi, table.values, counts, n_knots, exponent)
+    lo, hi, at, levels = maps
     return CompactTable(lo, hi, at, levels, n_bins, exponent, table.values.dtype).plain()

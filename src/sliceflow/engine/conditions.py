@@ -112,10 +112,9 @@ class Labels:
         if array.ndim == 2 and array.shape[1] == self.width:
             return torch.from_numpy(_finite(array))
         if array.ndim == 2:
-            raise ValueError(
-                f"y has {array.shape[1]} columns but the model was fitted with {self.width} (one-hot "
-                f"labels of {self.width} classes); pass class labels or an (n, {self.width}) array"
-            )
+            known = f"{self.width} (one-hot labels of {self.width} classes)"
+            fact = f"y has {array.shape[1]} columns but the model was fitted with {known}"
+            raise ValueError(f"{fact}; pass class labels or an (n, {self.width}) array")
         number = {label_key(label): i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
         try:
@@ -261,10 +260,9 @@ def repeated(condition: Condition, y: Any, n: int) -> Any:
 
 
 def proportional(codes: Tensor, m: int, seed: Seed, least: int = 0) -> Tensor:
-    """M rows of the data whose conditions the particles take, in the data's proportions.
+    """M rows of the data whose conditions the particles take, in the data's proportions, shuffled.
 
     Class c gets M·N_c/N particles, rounded by largest remainders, and at least `least` if M allows it.
-    Rows of continuous conditions are `even_rows`. The order is random: any run is a fair sample.
     """
     n = len(codes)
     if codes.dim() == 2:
@@ -293,10 +291,9 @@ def even_rows(n: int, m: int, seed: Seed) -> Tensor:
 def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Tensor:
     """Codes of the particles that a fit adds where the requested ones are too few for a model.
 
-    Maps of few particles are poor for the fresh ones that they move later. So a fit has at least
-    `ENOUGH` particles, and at least 200 of every class in the data, or 2√M of M: far more than the
-    tails, which a model does not keep. Classes `apart`, each with its own maps, need 1,000. The data
-    are weighted to the particles' shares (`row_weights`).
+    Maps of few particles are poor for fresh ones. So a fit has at least `ENOUGH` particles, and at
+    least 200 of every class in the data, or 2√M of M; classes `apart`, with their own maps, have 1,000.
+    The data are weighted to the particles' shares (`row_weights`).
 
     >>> data = torch.tensor([0] * 9_990 + [1] * 10)
     >>> extra_codes(data, data, False, Seed(0)).bincount()
@@ -318,10 +315,7 @@ def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Te
 
 
 def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model: bool = True) -> Tensor:
-    """Codes of all particles that a fit moves: those asked for, and behind them further ones.
-
-    Only a `model` needs further ones: `ENOUGH` in all without a condition (ξ = 0), else `extra_codes`.
-    """
+    """Codes of all particles that a fit moves: those asked for, then those that only a `model` needs."""
     if not model:
         return codes_p
     if amplifier == 0:
@@ -332,9 +326,8 @@ def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model:
 
 
 def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Numbers (N,) and (M,) that are equal where the conditions are; None if they cannot be compared.
-
-    Continuous conditions can be compared if data and particles have the same set of distinct y.
+    """Numbers (N,) and (M,) that are equal where the conditions are; None if they cannot be compared,
+    because data and particles have other sets of distinct continuous y.
     """
     both = data_codes, particle_codes
     if data_codes.dim() == particle_codes.dim() == 1:
@@ -349,10 +342,7 @@ def row_groups(data_codes: Tensor, particle_codes: Tensor) -> tuple[Tensor, Tens
 
 
 def _numbered(rows: Tensor) -> Tensor:
-    """The index (n,) of each row among the distinct rows in lexical order.
-
-    `torch.unique` with dim=0 gives the same, but compares whole rows and is slower.
-    """
+    """The index (n,) of each row among the distinct ones: a faster `torch.unique` with dim=0."""
     numbers = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     for column in rows.T:
         distinct, own = torch.unique(column, return_inverse=True)
@@ -361,19 +351,18 @@ def _numbered(rows: Tensor) -> Tensor:
 
 
 def row_weights(data_codes: Tensor, particle_codes: Tensor) -> Tensor | None:
-    """Weights of the data's rows that give every condition the particles' mass; None if all are 1.
+    """Weights of the data's rows that give every condition the particles' mass; None if all are 1, or
+    conditions cannot be compared.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts (M_g/M)/(N_g/N) in
-    F_q: a surplus of one class would be transported across the gap to another, a jump of size ξ. If
-    conditions cannot be compared (fewer particles than rows, or the user's own y), all count equally.
+    F_q: a surplus of one class would be transported across the gap to another, a jump of size ξ.
     """
     groups = row_groups(data_codes, particle_codes)
     if groups is None:
         return None
     groups_q, groups_p = groups
     size = int(max(groups_q.max(), groups_p.max())) + 1
-    n_g = torch.bincount(groups_q, minlength=size).double()
-    m_g = torch.bincount(groups_p, minlength=size).double()
+    n_g, m_g = (torch.bincount(g, minlength=size).double() for g in groups)
     ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
     # Multiples of 2⁻⁴⁰: sums up to 2¹³ are then exact, in any order and on any ranks. Only 0 becomes 0.
     whole = torch.where(ratio > 0, (ratio * 2**40).round().clamp(min=1) / 2**40, 0.0)
@@ -478,8 +467,7 @@ def _listed(labels: list[Any], most: int = 12) -> str:
 
 
 def default_particles(n: int) -> int:
-    """The smallest multiple of n rows, to use their conditions equally often, of at least 10,000.
-
-    With fewer, the maps follow the particles' own noise, and offline samples are poor.
+    """The smallest multiple of n rows, to use their conditions equally often, of at least 10,000: maps
+    of fewer particles follow their noise, and offline samples are poor.
     """
     return n * max(1, -(-10_000 // n))

@@ -128,11 +128,9 @@ class HeldOut:
     """Ends a stage when the particles no longer approach held-out rows.
 
     After every step it measures SW₂ between the particles and the held-out rows over fixed directions.
-    `n_iter_no_change` steps without a relative improvement of `tol` end the stage. More steps would
-    only move the particles onto the training rows.
-
-    Rows of a class are compared with the particles of that class; classes that only one side has are
-    left out. With continuous conditions the directions are those of x and y, with equal weight.
+    `n_iter_no_change` steps without a relative improvement of `tol` end the stage. Rows of a class are
+    compared with the particles of that class; classes that only one side has are left out. With
+    continuous conditions the directions are those of x and y, with equal weight.
 
     Parameters
     ----------
@@ -167,10 +165,8 @@ class HeldOut:
         """SW₂ between particles (d, M) and the held-out rows, by quantiles at the rows' own levels."""
         z = self._joint(self.theta @ particles)
         z = z if self._offset is None else z + self._offset
-        squares = [
-            (_quantiles(z[:, own], target.shape[1]) - target).square()
-            for (_, own), target in zip(self._groups, self._target, strict=True)
-        ]
+        pairs = zip(self._groups, self._target, strict=True)
+        squares = [(_quantiles(z[:, own], t.shape[1]) - t).square() for (_, own), t in pairs]
         return float(torch.cat(squares, dim=1).mean().sqrt())
 
     def __call__(self, event: Event) -> bool:
@@ -195,10 +191,8 @@ def _same_class(codes: Tensor, particle_codes: Tensor) -> list[tuple[Tensor | sl
         (torch.nonzero(codes == c)[:, 0], torch.nonzero(particle_codes == c)[:, 0]) for c in both
     ]
     if not pairs:
-        raise ValueError(
-            "early_stopping holds out no row of any class that the particles have; give more rows of "
-            "those classes or set early_stopping=False"
-        )
+        fact = "early_stopping holds out no row of any class that the particles have"
+        raise ValueError(f"{fact}; give more rows of those classes or set early_stopping=False")
     return pairs
 
 
@@ -223,11 +217,7 @@ def _quantiles(z: Tensor, n: int) -> Tensor:
 
 
 def listening(listeners: Listeners) -> tuple[Listener, ...]:
-    """The listeners of a user as a tuple: one, several or None.
-
-    >>> listening(print)
-    (<built-in function print>,)
-    """
+    """The listeners of a user as a tuple: one, several or None."""
     what = "a callable, a tuple of several, or None"
     if listeners is None:
         return ()
@@ -241,30 +231,23 @@ def listening(listeners: Listeners) -> tuple[Listener, ...]:
 
 def tell(listeners: Sequence[Listener], event: Event) -> bool:
     """Call all listeners; whether any of them ends the stage."""
-    answers = [listener(event) for listener in listeners]
-    return any(answers)
+    return any([listener(event) for listener in listeners])  # noqa: C419, all of them must hear it
 
 
 def relayed(
     listeners: Sequence[Listener], name: str, *, stages_before: int, steps_before: int,
     steps_after: int, seconds: float,
 ) -> Listener:  # fmt: skip
-    """One listener that tells others of the steps of the fit `name`, as steps of several fits.
-
-    The fits before it had so many stages and steps and took so many seconds; those after it plan
-    `steps_after`.
+    """One listener that tells others of the steps of the fit `name` as steps of several fits, of which
+    those before had so many stages, steps and seconds, and those after plan `steps_after`.
     """
 
     def relay(event: Event) -> bool:
-        overall = replace(
-            event,
-            stage=f"{name}: {event.stage}",
-            stage_index=stages_before + event.stage_index,
-            steps_done=steps_before + event.steps_done,
-            steps_total=steps_before + event.steps_total + steps_after,
-            seconds=seconds + event.seconds,
-        )
-        return tell(listeners, overall)
+        total = steps_before + event.steps_total + steps_after
+        stage = dict(stage=f"{name}: {event.stage}", stage_index=stages_before + event.stage_index)
+        steps = dict(steps_done=steps_before + event.steps_done, steps_total=total)
+        overall: dict[str, Any] = stage | steps | dict(seconds=seconds + event.seconds)
+        return tell(listeners, replace(event, **overall))
 
     return relay
 

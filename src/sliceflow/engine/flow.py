@@ -106,11 +106,13 @@ class Flow:
         """Each stage's number and the particles in its space; then brings the particles up to date."""
         for i in range(first, len(self.stages) if end is None else end):
             space = self.stages[i].space
-            x = space.down(particles.x)
-            moved = particles if x is particles.x else replace(particles, x=x)
-            yield i, moved
-            if moved is not particles:
-                particles.x += space.up(moved.x - space.down(particles.x))
+            before = space.down(particles.x)
+            if before is particles.x:
+                yield i, particles
+            else:
+                moved = replace(particles, x=before.clone())
+                yield i, moved
+                particles.x += space.up(moved.x - before)
             space.finish(particles.x)
 
     def steps(self, particles: Cloud, run: Run, n_stages: int | None = None) -> Iterator[Step]:
@@ -150,13 +152,9 @@ class Step:
         return frame.amplified(flow.amplifier)
 
     def move(
-        self,
-        frame: AnyFrame,
-        table: Table,
-        noise: Noise,
-        z: Tensor | None = None,
+        self, frame: AnyFrame, table: Table, noise: Noise, z: Tensor | None = None,
         dz: Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, where η = s·d is the paper's step size.
 
         `z` are the projections of all particles, if they are known, and `dz` is T(z) − z, if that is
@@ -199,12 +197,10 @@ class Step:
 class Run:
     """The progress of a simulation: where to start, and its state after every step."""
 
-    # stage, step: the next step; `step` is the stage's number of steps at its end
-    stage: int = 0
-    step: int = 0
-    # done, spared: steps done, and steps that were skipped
+    stage: int = 0  # that of the next step
+    step: int = 0  # the next step; at the end of a stage, its number of steps
     done: int = 0
-    spared: int = 0
+    spared: int = 0  # steps that were skipped
     seconds: float = 0.0  # time spent
     model: list[ModelStep] = field(default_factory=list)  # the steps of the model
     # of the particles in the space of the stage; None if it moves the particles themselves
@@ -220,20 +216,11 @@ class Run:
         stage = step.stage
         self.stage, self.step, self.done = step.number, step.k + 1, self.done + 1
         self.seconds, left = now() - self.began, stage.n_steps - self.step
-        moving = fit.moving
+        moving, distance = fit.moving, fit.cost.mean().sqrt()
         still = moving is not None and self.step % _LOOK == 0 and float(moving) <= STILL
-        event = Event(
-            stage.name,
-            step.number,
-            step.k,
-            self.done,
-            step.flow.n_steps - self.spared - (left if still else 0),
-            fit.cost.mean().sqrt(),
-            self.seconds,
-            step.particles.x,
-            moving,
-            stage.n_steps,
-        )
+        total = step.flow.n_steps - self.spared - (left if still else 0)
+        at = stage.name, step.number, step.k, self.done, total
+        event = Event(*at, distance, self.seconds, step.particles.x, moving, stage.n_steps)
         if tell(listeners, event) or still:
             self.spared, self.step = self.spared + left, stage.n_steps
         self.after()
@@ -241,24 +228,14 @@ class Run:
 
 @releasing()
 def simulate(
-    flow: Flow,
-    particles: Cloud,
-    target: Target,
-    noise: Noise,
-    *,
-    listeners: Sequence[Listener] = (),
-    run: Run | None = None,
-    n_stages: int | None = None,
-) -> list[ModelStep]:
+    flow: Flow, particles: Cloud, target: Target, noise: Noise, *,
+    listeners: Sequence[Listener] = (), run: Run | None = None, n_stages: int | None = None,
+) -> list[ModelStep]:  # fmt: skip
     """Move the particles onto the target, in place, and return the model: the steps that did it.
 
     Only ``particles.x`` is written; y never moves. A listener that returns True ends the stage. So does
-    a step in which hardly any map moves.
-
-    Parameters
-    ----------
-    run : resumes a simulation; `particles` must be at its position
-    n_stages : stop after this many stages
+    a step in which hardly any map moves. `run` resumes a simulation, with the `particles` at its
+    position; `n_stages` stops after so many stages.
     """
     run = run or Run()
     for step in flow.steps(particles, run, n_stages):
@@ -273,12 +250,9 @@ def simulate(
 
 
 def replay(
-    flow: Flow,
-    model: Sequence[ModelStep],
-    particles: Cloud,
-    noise: Noise,
+    flow: Flow, model: Sequence[ModelStep], particles: Cloud, noise: Noise,
     after: Callable[[Step], None] = lambda step: None,
-) -> None:
+) -> None:  # fmt: skip
     """Move fresh particles, in place, by the steps of a model; `after` is called after each of them."""
     turn, stages = 0, dict[int, list[ModelStep]]()
     for kept in model:

@@ -6,9 +6,8 @@ divides by c, so that a step of size 1 solves all directions at once:
 unit vectors c = H/d holds only on average, and dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description. Its ``draw`` makes
-the frame of one step from a seed, in float64 and with the same bits on every device, and rounds it
-last. So a model replays on any device. `Tiles`, for pictures, is in `pictures.tiles`. `MaxSliced` looks
-at particles and data, so its directions cannot be drawn again: a model keeps them.
+the frame of one step from a seed, with the same bits on every device: so a model replays on any.
+`MaxSliced` looks at particles and data, so its directions cannot be drawn again: a model keeps them.
 """
 
 from __future__ import annotations
@@ -101,17 +100,15 @@ class AnyFrame(Protocol):
 
 
 class FrameKind(Protocol):
-    """Makes the frames of a stage."""
+    """Makes the frame of each step of a stage, on the device and in the dtype of particles x (d, M).
+
+    A condition has the width `n_conditions` (0: none). Most kinds look at nothing else; some are fitted
+    to x and the `data` (d, N).
+    """
 
     def draw(
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
-    ) -> AnyFrame:
-        """The frame of `step`, on the device and in the dtype of particles x (d, M).
-
-        A condition has the width `n_conditions` (0: none). Most kinds look at nothing else; some are
-        fitted to x and the `data` (d, N).
-        """
-        ...
+    ) -> AnyFrame: ...
 
 
 def uniform_rotations(normal: Tensor) -> Tensor:
@@ -181,7 +178,13 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
 
 @cached(_BLOCKS)
 def _rotation_block(  # many: these are the key of the cache
-    seed: Seed, block: int, steps: int, d: int, side: int, device: torch.device | str, dtype: torch.dtype
+    seed: Seed,
+    block: int,
+    steps: int,
+    d: int,
+    side: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
 ) -> Tensor:
     """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
     first = block * steps
@@ -202,13 +205,9 @@ def zero_padded(rotations: Tensor, side: int) -> Tensor:
 
 
 def rotation(
-    seed: Seed,
-    step: int,
-    d: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-    side: int | None = None,
-) -> Tensor:
+    seed: Seed, step: int, d: int, device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64, side: int | None = None,
+) -> Tensor:  # fmt: skip
     """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
     Up to d = 16 each step has a new rotation. For larger d a QR decomposition would cost as much as the
@@ -230,8 +229,7 @@ def condition_directions(
     """(h, l) directions of the condition: independent Laplace numbers, E|θ_y|² = 1.
 
     Their lengths must vary: a direction that separates all conditions widely cannot resolve the
-    distribution of x at one y. The Laplace distribution, also the authors' choice, gives many short
-    ones. They have their own branch of the seed, so that a condition never changes the directions of x.
+    distribution of x at one y. Laplace's distribution, also the authors' choice, gives many short ones.
     """
     if n_conditions == 0:
         return None
@@ -249,10 +247,8 @@ class Random:
 
     Parameters
     ----------
-    n_directions : int
-        H. Below d the directions do not span the space; the paper uses 10,000.
-    fixed : bool
-        Use the same directions in every step, as SWF (Liutkus et al. 2019) does.
+    n_directions : H. Below d the directions do not span the space; the paper uses 10,000
+    fixed : use the same directions in every step, as SWF (Liutkus et al. 2019) does
 
     Examples
     --------
@@ -307,10 +303,8 @@ class MaxSliced:
 
     Parameters
     ----------
-    n_directions : int
-        K, but at most half of the columns: all of them would be any rotation.
-    n_iterations : int
-        Steps of the ascent.
+    n_directions : K, but at most half of the columns: all of them would be any rotation
+    n_iterations : steps of the ascent
 
     Examples
     --------
@@ -337,10 +331,8 @@ class MaxSliced:
         self, seed: Seed, step: int, x: Tensor, n_conditions: int = 0, data: Tensor | None = None
     ) -> Frame:
         if data is None or n_conditions:
-            raise ValueError(
-                "max-sliced directions are fitted to particles and data without a condition; use "
-                "frame='orthogonal'"
-            )
+            what = "max-sliced directions are fitted to particles and data without a condition"
+            raise ValueError(f"{what}; use frame='orthogonal'")
         d, n, y = len(x), min(_COMPARED, x.shape[1], data.shape[1]), data
         u = seed.child("compared").uniform(2, n, start=2 * step, device=x.device)
         x, y = (of[:, (own * of.shape[1]).long()] for of, own in zip((x, y), u, strict=True))

@@ -104,9 +104,5 @@ def with_preset(
 
 
 def values(settings: dict[str, Setting]) -> dict[str, Any]:
-    """The values, without their sources.
-
-    >>> values(VECTORS)["frame"]
-    Random(n_directions=10000, fixed=False)
-    """
+    """The values, without their sources."""
     return {name: setting.value for name, setting in settings.items()}

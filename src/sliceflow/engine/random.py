@@ -57,19 +57,11 @@ class Seed:
             return cls(int(random_state.randint(0, 2**31 - 1)))
         if isinstance(random_state, np.random.Generator):
             return cls(int(random_state.integers(0, 2**63 - 1)))
-        raise ValueError(
-            f"random_state={random_state!r} cannot seed anything; pass None, an int >= 0, "
-            "a numpy RandomState or a numpy Generator"
-        )
-
-    of = from_random_state  # until every caller uses the longer name
+        kinds = "None, an int >= 0, a numpy RandomState or a numpy Generator"
+        raise ValueError(f"random_state={random_state!r} cannot seed anything; pass {kinds}")
 
     def child(self, *names: str | SupportsIndex) -> Seed:
-        """A node below this one. Integers of any type give the same node.
-
-        >>> Seed(0).child("frame", np.int64(3)) == Seed(0).child("frame", 3)
-        True
-        """
+        """A node below this one. Integers of any type give the same node."""
         plain = (str(n) if isinstance(n, str) else int(operator.index(n)) for n in names)
         return Seed(self.entropy, (*self.path, *plain))
 
@@ -109,11 +101,7 @@ class Seed:
         self, rows: int, columns: int, part: slice, *, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Tensor:  # fmt: skip
-        """``uniform(rows, columns)[:, part]``, without storing the rest.
-
-        >>> bool((Seed(0).uniform_part(3, 10, slice(5, 8)) == Seed(0).uniform(3, 10)[:, 5:8]).all())
-        True
-        """
+        """``uniform(rows, columns)[:, part]``, without storing the rest."""
         if part == slice(0, columns):
             return self.uniform(rows, columns, dtype=dtype, device=device)
         quads, first, end = -(-columns // 4), part.start // 4, -(-part.stop // 4)

@@ -14,19 +14,15 @@ __all__ = ["Space", "Stage", "Whole", "flat"]
 
 
 class Space(Protocol):
-    """The space that a stage moves particles in: a subspace of the particles' own space."""
+    """The space that a stage moves particles in: a subspace of the particles' own space.
 
-    def down(self, x: Tensor) -> Tensor:
-        """The coordinates of columns x (d, n): x itself if the space is the whole one."""
-        ...
+    `down` gives the coordinates of columns x (d, n), x itself if the space is the whole one; `up` the
+    columns of coordinates. `finish` does in place what remains to be done at the end of the stage.
+    """
 
-    def up(self, coordinates: Tensor) -> Tensor:
-        """The columns (d, n) that have these coordinates."""
-        ...
-
-    def finish(self, x: Tensor) -> None:
-        """What remains to be done with the particles at the end of the stage, in place."""
-        ...
+    def down(self, x: Tensor) -> Tensor: ...
+    def up(self, coordinates: Tensor) -> Tensor: ...
+    def finish(self, x: Tensor) -> None: ...
 
 
 class Whole:
@@ -74,23 +70,10 @@ class Stage:
 
 
 def flat(
-    frame: FrameKind,
-    n_steps: int,
-    *,
-    transport: Transport = _AUTO,
-    taper: float = 0.5,
-    n_knots: int | None = 512,
-    n_axis_steps: int = 2,
-    n_axis_knots: int | None = 512,
-) -> list[Stage]:
-    """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact.
-
-    Examples
-    --------
-    >>> from sliceflow.engine.frames import Orthogonal
-    >>> [(stage.name, stage.n_steps) for stage in flat(Orthogonal(), 200)]
-    [('flow', 200), ('axis', 2)]
-    """
+    frame: FrameKind, n_steps: int, *, transport: Transport = _AUTO, taper: float = 0.5,
+    n_knots: int | None = 512, n_axis_steps: int = 2, n_axis_knots: int | None = 512,
+) -> list[Stage]:  # fmt: skip
+    """The schedule for vectors: one stage of `frame`, then axis steps that make each column exact."""
     stages = [
         Stage("flow", frame, n_steps, transport, taper=taper, n_knots=n_knots),
         # Sorted, because bins would blur the values of discrete columns.

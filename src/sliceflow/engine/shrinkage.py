@@ -16,6 +16,7 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL, Batch
 from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import Flow
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Fit, GridTable, KnotTable, Transport
 
 __all__ = ["Shrunk", "noise_rates", "shrunk_flow", "variance_within"]
@@ -68,10 +69,8 @@ class Shrunk:
         variance = None
         if self.n_shared:
             if batch.codes is None or batch.codes.dim() != 1:
-                raise ValueError(
-                    "shrinkage needs the variance within each class, which continuous conditions do "
-                    "not have; set shrinkage=0"
-                )
+                what = "shrinkage needs the variance within each class"
+                raise ValueError(f"{what}, which continuous conditions do not have; set shrinkage=0")
             codes = batch.codes if batch.data is None else batch.codes[batch.data]
             variance = variance_within(z_q, codes, self.n_shared, self.total)
         rate = _on_device(tuple(self.strength * r for r in self.rates), fit.cost.device)
@@ -104,13 +103,12 @@ def _shrink(fit: Fit, rate: Tensor, variance: Tensor | None) -> tuple[Fit, Tenso
 
 def shrunk_flow(flow: Flow, strength: float, rates: tuple[float, ...]) -> Flow:
     """The flow with shrunk maps, except where they make columns exact."""
-    stages = [
-        stage
-        if stage.exact
-        else replace(stage, transport=Shrunk(stage.transport, strength, rates, flow.n_shared))
-        for stage in flow.stages
-    ]
-    return replace(flow, stages=stages)
+
+    def shrunk(stage: Stage) -> Stage:
+        transport = Shrunk(stage.transport, strength, rates, flow.n_shared)
+        return stage if stage.exact else replace(stage, transport=transport)
+
+    return replace(flow, stages=list(map(shrunk, flow.stages)))
 
 
 @lru_cache(64)
@@ -119,14 +117,9 @@ def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def noise_rates(
-    m: int,
-    n: int,
-    codes_p: Tensor | None = None,
-    codes_q: Tensor | None = None,
-    n_apart: int = 0,
-    most: int | None = None,
-    distinct: float = 1.0,
-) -> tuple[float, ...]:
+    m: int, n: int, codes_p: Tensor | None = None, codes_q: Tensor | None = None, n_apart: int = 0,
+    most: int | None = None, distinct: float = 1.0,
+) -> tuple[float, ...]:  # fmt: skip
     """1/m + 1/n for m particles and n data: what the noise of a map is proportional to.
 
     Parameters
@@ -136,13 +129,6 @@ def noise_rates(
     n_apart : classes that have maps of their own; each of them has a rate
     most : particles, and data, that a step looks at
     distinct : share of different data: ½ if half of them are mirror images of the others
-
-    Examples
-    --------
-    >>> noise_rates(100, 200, distinct=0.5)
-    (0.02,)
-    >>> noise_rates(100, 50, torch.tensor([0, 1] * 50), torch.tensor([0, 1] * 25), n_apart=2)
-    (0.06, 0.06)
     """
     share_p, share_q = (1.0 if most is None else min(1.0, most / max(1, size)) for size in (m, n))
     if codes_p is not None and codes_q is not None and n_apart:
@@ -153,9 +139,8 @@ def noise_rates(
         if weights is not None:
             n = int(weights.sum() ** 2 / weights.square().sum())
         pairs = [(m, n)]
-    return tuple(
-        1 / max(1.0, share_p * of_p) + 1 / max(1.0, share_q * distinct * of_q) for of_p, of_q in pairs
-    )
+    share_q *= distinct
+    return tuple(1 / max(1.0, share_p * p) + 1 / max(1.0, share_q * q) for p, q in pairs)
 
 
 def variance_within(
@@ -165,12 +150,6 @@ def variance_within(
 
     `total` adds up sums over ranks. The result is rounded to 20 bits: sums of ranks have another order
     than those of one process, and must give the same maps.
-
-    Examples
-    --------
-    >>> z = torch.tensor([[0.0, 2.0, 100.0, 102.0]])
-    >>> variance_within(z, torch.tensor([0, 0, 1, 1]), 2)
-    tensor([2.], dtype=torch.float64)
     """
     member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
     sums = [torch.cat((member.sum(0)[None], member.new_zeros(1, n_classes)))]

@@ -54,19 +54,15 @@ class Counts(NamedTuple):
 
 
 class Transport(Protocol):
-    """A way to fit a `Table`."""
+    """A way to fit a `Table` to particles z_p (h, M) and data z_q (h, N), at most `most` a step.
+
+    If the batch has `runs`, each class gets its own maps. Not all transports support this.
+    """
 
     @property
-    def most(self) -> int | None:
-        """Maximum number of particles, and of data, per step; None uses all."""
-        ...
+    def most(self) -> int | None: ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit:
-        """Fit to particles z_p (h, M) and data z_q (h, N), with the weights of the batch.
-
-        If the batch has `runs`, each class gets its own maps. Not all transports support this.
-        """
-        ...
+    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL) -> Fit: ...
 
 
 @dataclass(frozen=True)
@@ -131,9 +127,8 @@ class Sorted:
 
     Parameters
     ----------
-    most : int or None
-        Fit to this many particles and data, different ones in each step, as the paper does on CIFAR-10
-        and CelebA; None uses all.
+    most : fit to this many particles and data, different ones in each step, as the paper does on
+        CIFAR-10 and CelebA; None uses all
 
     Examples
     --------
@@ -170,26 +165,22 @@ class Sorted:
 class Interpolated:
     """The paper's transport: both CDFs are linear interpolations between the sorted samples.
 
-    With samples z_0 ≤ … ≤ z_{n-1}, counted from 0 (the paper's appendix on CDF estimation):
+    With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation), T = F_q⁻¹ ∘ F_p, where
 
         F(z) = (I + (z − z_I)/(z_{I+1} − z_I))/n,  z_I ≤ z ≤ z_{I+1},
-        F⁻¹(a) = z_I + (a·n − I)·(z_{I+1} − z_I),  I = ⌊a·n⌋,
+        F⁻¹(a) = z_I + (a·n − I)·(z_{I+1} − z_I),  I = ⌊a·n⌋.
 
-    and T = F_q⁻¹ ∘ F_p. So F(z_k) = k/n, and F⁻¹(k/n) = z_k. The paper does not define F⁻¹ above
-    (n − 1)/n: here it stays at z_{n-1}. It does not define F at ties: here I is the last of them, so no
-    gap is 0. For weighted data, the fraction of the weight below z_k replaces k/n. The table is exact
-    for other particles too: it has a knot for every particle and every datum.
+    Where the paper says nothing, F⁻¹ stays at z_{n-1} above (n − 1)/n, and I is the last of ties. For
+    weighted data, the fraction of the weight below z_k replaces k/n. The table has a knot for every
+    particle and every datum, so it is exact for other particles too.
 
-    `Sorted` differs in three ways. Its samples sit at (k + ½)/n instead of k/n. If M = N this makes no
-    difference; else it moves a particle by up to ½·|N/M − 1| data. With k/n the last M/N particles
-    share the last datum or, if M < N, the last N/M data are not reached. `Sorted` sends tied particles
-    to the middle of their data, and no particle into wide gaps of the data.
+    `Sorted` has its samples at (k + ½)/n instead of k/n. If M = N this makes no difference; else, with
+    k/n, the last M/N particles share the last datum or, if M < N, the last N/M data are not reached.
+    It also sends tied particles to the middle of their data, and none into wide gaps of the data.
 
     Parameters
     ----------
-    most : int or None
-        Fit to this many particles and data, different ones in each step, as the paper does for the
-        particles on CIFAR-10 and CelebA; None uses all.
+    most : fit to this many particles and data, different ones in each step; None uses all
 
     Examples
     --------
@@ -213,9 +204,7 @@ class Interpolated:
         knots, values, cost, dz = (torch.cat(of) for of in zip(*parts, strict=True))
         return Fit(KnotTable(knots, values), cost, dz)
 
-    def _fit(
-        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _fit(self, z_p: Tensor, z_q: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
         """Knots and values of the table, cost and displacements, for some directions."""
         k = kernels.for_tensor(z_p)
         p, order = k.argsort_rows(z_p)
@@ -229,10 +218,8 @@ class Interpolated:
         moved = _last_of_ties(p, _linear(level_p, level_q, q)).sub_(p)
         dz = torch.empty_like(z_p).scatter_(1, order, moved)
         # F_p⁻¹ and F_q⁻¹ bend only at these levels; F_p has no values above the last one.
-        levels = torch.cat(
-            (level_p.expand(len(level_q), -1), level_q.clamp(max=float(level_p[0, -1]))), 1
-        )
-        levels = levels.sort(1).values
+        ends = level_p.expand(len(level_q), -1), level_q.clamp(max=float(level_p[0, -1]))
+        levels = torch.cat(ends, 1).sort(1).values
         if weights is None:  # the same for all directions
             levels = levels[:, torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)]
         cost = moved.square().mean(1)
@@ -256,9 +243,7 @@ def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     left = x.gather(1, i)
     gap = x.gather(1, after) - left
     share = torch.where(gap > 0, (at - left) / gap, 0.0).clamp_(0, 1).to(y.dtype)
-    low, high = (
-        y.gather(1, index) if rows > 1 else y.index_select(1, index[0]) for index in (i, after)
-    )
+    low, high = (y.gather(1, at) if rows > 1 else y.index_select(1, at[0]) for at in (i, after))
     return torch.lerp(low, high, share)
 
 
@@ -281,12 +266,10 @@ class Histogram:
 
     Parameters
     ----------
-    n_bins : int
-        Bins for the particles and for the data. Conditions that spread the projections need more: each
-        of C classes gets about n_bins/C of them.
-    most : int or None
-        Count at most this many particles and data, different ones in each step; None counts all. Fewer
-        are faster and a little worse, with class labels clearly worse: see benchmarks/RESULTS.md.
+    n_bins : bins for the particles and for the data. Conditions that spread the projections need more:
+        each of C classes gets about n_bins/C of them
+    most : count at most this many particles and data, different ones in each step; None counts all.
+        Fewer are faster and a little worse, with class labels clearly worse
 
     Examples
     --------
@@ -365,8 +348,7 @@ class AlignedHistogram(Histogram):
 class Auto:
     """`Sorted` for up to `threshold` particles and data in total, else `Histogram`.
 
-    Small clouds benefit from exactness. Large clouds fill their bins, and sorting them costs more than
-    the rest of the step.
+    Small clouds benefit from exactness; sorting large ones costs more than the rest of the step.
     """
 
     threshold: int = 5_000

@@ -70,7 +70,9 @@ def _numbers(column: Any) -> tuple[np.ndarray, bool]:
         return column.to_numpy(np.float64, na_value=np.nan), False
     gone = column.isna().to_numpy()
     if kind.is_datetime64_any_dtype(column) or kind.is_timedelta64_dtype(column):
-        days = column.to_numpy().astype("i8") / pd.Timedelta(days=1).as_unit(column.dt.unit)._value
+        days = column.to_numpy().astype("i8") / (
+            np.timedelta64(1, "D") / np.timedelta64(1, column.dt.unit)
+        )
         return np.where(gone, np.nan, days), False
     texts = column[~gone].astype(str).str.strip()
     plain = texts.str.replace(r"[$€£¥%,\s]", "", regex=True)

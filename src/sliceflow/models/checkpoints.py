@@ -3,8 +3,8 @@
 A random number depends only on its place in the seed tree (`engine.random`). So the state of a fit is
 what a `_State` holds: the particles, the position in the schedule, the model so far, and the history.
 
-Every rank writes a file of its particles. The first rank then writes the rest, which names those files.
-Until that is complete, the previous checkpoint holds. Any number of ranks can read it.
+The first rank writes the particles of all ranks. Until that is complete, the previous checkpoint holds.
+Any number of ranks can read it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,16 +45,8 @@ class OtherFitError(AdvisedError, ValueError):
 
 
 @dataclass(frozen=True)
-class _Particles:
-    """Some of the particles, and their `coordinates` in the space of the stage."""
-
-    x: Annotated[Tensor, Array("d n", FLOATS, finite=False)]
-    coordinates: Annotated[Tensor, Array("c n", FLOATS, finite=False)] | None
-
-
-@dataclass(frozen=True)
 class _State:
-    """A fit after a step. The particles are here, or in `files`: name, first particle and number."""
+    """A fit after a step, with the particles of all ranks and their `coordinates` in the stage's space."""
 
     identity: dict[str, str]
     seed: Seed
@@ -65,8 +58,8 @@ class _State:
     model: tuple[ModelStep, ...]
     history: History
     heard: tuple[tuple[int, float], ...] | None
-    particles: _Particles | None
-    files: tuple[tuple[str, Count, Count], ...]
+    x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
+    coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
 
 
 class _Fit(NamedTuple):
@@ -193,7 +186,6 @@ class Checkpoints:
             self._stop(run)
         if ranks.first and not self._part:
             self._path.unlink(missing_ok=True)
-            self._clear()
 
     def remove(self) -> None:
         """Remove the checkpoint, and its folder if it is empty then."""
@@ -212,89 +204,48 @@ class Checkpoints:
         try:
             self._write(fit)
         except OSError as error:  # a full disk is no reason to lose the run
-            warnings.warn(
-                f"no checkpoint could be written to {self._path} ({error}); the fit continues, "
-                "and the last checkpoint is kept",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            fact = f"no checkpoint could be written to {self._path} ({error})"
+            advice = "the fit continues, and the last checkpoint is kept"
+            warnings.warn(f"{fact}; {advice}", RuntimeWarning, stacklevel=3)
 
     def _write(self, fit: _Fit) -> None:
-        own, count = _Particles(fit.particles.x, fit.run.coordinates), fit.particles.x.shape[1]
-        if self._ranks.size == 1:
-            save(self._path, self._state(fit, own))
-            self._clear()
-            return
-        name, failed = f"{_NAME}.{fit.run.done}.{fit.first}", None
-        try:
-            save(self._folder / name, own)
-        except OSError as error:
-            failed = str(error)
-        answers = self._ranks.all_gather((name, fit.first, count, failed))
-        failures = [f"rank {r}: {a[3]}" for r, a in enumerate(answers) if a[3] is not None]
-        if self._ranks.first and not failures:
+        run, heard, failure = fit.run, None if fit.rule is None else tuple(fit.rule.heard), ""
+        clouds = (self._gathered(fit.particles.x), self._gathered(run.coordinates))
+        if self._ranks.first:
+            position = (run.stage, run.step, run.done, run.spared, run.seconds)
+            rest: Any = (tuple(run.model), fit.history.as_columns(), heard, *clouds)
             try:
-                files = tuple(answer[:3] for answer in answers)
-                save(self._path, self._state(fit, None, files))
-                self._clear({file[0] for file in files})
+                save(self._path, _State(self._identity, self.seed, *position, *rest))
             except OSError as error:
-                failures = [str(error)]
-        failures = self._ranks.broadcast(failures)
-        if failures:
-            (self._folder / name).unlink(missing_ok=True)
-            raise OSError(failures[0])
+                failure = str(error)
+        if failure := self._ranks.broadcast(failure):
+            raise OSError(failure)
 
-    def _state(self, fit: _Fit, own: _Particles | None, files: Any = ()) -> _State:
-        run, heard = fit.run, None if fit.rule is None else tuple(fit.rule.heard)
-        position = (run.stage, run.step, run.done, run.spared, run.seconds)
-        model, history = tuple(run.model), fit.history.as_columns()
-        return _State(self._identity, self.seed, *position, model, history, heard, own, files)
-
-    def _clear(self, kept: Container[str] = ()) -> None:
-        """Remove the files of ranks, except those in `kept`."""
-        for path in self._folder.glob(f"{_NAME}.*.*"):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+    def _gathered(self, t: Tensor | None) -> np.ndarray | None:
+        """The columns of all ranks, for the first one; the others hold one part at a time."""
+        if t is None:
+            return None
+        first = self._ranks.first
+        parts = [part.cpu() if first else part[:, :0].cpu() for _, part in self._ranks.columns(t)]
+        return torch.cat(parts, 1).numpy()
 
     def _restore(self, fit: _Fit) -> None:
         run, x = fit.run, fit.particles.x
-        state = self._read(x.device)
-        try:
-            filled = sum(_fill(fit, first, part) for first, part in self._parts(state, fit))
-            if filled != x.shape[1]:
-                raise ValueError(f"it holds {filled} of {x.shape[1]} particles")
-            if (state.heard is None) != (fit.rule is None):
-                raise ValueError("it does not say what the stopping rule heard")
-        except ValueError as error:
+        state, own = self._read(x.device), slice(fit.first, fit.first + x.shape[1])
+        known, total = torch.from_numpy(state.x), self._ranks.maximum(own.stop)
+        problem = ""
+        if known.dtype != x.dtype or known.shape != (len(x), total):
+            problem = f"it holds particles of shape {tuple(known.shape)} and type {known.dtype}"
+        elif (state.heard is None) != (fit.rule is None):
+            problem = "it does not say what the stopping rule heard"
+        if problem:
             advice = "Delete it to start the fit again"
-            raise ModelFileError(f"{self._path} is damaged: {error}. {advice}") from error
+            raise ModelFileError(f"{self._path} is damaged: {problem}. {advice}")
+        x.copy_(known[:, own])
+        if state.coordinates is not None:
+            run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
         run.stage, run.step, run.done, run.spared = state.stage, state.step, state.done, state.spared
         run.seconds, run.model = state.seconds, list(state.model)
         fit.history.before = state.history
         for stage, distance in state.heard or ():
             fit.rule.judge(stage, distance)  # type: ignore[union-attr]
-
-    def _parts(self, state: _State, fit: _Fit) -> Iterator[tuple[int, _Particles]]:
-        """The particles of every file that holds some of this rank's."""
-        if state.particles is not None:
-            yield 0, state.particles
-        end = fit.first + fit.particles.x.shape[1]
-        for name, first, count in state.files:
-            if first < end and fit.first < first + count:
-                path = self._folder / Path(name).name
-                yield first, load(path, (_Particles,), fit.particles.x.device, sys.maxsize)
-
-
-def _fill(fit: _Fit, start: int, part: _Particles) -> int:
-    """Take this rank's particles from some that start at number `start`; how many there were."""
-    run, x, first = fit.run, fit.particles.x, fit.first
-    if part.x.dtype != x.dtype or len(part.x) != len(x):
-        raise ValueError(f"it holds particles of shape {tuple(part.x.shape)} and type {part.x.dtype}")
-    begin, end = max(start, first), min(start + part.x.shape[1], first + x.shape[1])
-    here, there = slice(begin - first, end - first), slice(begin - start, end - start)
-    x[:, here] = part.x[:, there]
-    if part.coordinates is not None:
-        if run.coordinates is None:
-            run.coordinates = x.new_empty(len(part.coordinates), x.shape[1])
-        run.coordinates[:, here] = part.coordinates[:, there]
-    return end - begin

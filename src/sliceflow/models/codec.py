@@ -26,19 +26,18 @@ from torch import Tensor
 from sliceflow.models import packing
 from sliceflow.models.limits import Allowance
 
-__all__ = ["Array", "Between", "Label", "Record", "pack", "store_as", "unpack"]
+__all__ = ["CODES", "Array", "Between", "Label", "Record", "pack", "store_as", "unpack"]
 
 _SCALAR, _OBJECT, _VIEW = 64, 256, 512  # bytes of a number or text, a dataclass, a tensor's own object
 _MOST_SIZE = 1 << 32  # of a dimension
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _PLAIN = (int, float, bool, str, bytes, None, types.NoneType, torch.dtype, torch.device)
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32,
-        torch.int64, torch.uint64, torch.float16, torch.float32, torch.float64,
-    )
+CODES = {  # what safetensors calls the dtypes of arrays
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
+    torch.int32: "I32", torch.uint32: "U32", torch.int64: "I64", torch.uint64: "U64",
+    torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
 }  # fmt: skip
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in CODES}
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,11 @@ class Label:
     """Annotates a label of a class: a str, int, float, bool, None, bytes, or a tuple of labels."""
 
 
+@dataclass(frozen=True, eq=False)
 class Record:
     """A dict with these keys, each of its own kind: ``Annotated[dict[str, Any], Record({…})]``."""
 
-    def __init__(self, kinds: Mapping[str, Any]) -> None:
-        self.kinds = dict(kinds)
+    kinds: Mapping[str, Any]
 
 
 def pack(kind: Any, value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -153,7 +152,7 @@ class _At:
             runs: Any = node["runs"]
             pairs = isinstance(runs, list) and all(isinstance(r, list) and len(r) == 2 for r in runs)
             self.need(pairs and sum(self.sizes([r[1] for r in runs])) == n, f"has not {n} values")
-            return [run[0] for run in runs for _ in range(run[1])]
+            return [value for value, times in runs for _ in range(times)]
         values = node if isinstance(node, list) else [node] * n
         self.need(len(values) == n, f"has {len(values)} values instead of {n}")
         return values
@@ -167,18 +166,17 @@ class _At:
 
 def _short(value: Any) -> str:
     try:
-        shown = repr(value)
+        return f"{value!r:.60}"
     except (ValueError, RecursionError):  # integers of thousands of digits, deep nesting
-        shown = f"a {type(value).__name__} too long to show"
-    return shown if len(shown) <= 60 else shown[:57] + "…"
+        return f"a {type(value).__name__} too long to show"
 
 
 def _column(values: Sequence[Any]) -> Any:
     """Encoded values as a list or as {"runs": [[value, times], …]}; as one value if all are equal."""
-    groups = [list(group) for _, group in groupby(values, repr)]
-    if len(groups) == 1:
-        return groups[0][0]
+    groups = (list(group) for _, group in groupby(values, repr))
     runs = [[group[0], len(group)] for group in groups]
+    if len(runs) == 1:
+        return runs[0][0]
     return {"runs": runs} if 3 * len(runs) < len(values) else list(values)
 
 
@@ -195,17 +193,15 @@ def _places(names: Sequence[str]) -> dict[str, list[int]]:
 
 def _encode(value: Any) -> Any:
     """A number, text, label or dtype as JSON, which has no infinities and no bytes."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, tuple):
         return {"tuple": [_encode(v) for v in value]}
     if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
-        return {"device": None}  # reading gives that of the reader
-    return value
+        return {"dtype": _name(value)}
+    return {"device": None} if isinstance(value, torch.device) else value  # that of the reader
 
 
 def _decode(node: Any, device: torch.device | None) -> Any:
@@ -219,10 +215,13 @@ def _decode(node: Any, device: torch.device | None) -> Any:
     return device if mark == "device" and inner is None else known[mark](inner)
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _is_label(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_label, value))
-    return type(value) in (str, int, float, bool, bytes, types.NoneType)
+    plain = type(value) in (str, int, float, bool, bytes, types.NoneType)
+    return plain or (isinstance(value, tuple) and all(map(_is_label, value)))
 
 
 @dataclass(frozen=True)
@@ -241,9 +240,8 @@ class _Scalar:
         if isinstance(value, tuple):
             return tuple(map(self._own, value)) if Label in self.types else value
         value = value.item() if isinstance(value, np.generic) else value
-        if type(value) is int and float in self.types and int not in self.types:
-            return value if value in self.literals else float(value)
-        return value
+        as_float = type(value) is int and float in self.types and int not in self.types
+        return float(value) if as_float and value not in self.literals else value
 
     def _fits(self, value: Any) -> bool:
         if any(type(value) is type(literal) and value == literal for literal in self.literals):
@@ -290,9 +288,10 @@ class _Arrays:
         return isinstance(value, np.ndarray if self.numpy else Tensor)
 
     def pack(self, values: Sequence[Any], at: _At) -> Any:
-        arrays = (np.require(v, None, ["C", "W"]) if self.numpy else v for v in values)
-        own = [torch.from_numpy(v) if self.numpy else v.detach() for v in arrays]
-        names = [str(t.dtype).removeprefix("torch.") for t in own]
+        if self.numpy:
+            values = [torch.from_numpy(np.require(v, None, ["C", "W"])) for v in values]
+        own = [v.detach() for v in values]
+        names = [_name(t.dtype) for t in own]
         node = {"dtype": _column(names)}
         for name, chosen in _places(names).items():
             flat, here = torch.cat([own[i].reshape(-1) for i in chosen]).cpu(), at.of(name, chosen)
@@ -327,8 +326,8 @@ class _Arrays:
     def _read(self, dtype: torch.dtype, shapes: list[Any], blocks: Any, at: _At) -> Tensor:
         """All values of this dtype, from a tensor of the file."""
         at.need(at.path in at.tensors, "is a tensor that is missing")
-        stored, expected = at.tensors.pop(at.path), torch.uint8 if self.array.packed else dtype
-        right = stored.dim() == 1 and stored.dtype == expected
+        stored = at.tensors.pop(at.path)
+        right = stored.dim() == 1 and stored.dtype == (torch.uint8 if self.array.packed else dtype)
         at.need(right, f"has {stored.dim()} dimensions of {stored.dtype}")
         if not self.array.packed:
             at.allowance.take(stored.nbytes)
@@ -552,8 +551,7 @@ def _kind(annotation: Any) -> Any:
 
 
 def _need(annotation: Any) -> Any:
-    kind = _kind(annotation)
-    if kind is None:
+    if (kind := _kind(annotation)) is None:
         raise TypeError(f"{annotation!r} cannot be written to a file; see store_as")
     return kind
 
@@ -598,13 +596,12 @@ def _generic(origin: Any, args: tuple[Any, ...]) -> Any:
         take, make = (lambda v, i: v[int(i)]), (lambda values: tuple(values.values()))
         return _Struct("tuple", kinds, holds, take, make)
     if origin in (dict, Mapping) and args[0] is str:
+
+        def back(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+            if len(dict(pairs)) != len(pairs):
+                raise ValueError("a dict has a key twice")
+            return dict(pairs)
+
         pairs = _kind(types.GenericAlias(tuple, (types.GenericAlias(tuple, (str, args[1])), ...)))
-        return _Mapped("dict", pairs, lambda v: isinstance(v, dict), lambda v: tuple(v.items()), _dict)
+        return _Mapped("dict", pairs, lambda v: isinstance(v, dict), lambda v: tuple(v.items()), back)
     return None
-
-
-def _dict(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("a dict has a key twice")
-    return out

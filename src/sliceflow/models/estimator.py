@@ -28,21 +28,12 @@ from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import without
+from sliceflow.models.saving import Model, save
 
-__all__ = ["Call", "FlowEstimator", "Model"]
+__all__ = ["Call", "FlowEstimator"]
 
 _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
-
-
-@dataclass(frozen=True)
-class Model:
-    """All that a fit learnt: what `save` writes."""
-
-    seed: Seed  # of the fit, which a refresh takes again
-    fitted: Any  # draws the samples; its `plan` says what the fit did
-    history: dict[str, list[Any]]  # see `events.History`
-    rows: Any = None  # the training rows, if the model keeps them
 
 
 @dataclass(frozen=True)
@@ -53,17 +44,6 @@ class Call:
     checkpoint_dir: str | os.PathLike[str] | None = None
     checkpoint_every: float = 60.0
     ranks: Ranks = field(default_factory=Ranks)
-
-    @classmethod
-    def of(
-        cls,
-        listeners: events.Listeners,
-        checkpoint_dir: str | os.PathLike[str] | None,
-        checkpoint_every: float,
-        ranks: Ranks | None,
-    ) -> Call:
-        """The arguments of `fit`, checked."""
-        return cls(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
 
 
 class FlowEstimator(BaseEstimator):  # type: ignore[misc]
@@ -108,7 +88,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             own rows. `particles_` and `particle_conditions_` are this rank's share;
             ``ranks.gather(flow.particles_)`` gives all
         """
-        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
         return self._fit(self._space(), X, y, call)
 
     def plan(self, X: Any, y: Any = None) -> Any:
@@ -225,7 +205,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(Model(seed, fitted, history, own), particles, y)
         if shown := job.copies(results):
-            warnings.warn(f"the particles copy rows of X ({shown})", UserWarning, stacklevel=3)
+            warnings.warn(f"the particles copy rows of X ({shown}", UserWarning, stacklevel=4)
         return self
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
@@ -317,10 +297,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         requested = condition.encode(conditions.repeated(condition, y, n))
         if len(requested) != n:
             if n != 1:
-                raise ValueError(
-                    f"y has {len(requested)} conditions but n={n}; pass one condition for all samples, "
-                    f"or n={len(requested)} for one sample of each"
-                )
+                advice = f"pass one condition for all samples, or n={len(requested)} for one of each"
+                raise ValueError(f"y has {len(requested)} conditions but n={n}; {advice}")
             self._need_memory(fitted, len(requested))
         return len(requested), requested
 
@@ -341,8 +319,6 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             its mode. Of a symbolic link the target is replaced; folders, pipes and devices are refused
         particles : also keep the batched samples, `particles_` and `particle_conditions_`
         """
-        from sliceflow.models.saving import save
-
         self._fitted_state()
         if self._waiting is not None:
             raise ValueError("rows were added or removed without a refresh; call refresh() before save")

@@ -28,11 +28,6 @@ FORMAT = 1  # a new number only where an old library would misread the file
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many
 TENSORS_LIMIT = 10_000
 _TEXT, _CHECKSUM = "sliceflow", "blake2b"
-_CODES = {
-    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
-    torch.int32: "I32", torch.uint32: "U32", torch.int64: "I64", torch.uint64: "U64",
-    torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
-}  # fmt: skip
 
 
 class ModelFileError(ValueError):
@@ -126,14 +121,22 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     end = 0
     for name, t in arrays.items():
         begin, end = end, end + t.nbytes
-        header[name] = {"dtype": _CODES[t.dtype], "shape": [*t.shape], "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": codec.CODES[t.dtype],
+            "shape": [*t.shape],
+            "data_offsets": [begin, end],
+        }
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
         fact = f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}"
         raise ValueError(f"{fact}; are there very many labels, or very long ones?")
 
-    parts = [len(head).to_bytes(8, "little"), head, *map(_bytes, arrays.values())]
+    parts: list[bytes | memoryview] = [
+        len(head).to_bytes(8, "little"),
+        head,
+        *map(_bytes, arrays.values()),
+    ]
     write_atomically(path, lambda file: file.writelines(parts))
 
 
@@ -157,7 +160,9 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         raise ModelFileError(f"{name} holds tensors but was not written by sliceflow")
     words = metadata[_TEXT]
     bools = [t.view(torch.uint8) for t in tensors.values() if t.dtype == torch.bool]
-    whole = all(t.dtype in _CODES for t in tensors.values()) and not any((t > 1).any() for t in bools)
+    whole = all(t.dtype in codec.CODES for t in tensors.values()) and not any(
+        (t > 1).any() for t in bools
+    )
     if not whole or metadata.get(_CHECKSUM) != _checksum(words, tensors):
         raise ModelFileError(f"{name} is damaged: its checksum is wrong; copy or save it again")
     try:

@@ -25,7 +25,8 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from sliceflow.engine import events
-from sliceflow.engine.flow import Cloud, Run
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.flow import Run
 from sliceflow.models.checkpoints import Checkpoints
 
 __all__ = ["Begun", "Part", "run_parts"]
@@ -97,7 +98,8 @@ def _run(
     begun, run = part.begin(), Run()
     rules = [] if begun.rule is None else [begun.rule]
     state = (run, begun.particles, history, begun.rule, begun.first)
-    with nullcontext(lambda: None) if checkpoint is None else checkpoint.running(*state) as keep:
+    with nullcontext() if checkpoint is None else checkpoint.running(*state) as keep:
         begun.move(run, [history, *heard, *rules])
-        keep()
+        if keep is not None:
+            keep()
         return begun.finish(run, [history, *heard])

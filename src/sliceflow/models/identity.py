@@ -44,20 +44,20 @@ def same_on_all(
     name: str,
     parameters: Mapping[str, Any],
     device: torch.device,
-    checkpoint_dir: Any,
+    folder: Any,
     **data: str,
 ) -> None:
     """Raise a ValueError if parameters differ between ranks. All use the seed of the first rank.
 
-    Of `checkpoint_dir` only matters whether there is one. `data` has the `digest` of what all ranks must
-    be given alike.
+    Of the `folder` of checkpoints only matters whether there is one. `data` has the `digest` of what all
+    ranks must be given alike.
     """
     if ranks.size == 1:
         return
     facts = identity(name, parameters, device, None, **data)
     state = parameters["random_state"]
     facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
-    ranks.agree(facts | {"checkpoint_dir": "None" if checkpoint_dir is None else "a folder"})
+    ranks.agree(facts | {"checkpoint_dir": "None" if folder is None else "a folder"})
 
 
 def digest(

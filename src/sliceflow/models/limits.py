@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow.engine.compact import CompactTable
 from sliceflow.models.plan import in_bytes
 
-__all__ = ["Allowance", "check_reach", "grid_bytes", "offset_of", "rotation_bytes"]
+__all__ = ["Allowance", "by_stage", "check_reach", "grid_bytes", "offset_of", "rotation_bytes"]
 
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
 _UNPACKED = 100 << 20  # bytes that a small file may unpack to,
@@ -85,6 +85,11 @@ def check_reach(
             f"and {str(dtype).removeprefix('torch.')} ends at {most:.1e}"
         )
     return reach
+
+
+def by_stage(stages: Sequence[Any], steps: Sequence[Any]) -> list[tuple[float, list[Any]]]:
+    """Step size and model steps of each stage, for `check_reach`."""
+    return [(s.step_size, [step for step in steps if step.stage == i]) for i, s in enumerate(stages)]
 
 
 def _farthest(steps: Iterable[Any]) -> float:

@@ -98,10 +98,8 @@ class Ranks:
         answers = self.all_gather((count, what))
         for r, (n, kind) in enumerate(answers):
             if kind != what:
-                raise ValueError(
-                    f"rank {r} has {kind} but rank {self.rank} has {what}; give all ranks the same "
-                    "kind of data and the same arguments"
-                )
+                advice = "give all ranks the same kind of data and the same arguments"
+                raise ValueError(f"rank {r} has {kind} but rank {self.rank} has {what}; {advice}")
             if n == 0:
                 raise ValueError(f"rank {r} of {self.size} has none of the data; use fewer ranks")
         counts = [n for n, _ in answers]
@@ -151,8 +149,11 @@ class Ranks:
         """The value of rank 0, on all ranks."""
         return self.all_gather(value if self.first else None)[0]
 
-    def _columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def columns(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Every rank's columns (…, n) in turn, with the index of the first one."""
+        if self.size == 1:
+            yield 0, t
+            return
         first = 0
         for r, count in enumerate(self.all_gather(t.shape[-1])):
             part = t.contiguous() if r == self.rank else t.new_empty((*t.shape[:-1], count))
@@ -163,14 +164,14 @@ class Ranks:
 
     def joint(self, t: Tensor) -> Tensor:
         """The columns (…, n) of all ranks side by side."""
-        return t if self.size == 1 else torch.cat([part for _, part in self._columns(t)], dim=-1)
+        return t if self.size == 1 else torch.cat([part for _, part in self.columns(t)], dim=-1)
 
     def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
         """Columns of all ranks' t (d, n) by their indices. Ranks broadcast their own in turn."""
         if self.size == 1:
             return t[:, numbers]
         out = t.new_empty(len(t), len(numbers))
-        for first, part in self._columns(t):
+        for first, part in self.columns(t):
             here = torch.nonzero((numbers >= first) & (numbers < first + part.shape[1]))[:, 0]
             out[:, here] = part[:, numbers[here] - first]
         return out
@@ -239,9 +240,9 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            network = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
+            lost = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
             if isinstance(error, (LostRank, torch.OutOfMemoryError)) or not (
-                network or _LOSS.search(str(error))
+                lost or _LOSS.search(str(error))
             ):
                 raise
             _outlive_torchrun()
@@ -408,10 +409,7 @@ class SharedHistogram:
 def weighted_batches(
     codes_q: Tensor | None, codes_p: Tensor | None, here: Tensor, device: torch.device | str
 ) -> Batches:
-    """A single batch of everything, with the weights of this rank's data, whose indices are `here`.
-
-    `codes_q` and `codes_p` are the conditions of all data and all particles; None if they play no part.
-    """
+    """A batch of everything, with the weights of this rank's data `here`, by the codes of all ranks."""
     weights = None if codes_q is None or codes_p is None else row_weights(codes_q, codes_p)
     if weights is None:
         return Batches()
@@ -433,10 +431,9 @@ def target_across(  # many: what one rank has, and what all ranks have
     codes_q: Tensor | None,
     here: Place,
 ) -> Target:
-    """This rank's data as a target of a stage. With several ranks, each step looks at all columns.
+    """This rank's data `here` as a target of a stage, by the codes of all ranks' particles and data.
 
-    `codes_p` and `codes_q` are the conditions of all ranks' particles and data, of which this rank has
-    the data at `here`.
+    With several ranks, each step looks at all columns.
     """
     if ranks.size == 1:
         return flow.target(particles, data, stage)

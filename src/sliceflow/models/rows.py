@@ -63,8 +63,7 @@ class Conditions:
     def check(self) -> None:
         """Raise a ValueError unless classes and numbers fit the condition."""
         kind, classes, numbers = self.condition, self.classes, self.numbers
-        mixed = isinstance(kind, conditions.Mixed)
-        labels, columns = (kind.labels, kind.columns) if mixed else (kind, kind)
+        labels, columns = getattr(kind, "labels", kind), getattr(kind, "columns", kind)
         has = isinstance(labels, conditions.Labels), isinstance(columns, conditions.Columns)
         if has != (classes is not None, numbers is not None):
             raise ValueError("classes or numbers do not fit the kind of condition")

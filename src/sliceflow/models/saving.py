@@ -18,12 +18,21 @@ import torch
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
 from sliceflow.models.codec import Array, Record
-from sliceflow.models.estimator import FlowEstimator, Model
 from sliceflow.models.ranks import Ranks
 
-__all__ = ["load_estimator", "save"]
+__all__ = ["Model", "load_estimator", "save"]
 
 _NOT_SAVED = ("device", "random_state", "verbose")
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that a fit learnt: what `save` writes."""
+
+    seed: Seed  # of the fit, which a refresh takes again
+    fitted: Any  # draws the samples; its `plan` says what the fit did
+    history: dict[str, list[Any]]  # see `events.History`
+    rows: Any = None  # the training rows, if the model keeps them
 
 
 @dataclass(frozen=True)
@@ -63,14 +72,11 @@ def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = Fals
     numbers = (column.astype(np.float64) for column in columns[1:])
     history = SavedHistory(tuple(model.history["stage"]), columns[0].astype(np.int64), *numbers)
     parts = (parameters, model.seed, model.fitted, history, model.rows, batched)
-    file.save(path, _saved_type(type(estimator))(*parts))
+    file.save(path, _saved_type(estimator.__class__)(*parts))
 
 
 def load_estimator(
-    path: str | os.PathLike[str],
-    kinds: Sequence[type[FlowEstimator]],
-    device: torch.device,
-    max_memory: int | None,
+    path: str | os.PathLike[str], kinds: Sequence[Any], device: torch.device, max_memory: int | None
 ) -> Any:
     """The fitted estimator of a file, one of these kinds. Raises a `ModelFileError` if it is not valid."""
     by_type = {_saved_type(kind): kind for kind in kinds}

@@ -39,32 +39,20 @@ _NUMBERS = 1 << 21  # numbers of one array in memory at a time
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What a fit finds out about rows, and a file keeps beside them.
+    """What a fit finds out about rows, and a file keeps beside them."""
 
-    Parameters
-    ----------
-    k : neighbours of a condition
-    spread : h, how far samples go along their neighbours
-    projection : (l + n_features, m), what is seen of y is multiplied with it before distances
-    n_features : random features that are seen of y beside its l columns
-
-    """
-
-    k: int
-    spread: float
-    projection: Tensor = field(repr=False)
-    n_features: int = 0
+    k: int  # neighbours of a condition
+    spread: float  # h, how far samples go along their neighbours
+    projection: Tensor = field(repr=False)  # (l + n_features, m), of what is seen of y
+    n_features: int = 0  # random features that are seen of y beside its l columns
 
     def check(self, n: int, columns: int) -> None:
         """Raise a ValueError if these cannot be the settings of n rows with so many columns of y."""
-        shape = tuple(self.projection.shape)
+        shape, f64 = tuple(self.projection.shape), self.projection.dtype == torch.float64
         ok = 1 <= self.k <= n and 0 <= self.spread <= 100 and 0 <= self.n_features <= _FEATURES
-        ok = ok and len(shape) == 2 and shape[0] == columns + self.n_features and shape[1] > 0
-        if not ok or self.projection.dtype != torch.float64:
-            raise ValueError(
-                f"local settings do not fit {n} rows with {columns} columns of y: k={self.k}, "
-                f"spread={self.spread}, n_features={self.n_features}, a projection of {shape}"
-            )
+        if not (ok and f64 and len(shape) == 2 and shape[0] == columns + self.n_features and shape[1]):
+            own = f"k={self.k}, spread={self.spread}, n_features={self.n_features}, projection {shape}"
+            raise ValueError(f"local settings do not fit {n} rows with {columns} columns of y: {own}")
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,6 @@ class LocalRows:
     >>> samples = LocalRows.fit_to(x, y).sample(np.array([[1.5], [2.5]]), 500, Seed(0))
     >>> samples.shape, samples.abs().mean(1)[:, 0].round(decimals=1).tolist()
     (torch.Size([2, 500, 1]), [1.5, 2.5])
-
     """
 
     x: Tensor
@@ -101,7 +88,9 @@ class LocalRows:
         if k is None:
             k, likelihood = _choose_k(local)
             if not summarised and y.shape[1] >= _SEVERAL and len(y) >= _ENOUGH:
-                other_k, other = _choose_k(_summarised(x, y, _left_out(len(x))))
+                other_k, other = _choose_k(
+                    _summarised(x, y, Seed(0).child("k").permutation(len(x))[:_TRIED])
+                )
                 gain = other - likelihood
                 if gain.mean() > gain.std() / math.sqrt(len(gain)):
                     local, k = _summarised(x, y), other_k
@@ -165,24 +154,19 @@ class LocalRows:
         distance = find_nearest(search, _float64(y0) * unit, 1)[0][:, 0]
         i = int(distance.argmax())
         if distance[i] > reach:
-            warnings.warn(
-                f"{name}[{i if numbers is None else int(numbers[i])}] is {float(distance[i]):.3g} "
-                f"standard deviations of {name} from the nearest row, where rows have ten neighbours "
-                f"within {reach:.3g}: its samples are extrapolated",
-                stacklevel=stacklevel + 1,
-            )
+            which = f"{name}[{i if numbers is None else int(numbers[i])}]"
+            far = f"{float(distance[i]):.3g} standard deviations of {name} from the nearest row"
+            usual = f"where rows have ten neighbours within {reach:.3g}"
+            message = f"{which} is {far}, {usual}: its samples are extrapolated"
+            warnings.warn(message, stacklevel=stacklevel + 1)
 
     def adjusted(
         self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
     ) -> Adjusted:
-        """The neighbourhoods of conditions y0 (q, l), moved to them.
+        """The neighbourhoods of conditions y0 (q, l), moved to them by at most `most` regressions.
 
-        Parameters
-        ----------
-        without : (q,), a row that each condition must not use
-        most : the largest number of regressions
-        at : (q, d), points whose log density is wanted
-
+        `without` (q,) is a row that each condition must not use. `at` (q, d) are points whose log
+        density is wanted.
         """
         seen = project(self._view, _float64(y0), self.settings.projection)
         k = min(self.settings.k, len(self.x) - (without is not None))
@@ -245,11 +229,6 @@ def _summarised(x: Tensor, y: Tensor, without: Tensor | None = None) -> LocalRow
     return LocalRows(x, y, LocalSettings(len(x), 0.8, projection, view.n_features))
 
 
-def _left_out(n: int) -> Tensor:
-    """The rows whose likelihood chooses."""
-    return Seed(0).child("k").permutation(n)[:_TRIED]
-
-
 def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
     """The least k under which rows left out are about most likely, and their log likelihoods.
 
@@ -258,24 +237,23 @@ def _choose_k(local: LocalRows) -> tuple[int, Tensor]:
     the smallest: it is the fastest, and sees the least of other conditions.
     """
     n, columns = len(local.x), local._seen.shape[1] + local.x.shape[1]
-    k, most, tried = max(_FEWEST, 2 * columns), min(n - 1, _MOST), _left_out(n)
+    k, most = max(_FEWEST, 2 * columns), min(n - 1, _MOST)
+    tried = Seed(0).child("k").permutation(n)[:_TRIED]
     if n <= k:
         return n, torch.empty(0)
     best, found = k, dict[int, Tensor]()
     while not found or (max(found) < most and best in list(found)[-2:]):
         k = min(k, most)
         trial, chunk = local.with_(k=k), max(1, _NUMBERS // (k * COMPONENTS * (columns + 1)))
-        parts = [
-            trial.adjusted(local.y[some], without=some, at=local.x[some]).log_density
-            for some in torch.split(tried, chunk)
-        ]
-        likelihood = torch.cat(parts)
+        parts = torch.split(tried, chunk)
+        near = (trial.adjusted(local.y[own], without=own, at=local.x[own]) for own in parts)
+        likelihood = torch.cat([part.log_density for part in near])
         found[k] = likelihood.clamp(min=float(likelihood.median()) - _SURPRISE)
         best = max(found, key=lambda k: float(found[k].mean()))
         k *= 2
     behind = {k: found[best] - likelihood for k, likelihood in found.items()}
-    near = [k for k, b in behind.items() if b.mean() <= b.std() / (2 * math.sqrt(len(tried)))]
-    return near[0], found[near[0]]
+    k = next(k for k, b in behind.items() if b.mean() <= b.std() / (2 * math.sqrt(len(tried))))
+    return k, found[k]
 
 
 def _choose_spread(local: LocalRows) -> float:

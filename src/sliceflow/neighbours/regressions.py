@@ -26,24 +26,14 @@ _RIDGE = 1e-3  # of the regressions, as a share of the squares of each column
 
 @dataclass(frozen=True)
 class Adjusted:
-    """Neighbourhoods of q conditions, moved to them.
+    """Neighbourhoods of q conditions, moved to them."""
 
-    Parameters
-    ----------
-    x : (q, k, d), adjusted rows
-    weight : (q, k), their weights; those of a condition sum to 1
-    component, rows : (q, k), the regressions to which they belong, and their numbers
-    inflation : (q,), √(n/(n − p)) for p coefficients on n effective rows: residuals are too small
-    log_density : (q,), of the mixture at a point that was asked for; else empty
-
-    """
-
-    x: Tensor
-    weight: Tensor
-    component: Tensor
-    rows: Tensor
-    inflation: Tensor
-    log_density: Tensor
+    x: Tensor  # (q, k, d), adjusted rows
+    weight: Tensor  # (q, k); those of a condition sum to 1
+    component: Tensor  # (q, k), the regressions to which rows belong
+    rows: Tensor  # (q, k), their numbers
+    inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows
+    log_density: Tensor  # (q,), of the mixture at a point that was asked for; else empty
 
 
 def adjust(

@@ -23,10 +23,6 @@ def find_nearest(
     """Distances and numbers (q, k) of the rows nearest to points (q, d), the nearest first.
 
     `without` (q,) is a row that each point must not find.
-
-    >>> rows = torch.tensor([[0.0], [1.0], [3.0]])
-    >>> find_nearest(build_search(rows), rows, 2, without=torch.arange(3))[1].tolist()
-    [[1, 2], [0, 2], [1, 0]]
     """
     found = search.kneighbors(points.numpy(), k + (without is not None))
     distance, rows = (torch.from_numpy(part) for part in found)

@@ -43,12 +43,6 @@ class View:
 
     `scores` has the number of each heavy-tailed column with values and their scores. Columns enter
     `n_features` random features with their `mean` and `unit` (l,).
-
-    >>> y = torch.tan(torch.linspace(-1.57, 1.57, 999, dtype=torch.float64))[:, None]
-    >>> View.fit_to(y)(y).abs().max().round(decimals=1)
-    tensor(2.9000, dtype=torch.float64)
-    >>> View.fit_to(y, n_features=100)(y).shape
-    torch.Size([999, 101])
     """
 
     scores: dict[int, tuple[np.ndarray, np.ndarray]]
@@ -131,10 +125,6 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     Importances are those of randomised trees, which predict the columns of x and their squares, minus
     what a shuffled column reaches. So columns that do not matter count nothing, nor do those of one
     value. If no column matters, all count alike.
-
-    >>> y = Seed(0).normal(500, 2)
-    >>> relevance(y[:, :1].abs(), y).round(decimals=1)
-    tensor([1.4000, 0.0000], dtype=torch.float64)
     """
     varies = (y != y[0]).any(0)
     unit = torch.where(varies, inverse_deviation(y), 0)

@@ -38,9 +38,7 @@ def matrix(frame, d):
     return frame.project(Cloud(torch.eye(d).double()))
 
 
-@pytest.mark.parametrize(
-    ("preset", "full", "channels"), [("mnist", 28, 1), ("cifar10", 32, 3)]
-)
+@pytest.mark.parametrize(("preset", "full", "channels"), [("mnist", 28, 1), ("cifar10", 32, 3)])
 def test_tiles_are_parseval_at_every_stage_of_every_preset(preset, full, channels):
     """In float32, as the flow runs them, for every pixel of the picture: the borders too."""
     for kind in tiles_of(preset, full, channels):

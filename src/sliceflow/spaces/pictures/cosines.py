@@ -36,14 +36,7 @@ def _cosines(n: int) -> Tensor:
 
 @cached(_CACHE_BYTES)
 def cosine_basis(channels: int, s: int, t: int, device: torch.device | str = "cpu") -> Tensor:
-    """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels.
-
-    Examples
-    --------
-    >>> p = cosine_basis(3, 4, 5)
-    >>> bool(torch.allclose(p @ p.T, torch.eye(60, dtype=p.dtype)))
-    True
-    """
+    """P (k, k), k = C·s·t: products of vertical and horizontal cosines and cosines over channels."""
     basis = torch.kron(_cosines(channels), torch.kron(_cosines(s), _cosines(t)))
     return basis.to(device)
 
@@ -57,14 +50,9 @@ def _pool(entropy: int, size: int, device: torch.device | str) -> Tensor:
 
 @cached(_CACHE_BYTES)
 def _block(
-    seed: Seed,
-    first: int,
-    steps: int,
-    tile: tuple[int, int, int],
-    side: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> Tensor:
+    seed: Seed, first: int, steps: int, tile: tuple[int, int, int], side: int,
+    device: torch.device | str, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
     """The rotations of steps first … first + steps − 1 of a stage, (steps, side, side)."""
     k = math.prod(tile)
     numbers = seed.child("cosines").uniform(steps, 2 * k, start=first, device=device)
@@ -84,21 +72,10 @@ def _block(
 
 
 def cosine_rotation(
-    seed: Seed,
-    step: int,
-    tile: tuple[int, int, int],
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-    side: int | None = None,
-) -> Tensor:
-    """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side).
-
-    Examples
-    --------
-    >>> theta = cosine_rotation(Seed(0), 3, (3, 5, 5))
-    >>> bool(torch.allclose(theta @ theta.T, torch.eye(75, dtype=theta.dtype)))
-    True
-    """
+    seed: Seed, step: int, tile: tuple[int, int, int], device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64, side: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The rotation of a step for tiles of (C, s, t): (k, k), or zero-padded to (side, side)."""
     k = math.prod(tile)
     if k < _MIN_VALUES:
         return rotation(seed, step, k, device, dtype, side)

@@ -41,7 +41,8 @@ class ImageFlow(FlowEstimator):
         fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
         have separate maps
     quality : "draft", "standard" or "best", or the number of steps per stage. The names are 3, 8 and
-        25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise
+        25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise. On a CPU
+        "draft" is 2 steps, or 12
     amplifier : ξ, how strongly the flow separates classes; 0 ignores the labels, ∞ fits separate maps
         for each class. "auto" is ∞ if classes have at least 100 pictures on average and the
         transport uses histograms, else 10

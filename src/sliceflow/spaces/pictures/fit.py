@@ -72,7 +72,7 @@ class PictureSpace:
             data = data.with_mirror_images()
         m = plans.choose_particles(parameters, data.n, data.condition, self.device)
         if data.condition is None and observed is None:
-            k = plans.choose_clusters(parameters, m, data.n, data.layout.shape)
+            k = plans.choose_clusters(parameters, m, data.n, data.layout.shape, self.device)
             if k > 1:
                 upsampling = parameters["options"].upsampling
                 data = data.clustered(k, seed.child("data"), upsampling, ranks)
@@ -95,11 +95,10 @@ class PictureSpace:
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
-        basis = plans.choose_patch_basis(
-            parameters["patch_basis"], layout, data.raw, data.own_numbers, n, ranks
-        )
+        pictures = layout, data.raw, data.own_numbers, n
+        basis = plans.choose_patch_basis(parameters["patch_basis"], *pictures, ranks)
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
-        steps = plans.steps_per_stage(parameters["quality"], joint)
+        steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
         kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
         return PicturePlan(
             device=str(self.device),
@@ -112,7 +111,7 @@ class PictureSpace:
             condition="observed" if observed is not None else kind,
             n_conditions=width,
             amplifier=amplifier,
-            stages=tuple(plans.choose_stages(parameters, layout, joint)),
+            stages=tuple(plans.choose_stages(parameters, layout, joint, self.device)),
             patch_basis=basis,
             transport=plans.choose_transport(parameters["transport"], amplifier),
             n_looked_at=None,
@@ -129,9 +128,9 @@ class PictureSpace:
         n, transport, apart = data.n, plan.transport, plan.apart
         if isinstance(transport, Auto):
             transport = transport.choose((plan.n_particles if apart else moved) + n, ranks.size)
-        n_random = plan.options.n_directions if plan.patch_basis == "random" else None
-        widest = max(plans.most_directions(plan.layout, stage, n_random) for stage in plan.stages)
-        looked_at = columns_looked_at(transport.most, widest, self.device) if ranks.size == 1 else None
+        looked_at = None
+        if ranks.size == 1:
+            looked_at = columns_looked_at(transport.most, max(plan.directions), self.device)
         by_stage = self.device.type == "cpu" and plan.options.dequantize_every == "stage"
         if by_stage and looked_at is not None:
             looked_at = min(looked_at, max(moved, plans.FEWEST_LOOKED_AT))
@@ -141,11 +140,9 @@ class PictureSpace:
         n_here, m_here = data.raw.shape[1], ranks.share(moved).count
         nbytes, seconds = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
         plan = replace(plan, nbytes=nbytes, seconds=seconds)
-        plan.need_memory(
-            f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model of "
-            f"{plan.n_steps} steps need",
-            "lower n_particles, quality or n_knots (0 keeps no model)",
-        )
+        what = f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model"
+        advice = "lower n_particles, quality or n_knots (0 keeps no model)"
+        plan.need_memory(f"{what} of {plan.n_steps} steps need", advice)
         return plan
 
 
@@ -194,14 +191,9 @@ class PictureJob:
         x = start(plan, mosaics, share.count, own, noise, device)
         if self.known is not None:
             x = torch.where(self.known, self._observed(share), x)
-        rates = noise_rates(
-            plan.n_moved,
-            data.n,
-            *((codes_p, codes) if plan.amplifier > 0 else (None, None)),
-            n_apart=apart,
-            most=plan.n_looked_at,
-            distinct=0.5 if plan.mirror else 1.0,
-        )
+        both = (codes_p, codes) if plan.amplifier > 0 else (None, None)
+        how: Any = dict(most=plan.n_looked_at, distinct=0.5 if plan.mirror else 1.0)
+        rates = noise_rates(plan.n_moved, data.n, *both, n_apart=apart, **how)
         cloud = Cloud(x, own, runs)
         return MovingPictures(self, cloud, column, batches, parts, noise, share, mosaics, rates)
 
@@ -251,13 +243,9 @@ class PictureJob:
         counts = n_kept, share.total - n_kept
         pairs = zip(counts, seeds, strict=True)
         numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
-        return data.layout.encode(
-            data.picked(numbers.to(data.device), self.ranks),
-            seed.child("observed"),
-            dequantize=self.plan.options.dequantize,
-            total=share.total,
-            runs=[share.slice],
-        )
+        raw = data.picked(numbers.to(data.device), self.ranks)
+        how: Any = dict(dequantize=self.plan.options.dequantize, total=share.total)
+        return data.layout.encode(raw, seed.child("observed"), runs=[share.slice], **how)
 
     def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
         (result,) = results

@@ -16,13 +16,13 @@ from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
-from sliceflow.models.limits import check_reach, grid_bytes, offset_of, rotation_bytes
+from sliceflow.models.limits import by_stage, check_reach, grid_bytes, offset_of, rotation_bytes
 from sliceflow.models.stored import check_steps
 from sliceflow.spaces.pictures.inpainting import without_hidden
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import evolution
 from sliceflow.spaces.pictures.mosaics import Mosaics, start
-from sliceflow.spaces.pictures.plan import PicturePlan, most_directions
+from sliceflow.spaces.pictures.plan import PicturePlan
 
 __all__ = ["FittedPictures"]
 
@@ -69,10 +69,7 @@ class FittedPictures:
         check_steps(self.steps, [stage.n_steps for stage in flow.stages], n_maps)
         if any(step.theta is not None for step in self.steps):
             raise ValueError("a step has directions of its own, which those of pictures never have")
-        stages = [
-            (stage.step_size, [step for step in self.steps if step.stage == i])
-            for i, stage in enumerate(flow.stages)
-        ]
+        stages = by_stage(flow.stages, self.steps)
         offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
         beginning = max(1.0, plan.options.start_noise)
         check_reach(stages, layout.dimension, torch.float32, start=beginning, offset=offset)
@@ -94,10 +91,8 @@ class FittedPictures:
     def sample_bytes(self, n: int = 1) -> int:
         """Twice n pictures, because chunks are concatenated, their codes, and the work of a chunk."""
         layout, plan = self.layout, self.plan
-        n_random = plan.options.n_directions if plan.patch_basis == "random" else None
-        widest = max(most_directions(layout, stage, n_random) for stage in plan.stages)
-        tiles = max(layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in plan.stages)
-        frame = rotation_bytes(tiles) if n_random is None else 32 * n_random * layout.dimension
+        widest, random = max(plan.directions), plan.patch_basis == "random"
+        frame = 32 * widest * layout.dimension if random else rotation_bytes(plan.tile)
         pixels = 2 * layout.dimension * np.dtype(layout.dtype).itemsize + 64
         work = 4 * min(n, self._chunk()) * (3 * layout.dimension + widest)
         return n * pixels + work + frame + grid_bytes(self.steps)
@@ -123,13 +118,9 @@ class FittedPictures:
 
     @releasing()
     def frames(
-        self,
-        n: int,
-        codes: Tensor | None,
-        seed: Seed,
-        n_frames: int = 1,
+        self, n: int, codes: Tensor | None, seed: Seed, n_frames: int = 1,
         raw: Tensor | None = None,
-    ) -> list[Any]:
+    ) -> list[Any]:  # fmt: skip
         """n pictures on their way, the last frame at the end; `raw` (d, N) are pictures to complete."""
         self.need_maps()
         known = self.mask
@@ -158,13 +149,8 @@ class FittedPictures:
     def _observed_values(self, raw: Tensor, n: int, part: slice, seed: Seed) -> Tensor:
         """The pixels, in [−1, 1], of the pictures that samples `part` of n complete."""
         columns = torch.arange(part.start, part.stop, device=raw.device) // (n // raw.shape[1])
-        return self.layout.encode(
-            raw[:, columns],
-            seed.child("observed", 0),
-            dequantize=self.plan.options.dequantize,
-            total=n,
-            runs=[part],
-        )
+        how: Any = dict(dequantize=self.plan.options.dequantize, total=n, runs=[part])
+        return self.layout.encode(raw[:, columns], seed.child("observed", 0), **how)
 
     def completions(self, pictures: Any, n: int, seed: Seed, n_frames: int = 1) -> Any:
         """n completions of each picture on their way: (frames, k, n, h, w[, c])."""
@@ -172,9 +158,8 @@ class FittedPictures:
         assert known is not None
         array = without_hidden(pictures, known)
         raw = self.layout.read(array, self.device)
-        completed = np.stack(
-            [np.asarray(f) for f in self.frames(raw.shape[1] * n, None, seed, n_frames, raw)]
-        )
+        frames = self.frames(raw.shape[1] * n, None, seed, n_frames, raw)
+        completed = np.stack([np.asarray(frame) for frame in frames])
         # Encoding rounds the values; copy the exact ones.
         exact = array.astype(self.layout.dtype)[:, known].repeat(n, 0)
         completed[:, :, known] = exact

@@ -28,7 +28,7 @@ from sliceflow.spaces.pictures.layout import Layout, as_array, mask_of, part_of
 
 __all__ = ["complete_pictures", "without_hidden"]
 
-_HIDDEN, _KNOWN, _FEATURES = 100, 60, 1_000  # components, and random features of the known ones
+_HIDDEN, _KNOWN, _FEATURES = 100, 60, 500  # components, and random features of the known ones
 _SUGGESTED = 20  # components of the predictions: more would need more neighbours
 _NEIGHBOURS, _SPREAD = 100, 0.4  # pictures that a completion is drawn from, and how far from them
 _TONES, _TONE_ROWS = 2_001, 200  # quantiles of the monotone map, and pictures that it is fitted to
@@ -36,17 +36,10 @@ _DRAWS, _ALIKE = 8, 3.0  # draws of which one is taken; t, as differences side b
 _COMPARED, _EXTREME = 2_000, 0.2  # pictures that are measured; share of black and white in drawings
 
 
-def complete_pictures(
-    X: Any,
-    known_mask: Any,
-    like: Any,
-    *,
-    n: int = 1,
-    y: Any = None,
-    like_y: Any = None,
-    n_pixel_values: int = 256,
-    seed: Seed,
-) -> np.ndarray:  # eight parameters: two sets of pictures, with their labels
+def complete_pictures(  # many: two sets of pictures, with their labels
+    X: Any, known_mask: Any, like: Any, *, n: int = 1, y: Any = None, like_y: Any = None,
+    n_pixel_values: int = 256, seed: Seed,
+) -> np.ndarray:  # fmt: skip
     """Complete pictures from any known part, by the pictures `like`: (m, n, h, w[, c]).
 
     Parameters
@@ -57,15 +50,6 @@ def complete_pictures(
     n : completions of each picture
     y, like_y : labels of X, and of `like`: a completion then uses pictures of its own class
     n_pixel_values : of integer pictures
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> images = load_digits().images.astype("uint8")
-    >>> done = complete_pictures(images[:3], "top", images[100:], n=5, n_pixel_values=17, seed=Seed(0))
-    >>> done.shape, bool((done[:, :, :4] == images[:3, None, :4]).all())
-    ((3, 5, 8, 8), True)
-
     """
     layout = Layout.infer(like, n_pixel_values)
     known = mask_of(known_mask, layout, "mask")[:, 0].numpy()

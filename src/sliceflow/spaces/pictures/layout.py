@@ -46,28 +46,22 @@ class Layout:
     def infer(cls, images: Any, n_pixel_values: int) -> Layout:
         """The layout of `images`; raises a ValueError if they are not valid."""
         array = as_array(images)
+        fact = f"pictures have shape {array.shape}"
         if array.ndim not in (3, 4):
-            raise ValueError(
-                f"pictures have shape {array.shape}; pass (n, h, w) or (n, h, w, c), all of one size"
-            )
+            raise ValueError(f"{fact}; pass (n, h, w) or (n, h, w, c), all of one size")
         if 0 in array.shape:
-            raise ValueError(
-                f"pictures have shape {array.shape}, which is empty; pass at least one picture"
-            )
+            raise ValueError(f"{fact}, which is empty; pass at least one picture")
         if array.ndim == 4 and array.shape[3] > 4 and array.shape[1] <= 4:
-            raise ValueError(
-                f"pictures have shape {array.shape}, which looks like (n, c, h, w); "
-                "pass (n, h, w, c): images.transpose(0, 2, 3, 1)"
-            )
+            advice = "pass (n, h, w, c): images.transpose(0, 2, 3, 1)"
+            raise ValueError(f"{fact}, which looks like (n, c, h, w); {advice}")
         channels = array.shape[3] if array.ndim == 4 else None
         if array.dtype.kind not in "fiub":
             raise ValueError(f"pictures have dtype {array.dtype}; pass integers or floats")
         kind = None
         if array.dtype.kind != "f":  # a value above the type's maximum would wrap around
             kind = min(n_pixel_values, 2 if array.dtype == bool else int(np.iinfo(array.dtype).max) + 1)
-        layout = cls(
-            array.shape[1], array.shape[2], channels, str(array.dtype), kind, isinstance(images, Tensor)
-        )
+        (_, h, w), tensor = array.shape[:3], isinstance(images, Tensor)
+        layout = cls(h, w, channels, str(array.dtype), kind, tensor)
         layout.check_pictures(array)
         return layout
 
@@ -96,11 +90,8 @@ class Layout:
         if len(array) == 0:
             raise ValueError("there are no pictures; pass at least one")
         if (array.dtype.kind == "f") != (self.n_pixel_values is None):
-            kind = (
-                "floats in [0, 1]"
-                if self.n_pixel_values is None
-                else f"integers 0..{self.n_pixel_values - 1}"
-            )
+            values = self.n_pixel_values
+            kind = "floats in [0, 1]" if values is None else f"integers 0..{values - 1}"
             raise ValueError(f"pictures are {array.dtype} but the model was fitted on {kind}")
         low, high = array.min(), array.max()
         if self.n_pixel_values is None:
@@ -120,23 +111,17 @@ class Layout:
         """The raw values as columns (C·H·W, n), on `device`."""
         array = as_array(images)
         self.check_pictures(array)
-        tensor = torch.from_numpy(
-            np.require(array, requirements=["C", "W"])
-        )  # torch warns about other layouts
+        array = np.require(array, requirements=["C", "W"])  # torch warns about other layouts
+        tensor = torch.from_numpy(array)
         if self.raw_dtype is not None and tensor.dtype != torch.uint8:
             tensor = tensor.to(self.raw_dtype)
         tensor = tensor.to(device).view(len(array), self.height, self.width, -1)
         return tensor.permute(3, 1, 2, 0).contiguous().view(self.dimension, len(array))
 
     def encode(
-        self,
-        raw: Tensor,
-        seed: Seed,
-        *,
-        dequantize: bool = True,
-        total: int | None = None,
+        self, raw: Tensor, seed: Seed, *, dequantize: bool = True, total: int | None = None,
         runs: Sequence[slice] = (),
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
         A picture's noise depends on its column number. If the columns are only the slices `runs` of
@@ -165,9 +150,7 @@ class Layout:
             x = ((x + 1) / 2).clamp(0, 1)
         else:
             x = ((x + 1) * (self.n_pixel_values / 2)).floor_().clamp_(0, self.n_pixel_values - 1)
-            x = x.to(
-                torch.uint8 if self.n_pixel_values <= 256 else torch.int32
-            )  # less to transpose and copy
+            x = x.to(self.raw_dtype)  # less to transpose and copy
         array = x.view(c, h, w, n).permute(3, 1, 2, 0).contiguous().cpu().numpy()
         array = array.astype(self.dtype, copy=False)
         array = array if self.channels else array[..., 0]
@@ -201,28 +184,23 @@ def as_array(images: Any) -> np.ndarray:
         raise ValueError("pictures have different sizes; resize them to one size first") from error
 
 
-def _half(h: int, w: int, side: str) -> np.ndarray:
+def _box(h: int, w: int, *at: slice) -> np.ndarray:
     mask = np.zeros((h, w), bool)
-    if side in ("top", "bottom"):
-        mask[: h // 2] = True
-    else:
-        mask[:, : w // 2] = True
-    return ~mask if side in ("bottom", "right") else mask
-
-
-def _border(h: int, w: int) -> np.ndarray:
-    mask = np.ones((h, w), bool)
-    mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = False
+    mask[at] = True
     return mask
 
 
+def _center(h: int, w: int) -> np.ndarray:
+    return _box(h, w, slice(h // 4, h - h // 4), slice(w // 4, w - w // 4))
+
+
 MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
-    "top": lambda h, w: _half(h, w, "top"),
-    "bottom": lambda h, w: _half(h, w, "bottom"),
-    "left": lambda h, w: _half(h, w, "left"),
-    "right": lambda h, w: _half(h, w, "right"),
-    "border": _border,  # the centre is missing
-    "center": lambda h, w: ~_border(h, w),  # the border is missing
+    "top": lambda h, w: _box(h, w, slice(h // 2)),
+    "bottom": lambda h, w: _box(h, w, slice(h // 2, h)),
+    "left": lambda h, w: _box(h, w, slice(h), slice(w // 2)),
+    "right": lambda h, w: _box(h, w, slice(h), slice(w // 2, w)),
+    "border": lambda h, w: ~_center(h, w),  # the centre is missing
+    "center": _center,  # the border is missing
 }
 
 
@@ -239,9 +217,9 @@ def part_of(observed: Any, layout: Layout, name: str = "observed") -> np.ndarray
     else:
         mask = np.asarray(unmasked(observed, name))
         if mask.shape != (h, w) or mask.dtype != bool:
+            fact = f"{name} has shape {mask.shape} and dtype {mask.dtype}"
             raise ValueError(
-                f"{name} has shape {mask.shape} and dtype {mask.dtype}; "
-                f"pass an ({h}, {w}) mask of booleans, True where a pixel is known"
+                f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known"
             )
     return mask
 

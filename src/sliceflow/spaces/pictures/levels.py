@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,10 +38,9 @@ class LevelFlow:
     A stage moves the coefficients of its level; at its end the change is upsampled and added to the
     pixels. With observed pixels, every step is upsampled instead, and the observed pixels are masked.
 
-    With ``patch_basis="random"`` each step has H = `n_directions` of the paper's random patches, in the
-    particles' precision, and η = min(d, H), where d is the dimension of the level. The paper has H > d
-    on MNIST and CIFAR-10. With fewer directions η = d diverges: near the data the mean squared errors
-    grow by d/H in each step. The authors' script has the same bound.
+    With ``patch_basis="random"`` each step has H = `n_directions` of the paper's random patches, and
+    η = min(d, H), where d is the dimension of the level. With fewer directions η = d diverges: near the
+    data the mean squared errors grow by d/H in each step. The authors' script has the same bound.
     """
 
     layout: Layout
@@ -104,20 +104,13 @@ class LevelFlow:
         finer = self._finer(transport) if single else transport
         # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
-        # η is at most H.
-        few = self.patch_basis == "random"
-        return Stage(
-            level.name,
-            frame,
-            level.n_steps,
-            finer if single else shrunk(transport),
-            step_size=min(1.0, self.n_directions / subspace.dimension) if few else 1.0,
-            taper=self.taper if last else 0.0,
-            n_knots=SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots,
-            reach=2 * math.sqrt(c * h * w * share),
-            space=space,
-            branch=_branch(i),
-        )
+        size = 1.0
+        if self.patch_basis == "random":  # η is at most H
+            size = min(1.0, self.n_directions / subspace.dimension)
+        knots = SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots
+        how: Any = dict(step_size=size, taper=self.taper if last else 0.0, n_knots=knots)
+        how |= dict(reach=2 * math.sqrt(c * h * w * share), space=space, branch=_branch(i))
+        return Stage(level.name, frame, level.n_steps, finer if single else shrunk(transport), **how)
 
     def _single_pixels(self, i: int) -> bool:
         """Whether stage i looks at single pixels of grey pictures, which end on their own values."""
@@ -127,10 +120,7 @@ class LevelFlow:
         return stage.patch == 1 and (1, stage.h, stage.w) == self.layout.shape
 
     def _finer(self, transport: Transport) -> Transport:
-        """The transport with whole bins, at least two, for every value of a pixel.
-
-        So black is black: no bin has black and other values, between which a map would be linear.
-        """
+        """The transport with whole bins for every value of a pixel: so black is black."""
         values = self.layout.n_pixel_values
         if not isinstance(transport, Histogram) or values is None:
             return transport

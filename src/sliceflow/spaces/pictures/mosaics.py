@@ -37,6 +37,7 @@ _SPREAD = 2e-3  # standard deviation of the noise that is added: equal pixels mu
 _LENGTH = 4  # sides of a picture over the length on which weights change
 _WAVES = 6  # cosines along a side that make up a field; the next would have an amplitude below .004
 _VALUES = 1 << 25  # values at a time
+_CODES = Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")
 _LEVELS = 64  # pixel values that are kept: files are a third smaller than with 256, samples as good
 
 
@@ -61,42 +62,27 @@ class Mosaics:
     pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")]
     mirrored: bool = False  # whether mirror images follow them
     # (N,) class numbers, also of mirror images; None if there are no classes
-    codes: Annotated[Tensor, Array("m", torch.int64, ge=0, lt="n_classes", packed="planes")] | None = (
-        None
-    )
+    codes: Annotated[Tensor, _CODES] | None = None
     n_classes: Annotated[int, Between(1, 1 << 24)] = 1  # C; 1 without classes
-    device: torch.device = field(
-        default=torch.device("cpu"), metadata={"saved": False}
-    )  # that makes mosaics
+    # that makes mosaics
+    device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     @classmethod
     def from_data(
         cls, plan: PicturePlan, data: PictureData, codes: Tensor | None, ranks: Ranks
     ) -> Mosaics:
-        """Of all pictures of all ranks; `codes` (N,) play a part if classes have separate maps.
-
-        More than 64 pixel values are rounded to 64: a mosaic hardly shows it, and the model keeps the
-        pictures.
-        """
+        """Of all pictures of all ranks; `codes` (N,) play a part if classes have separate maps."""
         raw, layout = ranks.gather(data.raw[:, : data.place.count].T), data.layout
         values = layout.n_pixel_values
-        if values is None:
+        if values is None:  # a mosaic hardly shows rounding, and the model keeps the pictures
             raw = (raw * _LEVELS).floor().clamp(0, _LEVELS - 1)
         elif values > _LEVELS:
             raw = raw.long() * _LEVELS // values
         layout = replace(layout, n_pixel_values=min(_LEVELS, values or _LEVELS))
         pixels = raw.to(torch.uint8).reshape(-1, *layout.shape)
         codes = None if codes is None or not plan.apart else codes.cpu()
-        return cls(
-            plan.n_summed,
-            plan.locality,
-            layout,
-            pixels.cpu(),
-            data.mirrored,
-            codes,
-            max(1, plan.apart),
-            data.device,
-        )
+        pictures = layout, pixels.cpu(), data.mirrored, codes
+        return cls(plan.n_summed, plan.locality, *pictures, max(1, plan.apart), data.device)
 
     def check(self) -> None:
         """Raise a ValueError unless pictures, layout and codes fit together."""
@@ -117,11 +103,9 @@ class Mosaics:
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor, Tensor]:
         """The pictures class by class, and the first place and the number of those of each class."""
-        codes = self.codes
-        if codes is None:
-            codes = torch.zeros(self.raw.shape[1], dtype=torch.int64)
-        codes = codes.to(self.raw.device)
-        _, order, _, runs = sort_by_class(codes, self.n_classes)
+        n, codes = self.raw.shape[1], self.codes
+        codes = torch.zeros(n, dtype=torch.int64) if codes is None else codes
+        _, order, _, runs = sort_by_class(codes.to(self.raw.device), self.n_classes)
         starts = torch.tensor(runs.starts, device=self.raw.device)
         return order, starts[:-1], starts.diff()
 
@@ -143,11 +127,7 @@ class Mosaics:
 
     def pictures(self, layout: Layout) -> np.ndarray:
         """The pictures, without mirror images, in the layout of the model."""
-        n = len(self.pixels)
-        parts = [
-            torch.arange(first, min(first + self._chunk, n), device=self.raw.device)
-            for first in range(0, n, self._chunk)
-        ]
+        parts = torch.split(torch.arange(len(self.pixels), device=self.raw.device), self._chunk)
         return np.concatenate([np.asarray(layout.write(self._values(part))) for part in parts])
 
     def _values(self, numbers: Tensor) -> Tensor:
@@ -219,13 +199,9 @@ def _cosines(n: int) -> Tensor:
 
 
 def start(
-    plan: PicturePlan,
-    mosaics: Mosaics | None,
-    count: int,
-    y: Tensor | None,
-    noise: Noise,
+    plan: PicturePlan, mosaics: Mosaics | None, count: int, y: Tensor | None, noise: Noise,
     device: torch.device,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The start (d, count) of particles with codes y: mosaics, or noise if these are None."""
     if mosaics is not None:
         return mosaics.start(count, y if plan.apart else None, noise)

@@ -36,6 +36,7 @@ _MIN_PER_CLASS = 100  # pictures that a class with separate maps needs, on avera
 _MIN_PER_CLUSTER = {"grey": 1000, "colour": 2000}  # different pictures of a cluster
 _CLUSTER_VALUES = 470_000  # times √steps: values that a cluster of grey pictures needs
 _MAX_CLUSTERS = {"grey": 30, "colour": 25}
+_OR = ", or transport='histogram'"  # advice
 _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU, and worse
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
@@ -48,6 +49,7 @@ _SHRINKAGE_OF_MOSAICS = 8.0  # κ if particles start as mosaics
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
 _CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user says how many; else
+_CPU_DRAFT = 2  # steps per stage of "draft" there
 _MOST_CPU_PARTICLES = 40_000  # of "best" and of numbers of steps
 
 Count = Annotated[int, Between(0, 1 << 40)]
@@ -56,32 +58,14 @@ Real = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePlan(Plan):
-    """What a fit of pictures does. It prints as a table.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> from sliceflow import ImageFlow
-    >>> digits = load_digits()
-    >>> flow = ImageFlow(n_pixel_values=17, quality="draft", device="cpu")
-    >>> plan = flow.plan(digits.images.astype("uint8"), digits.target)
-    >>> plan.method, plan.patch_basis, len(plan.stages)
-    ('per class', 'cosines', 12)
-    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    method       per class
-    data         1797 pictures of 8×8, 17 values a pixel
-    condition    10 classes
-    ...
-    """
+    """What a fit of pictures does. It prints as a table."""
 
     n_pictures: Count  # pictures fitted, including mirror images, of all ranks
     layout: Layout  # the pictures' layout
     mirror: bool  # whether mirror images are included
     n_particles: Count  # particles kept
     n_moved: Count  # particles moved; may be more than are kept, to improve the model
-    condition: Literal[
-        "none", "labels", "clusters", "observed"
-    ]  # "none", "labels", "clusters" or "observed"
+    condition: Literal["none", "labels", "clusters", "observed"]
     n_conditions: Count  # number of classes or clusters
     # ξ; 0 if the flow ignores conditions, ∞ if each class has its own maps
     amplifier: Annotated[float, Between(0, math.inf)]
@@ -90,9 +74,7 @@ class PicturePlan(Plan):
     transport: Transport  # how to solve the directions
     n_looked_at: int | None  # maximum number of particles, and of pictures, per step; None uses all
     n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
-    precision: (
-        torch.dtype | None
-    )  # operands of matrix products on a GPU; None takes the particles' dtype
+    precision: torch.dtype | None  # of matrix products on a GPU; None takes the particles'
     # particles start as mosaics of this many pictures; 0 starts them as noise
     n_summed: Annotated[int, Between(0, 1 << 10)]
     locality: Real  # β of these mosaics
@@ -107,10 +89,8 @@ class PicturePlan(Plan):
     @property
     def method(self) -> str:
         """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
-        if self.condition == "observed":
-            return "completion"
-        if self.condition == "clusters":
-            return "clusters"
+        if self.condition in ("observed", "clusters"):
+            return "completion" if self.condition == "observed" else "clusters"
         if self.amplifier == 0:
             return "SWF"
         return "per class" if self.apart else f"CSWF ξ={self.amplifier:g}"
@@ -131,22 +111,26 @@ class PicturePlan(Plan):
 
     def levels(self, seed: Seed, device: torch.device, known: Tensor | None = None) -> LevelFlow:
         """The flow through the levels of the pyramid; `known` (d, 1) marks the observed pixels."""
-        options = self.options
-        return LevelFlow(
-            self.layout,
-            list(self.stages),
-            seed.child("flow"),
-            n_conditions=self.n_conditions,
-            amplifier=self.amplifier,
-            known=known,
-            upsampling=options.upsampling,
-            patch_basis=self.patch_basis,
-            clip=options.clip,
-            taper=options.taper,
-            budget=projection_budget(device),
-            precision=self.precision if device.type != "cpu" else None,
-            n_directions=options.n_directions,
-        )
+        options, stages = self.options, list(self.stages)
+        y: Any = dict(n_conditions=self.n_conditions, amplifier=self.amplifier, known=known)
+        steps: Any = dict(clip=options.clip, taper=options.taper, budget=projection_budget(device))
+        basis: Any = dict(patch_basis=self.patch_basis, n_directions=options.n_directions)
+        basis |= dict(precision=self.precision if device.type != "cpu" else None)
+        basis |= dict(upsampling=options.upsampling)
+        return LevelFlow(self.layout, stages, seed.child("flow"), **y, **steps, **basis)
+
+    @property
+    def directions(self) -> list[int]:
+        """The most directions of a step, for each stage."""
+        if self.patch_basis == "random":
+            return [self.options.n_directions] * len(self.stages)
+        c = self.layout.shape[0]
+        return [Tiles(c, stage.h, stage.w, stage.patch).most_directions for stage in self.stages]
+
+    @property
+    def tile(self) -> int:
+        """The most values of a tile."""
+        return max(self.layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in self.stages)
 
     def lines(self) -> Sequence[tuple[str, object]]:
         more = f", {self.n_moved} moved for the model" if self.n_moved > self.n_particles else ""
@@ -154,17 +138,12 @@ class PicturePlan(Plan):
         values = layout.n_pixel_values
         kind = "floats" if values is None else f"{values} values a pixel"
         colour = "" if layout.channels is None else f"×{layout.channels}"
-        kinds = {
-            "labels": f"{self.n_conditions} classes",
-            "clusters": f"{self.n_conditions} clusters",
-            "observed": "observed pixels",
-        }
+        k = self.n_conditions
+        kinds = dict(labels=f"{k} classes", clusters=f"{k} clusters", observed="observed pixels")
         directions = f"tiles of {self.patch_basis}"
         if self.patch_basis == "random":
             directions = f"{self.options.n_directions} random patches"
-        looked = (
-            "" if self.n_looked_at is None else f"at most {self.n_looked_at} particles and pictures"
-        )
+        looked = f"at most {self.n_looked_at} particles and pictures" if self.n_looked_at else ""
         return [
             ("data", f"{self.n_pictures} {what} of {layout.height}×{layout.width}{colour}, {kind}"),
             ("condition", kinds.get(self.condition, "")),
@@ -180,18 +159,10 @@ class PicturePlan(Plan):
         ]
 
 
-def most_directions(layout: Layout, stage: PictureStage, n_random: int | None) -> int:
-    """The maximum number of directions in a step of this stage."""
-    if n_random is not None:
-        return n_random
-    return Tiles(layout.shape[0], stage.h, stage.w, stage.patch).most_directions
-
-
 def fit_bytes(plan: PicturePlan, n_here: int, m_here: int) -> int:
     """Memory of a fit of n pictures and m particles on this rank: clouds, a step, and the model."""
     layout, looked_at, apart = plan.layout, plan.n_looked_at, plan.apart or 1
-    n_random = plan.options.n_directions if plan.patch_basis == "random" else None
-    directions = [most_directions(layout, stage, n_random) for stage in plan.stages]
+    directions = plan.directions
     n_maps = sum(h * v.n_steps for h, v in zip(directions, plan.stages, strict=True))
     shared = 0 < plan.amplifier < math.inf
     each = map_bytes(plan.n_knots, getattr(plan.transport, "n_bins", None), shared) * apart
@@ -199,10 +170,8 @@ def fit_bytes(plan: PicturePlan, n_here: int, m_here: int) -> int:
     if bins and layout.n_pixel_values is not None:
         bins = max(bins, SINGLE_PIXEL_BINS)
     columns = min(m_here, looked_at or m_here) + min(n_here, looked_at or n_here)
-    tiles = [layout.shape[0] * min(v.patch, v.h) * min(v.patch, v.w) for v in plan.stages]
-    work = max(directions) * (4 * columns + _BIN_BYTES * bins * apart)
-    work += rotation_bytes(max(tiles), 4)
-    work += 0 if n_random is None else 16 * n_random * layout.dimension
+    work = max(directions) * (4 * columns + _BIN_BYTES * bins * apart) + rotation_bytes(plan.tile, 4)
+    work += 16 * directions[0] * layout.dimension if plan.patch_basis == "random" else 0
     d, raw = layout.dimension, 1 if layout.n_pixel_values is not None else 4
     clouds = 4 * 4 * d * m_here + (3 * 4 + raw) * d * n_here
     kept = raw * d * plan.n_pictures if plan.n_summed else 0  # all pictures, on every rank
@@ -211,13 +180,10 @@ def fit_bytes(plan: PicturePlan, n_here: int, m_here: int) -> int:
 
 def fit_seconds(plan: PicturePlan) -> float:
     """About how long a fit takes on its device."""
-    n_random = plan.options.n_directions if plan.patch_basis == "random" else None
     most = plan.n_looked_at or max(plan.n_moved, plan.n_pictures)
     columns = plan.n_moved + min(plan.n_moved, most) + min(plan.n_pictures, most)
-    values = sum(
-        most_directions(plan.layout, stage, n_random) * stage.n_steps * columns for stage in plan.stages
-    )
-    return plan.estimate(values, _NANOSECONDS)
+    n_maps = sum(h * v.n_steps for h, v in zip(plan.directions, plan.stages, strict=True))
+    return plan.estimate(n_maps * columns, _NANOSECONDS)
 
 
 def choose_shrinkage(
@@ -225,18 +191,10 @@ def choose_shrinkage(
 ) -> float:
     """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage.
 
-    "auto" is 8 if particles start as mosaics: these need only small corrections. CIFAR-10 is as good
-    with 8 as with 4, and real pictures are hardly changed: by class, 200 steps per stage of the last
-    level bring them to FID-768 .016, with 4 to .048. From noise it is 2.5·√(steps/pictures), at most 2:
-    every step adds noise, and few pictures have more of it. On CIFAR-10 this is 0.5 for 200 steps,
-    where 0.25 to 0.7 measure alike; digits would be copied with less than 1.
-
-    Examples
-    --------
-    >>> choose_shrinkage("auto", 5_000, 200)
-    0.5
-    >>> round(choose_shrinkage("auto", 130, 50), 2)
-    1.55
+    "auto" is 8 if particles start as mosaics, which need only small corrections: CIFAR-10 is as good
+    with 8 as with 4. From noise it is 2.5·√(steps/pictures), at most 2: every step adds noise, and few
+    pictures have more of it. On CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike;
+    digits would be copied with less than 1.
     """
     if shrinkage != "auto":
         return float(shrinkage)
@@ -246,11 +204,8 @@ def choose_shrinkage(
 
 
 def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool) -> int:
-    """The number of pictures that a particle starts as the mosaic of; 0 is noise.
-
-    Mosaics need classes with maps of their own: a map shared by all classes would not know which of
-    them a particle started from.
-    """
+    """The number of pictures that a particle starts as the mosaic of; 0 is noise."""
+    # A map shared by all classes would not know from which of them a particle started.
     why = "does not work if classes share maps" if shared else None
     why = "does not work with observed pixels" if observed else why
     if start == "auto":
@@ -263,22 +218,25 @@ def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool)
     return int(start)
 
 
-def choose_stages(parameters: Mapping[str, Any], layout: Layout, joint: bool) -> list[PictureStage]:
+def choose_stages(
+    parameters: Mapping[str, Any], layout: Layout, joint: bool, device: torch.device
+) -> list[PictureStage]:
     """The stages for pictures of this layout; `joint` if all share maps and start as noise."""
     text, (channels, height, width) = parameters["schedule"], layout.shape
     if text == "auto":
         text = schedules.auto(height, width, channels)
     elif text == "paper":
         text = schedules.paper(height, width)
-    steps = steps_per_stage(parameters["quality"], joint)
+    steps = steps_per_stage(parameters["quality"], joint, device)
     return schedules.from_string(schedules.PRESETS.get(text, text), height, width, steps)
 
 
-def steps_per_stage(quality: str | int, joint: bool) -> int:
+def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> int:
     """The number of steps for draft, standard and best."""
     if not isinstance(quality, str):
         return int(quality)
-    return QUALITY[quality] * (_JOINT if joint else 1)
+    steps = _CPU_DRAFT if (quality, device.type) == ("draft", "cpu") else QUALITY[quality]
+    return steps * (_JOINT if joint else 1)
 
 
 def choose_particles(
@@ -294,10 +252,8 @@ def choose_particles(
     if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
         m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
     if condition is not None and m < condition.width:
-        raise ValueError(
-            f"n_particles={m} is fewer than the {condition.width} classes of the labels; "
-            f"pass n_particles >= {condition.width}"
-        )
+        fact = f"n_particles={m} is fewer than the {condition.width} classes of the labels"
+        raise ValueError(f"{fact}; pass n_particles >= {condition.width}")
     return m
 
 
@@ -313,16 +269,14 @@ def choose_amplifier(
     if amplifier == "auto":
         return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
     if math.isinf(float(amplifier)) and not histograms:
-        raise ParameterError(
-            "amplifier",
-            math.inf,
-            f"needs histograms, but this transport sorts {m} particles and {n} pictures",
-            "use a finite amplifier such as 10, or transport='histogram'",
-        )
+        advice = f"use a finite amplifier such as 10{_OR}"
+        raise ParameterError("amplifier", math.inf, _sorts(m, n), advice)
     return float(amplifier)
 
 
-def choose_clusters(parameters: Mapping[str, Any], m: int, n: int, shape: tuple[int, int, int]) -> int:
+def choose_clusters(
+    parameters: Mapping[str, Any], m: int, n: int, shape: tuple[int, int, int], device: torch.device
+) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
     requested = parameters["n_clusters"]
     histograms = uses_histograms(parameters["transport"], m, n)
@@ -330,20 +284,19 @@ def choose_clusters(parameters: Mapping[str, Any], m: int, n: int, shape: tuple[
         kind = "grey" if shape[0] == 1 else "colour"
         enough, different = _MIN_PER_CLUSTER[kind], n // 2 if parameters["mirror"] else n
         if kind == "grey":
-            steps = steps_per_stage(parameters["quality"], joint=False)
+            steps = steps_per_stage(parameters["quality"], False, device)
             enough = max(enough, math.ceil(_CLUSTER_VALUES * math.sqrt(steps) / math.prod(shape)))
         most = min(_MAX_CLUSTERS[kind], different // enough, m)
         return max(1, most) if histograms else 1
     k, most = int(requested), min(m, n)
     need(k <= most, "n_clusters", k, f"at most {most}: each cluster needs a particle and a picture")
     if k > 1 and not histograms:
-        raise ParameterError(
-            "n_clusters",
-            k,
-            f"needs histograms, but this transport sorts {m} particles and {n} pictures",
-            "use n_clusters=1, or transport='histogram'",
-        )
+        raise ParameterError("n_clusters", k, _sorts(m, n), f"use n_clusters=1{_OR}")
     return k
+
+
+def _sorts(m: int, n: int) -> str:
+    return f"needs histograms, but this transport sorts {m} particles and {n} pictures"
 
 
 def uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
@@ -359,21 +312,14 @@ def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
     if not isinstance(transport, str):
         return transport
     n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
-    kinds: dict[str, Transport] = {
-        "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
-        "sorted": transports.Sorted(),
-        "histogram": transports.Histogram(n_bins, most=_MAX_COLUMNS),
-        "interpolated": transports.Interpolated(),
-    }
-    return kinds[transport]
+    if transport in ("sorted", "interpolated"):
+        return transports.Sorted() if transport == "sorted" else transports.Interpolated()
+    kind = transports.Auto if transport == "auto" else transports.Histogram
+    return kind(n_bins=n_bins, most=_MAX_COLUMNS)
 
 
 def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -> int:
-    """Knots to keep per map for m particles.
-
-    More knots follow the map more closely, and also its noise. The noise falls with the number of
-    particles. Maps shared by classes keep eight times as many in any case.
-    """
+    """Knots to keep per map for m particles: more of them follow the map, and also its noise."""
     if n_knots != "auto":
         return int(n_knots)
     if 0 < amplifier < math.inf:
@@ -400,9 +346,8 @@ def choose_patch_basis(
 
 def choose_operands(precision: str, device: torch.device) -> torch.dtype | None:
     """The dtype of operands of matrix products; None on a CPU: the particles' dtype."""
-    if device.type == "cpu":
-        return None
-    return _PRECISIONS["float16" if precision == "auto" else precision]
+    chosen = _PRECISIONS["float16" if precision == "auto" else precision]
+    return None if device.type == "cpu" else chosen
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -411,15 +356,15 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    quality, xi, k, transport, options = (
-        parameters[name] for name in ("quality", "amplifier", "n_clusters", "transport", "options")
-    )
-    m = parameters["n_particles"]
+    names = ("quality", "amplifier", "n_clusters", "transport", "options", "n_particles")
+    quality, xi, k, transport, options, m = (parameters[name] for name in names)
     check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
     check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
     check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', a preset, …")
     check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
+    verbose = parameters["verbose"]
+    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
     for name in ("mirror", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, PictureOptions)
@@ -431,7 +376,6 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     check(ok, "amplifier", "'auto', or a number of at least 0, which may be math.inf")
     ok = k == "auto" or is_int(k, 1)
     check(ok, "n_clusters", "'auto' or an int of at least 1; 1 turns clustering off")
-    ok = isinstance(transport, str) and transport in _TRANSPORTS
-    ok = ok or (hasattr(transport, "fit") and hasattr(transport, "most"))
-    what = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
-    check(ok, "transport", what)
+    ok = hasattr(transport, "fit") and hasattr(transport, "most")
+    ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
+    check(ok, "transport", f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports")

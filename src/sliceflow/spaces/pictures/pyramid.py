@@ -8,7 +8,6 @@ orthogonal to the level.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -49,12 +48,6 @@ def upsampled(full: int, small: int, upsampling: str, device: torch.device | str
     """UᵀW, (small, small), float64: coefficients in `basis` U of the columns of W.
 
     U and W span the same space, so W = U·(UᵀW) exactly.
-
-    Examples
-    --------
-    >>> u, w = basis(28, 7), upsampled(28, 7, "lanczos")
-    >>> bool(torch.allclose((u @ w).sum(dim=1), torch.ones(28, dtype=u.dtype)))  # W's rows sum to 1
-    True
     """
     if small == full:
         return torch.eye(full, dtype=torch.float64, device=device)
@@ -69,12 +62,6 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     W samples the kernel at pixel centres. Its rows sum to 1, so that a constant stays constant, also
     at the borders. Löwdin's symmetric orthonormalisation W(WᵀW)^-½ then gives the orthonormal columns
     closest to those of W, which are therefore local too.
-
-    Examples
-    --------
-    >>> u = basis(28, 7)
-    >>> bool(torch.allclose(u.T @ u, torch.eye(7, dtype=u.dtype)))
-    True
     """
     if not 1 <= small <= full:
         raise ValueError(f"a level of {small} pixels does not fit a picture of {full}; use 1 to {full}")
@@ -84,8 +71,8 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     values, vectors = torch.linalg.eigh(weights.T @ weights)
     if float(values.min()) <= 1e-10 * float(values.max()):
         raise ValueError(
-            f"{upsampling} upsampling from {small} to {full} pixels has dependent columns; "
-            f"choose another resolution, or upsampling 'lanczos'"
+            f"{upsampling} upsampling from {small} to {full} pixels has dependent columns; choose "
+            "another resolution, or upsampling 'lanczos'"
         )
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
@@ -135,10 +122,8 @@ class Subspace:
 
     def _bases(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """U of rows and U of columns, on the device and in the dtype of x."""
-        return (
-            _basis_as(self.height, self.h, self.upsampling, x.device, x.dtype),
-            _basis_as(self.width, self.w, self.upsampling, x.device, x.dtype),
-        )
+        kind = self.upsampling, x.device, x.dtype
+        return _basis_as(self.height, self.h, *kind), _basis_as(self.width, self.w, *kind)
 
     def _apply(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         d, n = self.channels * len(rows) * len(columns), x.shape[1]
@@ -171,7 +156,3 @@ class Subspace:
         """Clip pictures at the end of a stage."""
         if self.clip:
             x.clamp_(-1, 1)
-
-    def scale(self) -> float:
-        """The ratio of a coefficient to the pixels it represents: √(H·W / h·w)."""
-        return math.sqrt(self.height * self.width / (self.h * self.w))

@@ -22,6 +22,7 @@ from sliceflow.spaces.pictures.pyramid import Subspace
 
 __all__ = ["PictureData", "PictureRows", "read_pictures"]
 
+_NUMBERS = (torch.int32, torch.float32, torch.float64)
 _CLUSTER_SAMPLE = 20_000  # number of pictures that k-means uses
 _CLUSTER_VALUES = 1 << 26  # values at a time
 _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
@@ -35,9 +36,7 @@ class PictureRows(GivenRows):
     # (n, c, h, w), pixels of at most 256 values; None for others
     bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
     # (n, c, h, w), all other pixels; None for those
-    numbers: (
-        Annotated[np.ndarray, Array("n c h w", (torch.int32, torch.float32, torch.float64))] | None
-    ) = None
+    numbers: Annotated[np.ndarray, Array("n c h w", _NUMBERS)] | None = None
     given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
 
@@ -48,9 +47,8 @@ class PictureRows(GivenRows):
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
         if self.given is not None and len(self.given.codes) != len(self.pixels):
-            raise ValueError(
-                f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures"
-            )
+            counts = f"{len(self.given.codes)} labels for {len(self.pixels)} pictures"
+            raise ValueError(f"there are {counts}")
         self.layout.check_pictures(self.pictures)
 
     @property
@@ -101,13 +99,10 @@ def read_pictures(
     if layout is None:
         layout = Layout.infer(X, n_pixel_values)
         values, brightest = layout.n_pixel_values, int(array.max())
-        if values is not None and brightest < values // 4:
-            warnings.warn(
-                f"the brightest pixel is {brightest}, but pixels may have {values} values; if they are "
-                f"0..{brightest}, pass n_pixel_values={brightest + 1}",
-                UserWarning,
-                stacklevel=5,
-            )
+        if values is not None and 0 < brightest < values // 4:
+            fact = f"the brightest pixel is {brightest}, but pixels may have {values} values"
+            advice = f"if they are 0..{brightest}, pass n_pixel_values={brightest + 1}"
+            warnings.warn(f"{fact}; {advice}", UserWarning, stacklevel=5)
     layout.check_pictures(array)
     pixels = array.reshape(len(array), layout.height, layout.width, -1).transpose(0, 3, 1, 2)
     place = ranks.place(len(array), f"{layout}{'' if y is None else ' and labels'}")
@@ -115,20 +110,17 @@ def read_pictures(
     if y is not None:
         names = np.atleast_1d(conditions.as_array(y, "labels"))
         if len(names) != place.count:
-            raise ValueError(
-                f"there are {place.count} pictures but {len(names)} labels; pass one label per picture"
-            )
+            fact = f"there are {place.count} pictures but {len(names)} labels"
+            raise ValueError(f"{fact}; pass one label per picture")
         if names.ndim != 1:
             raise ValueError(f"labels have shape {names.shape}; pass one class label per picture")
         given = Conditions.infer(ranks.gather(names), place.total, "labels")
-    own = None if ranks.size == 1 else place
-    if layout.n_pixel_values is not None and layout.n_pixel_values <= 256:
-        pixels = np.ascontiguousarray(pixels.astype(np.uint8, copy=False))
-        return PictureRows(layout, bytes=pixels, given=given, place=own)
-    kept: Any = np.int32 if layout.n_pixel_values is not None else np.dtype(layout.dtype)
+    raw = layout.raw_dtype
+    kept: Any = np.dtype(layout.dtype) if raw is None else np.uint8 if raw == torch.uint8 else np.int32
     kept = np.float32 if kept == np.float16 else kept
     pixels = np.ascontiguousarray(pixels.astype(kept, copy=False))
-    return PictureRows(layout, numbers=pixels, given=given, place=own)
+    kind: Any = {"bytes" if kept == np.uint8 else "numbers": pixels}
+    return PictureRows(layout, given=given, place=None if ranks.size == 1 else place, **kind)
 
 
 @dataclass(frozen=True)
@@ -156,13 +148,8 @@ class PictureData:
             return data
         codes, condition = rows.given.codes, rows.given.condition
         assert isinstance(condition, conditions.Labels)
-        return replace(
-            data,
-            condition=condition,
-            codes=codes,
-            names=rows.given.y,
-            own_codes=codes[rows.here.slice].to(device),
-        )
+        own = codes[rows.here.slice].to(device)
+        return replace(data, condition=condition, codes=codes, names=rows.given.y, own_codes=own)
 
     @property
     def n(self) -> int:
@@ -185,24 +172,16 @@ class PictureData:
     def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
         raw, own = self.raw[:, columns], self.own_codes
-        return replace(
-            self,
-            raw=raw,
-            own_codes=None if own is None else own[columns],
-            place=Place(0, raw.shape[1], raw.shape[1]),
-            mirrored=False,
-        )
+        own, place = None if own is None else own[columns], Place(0, raw.shape[1], raw.shape[1])
+        return replace(self, raw=raw, own_codes=own, place=place, mirrored=False)
 
     def with_mirror_images(self) -> Self:
         """The pictures followed by their mirror images, with the same labels."""
-        return replace(
-            self,
-            raw=self.layout.mirrored(self.raw),
-            codes=None if self.codes is None else self.codes.repeat(2),
-            names=None if self.names is None else np.concatenate((self.names, self.names)),
-            own_codes=None if self.own_codes is None else self.own_codes.repeat(2),
-            mirrored=True,
-        )
+        both = (None if t is None else t.repeat(2) for t in (self.codes, self.own_codes))
+        labels: Any = dict(zip(("codes", "own_codes"), both, strict=True))
+        names = None if self.names is None else np.concatenate((self.names, self.names))
+        raw = self.layout.mirrored(self.raw)
+        return replace(self, raw=raw, names=names, mirrored=True, **labels)
 
     def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
         """The pictures with k clusters as hidden labels."""

@@ -130,9 +130,8 @@ class Tiles:
             theta = cosine_rotation(seed, step, tile, device, dtype, side)
         else:
             theta = rotation(seed, step, geometry.side, device, dtype, side)
-        theta_y = condition_directions(
-            seed.child(step), geometry.n_directions, n_conditions, device, dtype
-        )
+        h = geometry.n_directions
+        theta_y = condition_directions(seed.child(step), h, n_conditions, device, dtype)
         return TileFrame(theta, theta_y, geometry)
 
 
@@ -141,21 +140,13 @@ class RandomPatches:
     """The paper's locally-connected directions: H random patches, redrawn at every step.
 
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros with its centre at
-    a random pixel (r, c):
+    a random pixel. Parts beyond the border are cut off, and the rest is normalised. At a level of a
+    pyramid the picture of the patch is first upsampled to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the
+    plain kernel W. Directions are returned as coefficients Uᵀθ_x, of the same length (`pyramid`). With
+    a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length 1/√2.
 
-        θ[k, i, j] = patch[k, i − r + ⌊S/2⌋, j − c + ⌊S/2⌋]  inside the patch, else 0.
-
-    Parts beyond the border are cut off, and the rest is normalised. At a level of a pyramid the picture
-    of the patch is first upsampled to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the plain kernel W.
-    Directions are returned as coefficients Uᵀθ_x, which have the same length (`pyramid`).
-
-    With a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) are normalised together: both
-    have length 1/√2.
-
-    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level. The
-    mean of θθᵀ is I/d there, so each direction's step is 1 on average, which is the paper's reason for
-    η = d. The d of the full picture would overshoot on lower levels: by a factor of 784 at the first
-    level of MNIST. Near the borders the mean of θθᵀ is a little smaller.
+    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level, where
+    the mean of θθᵀ is I/d. The d of the full picture would overshoot on lower levels.
 
     Parameters
     ----------
@@ -164,12 +155,6 @@ class RandomPatches:
     n_directions : H; the paper uses 10,000
     full : height and width of the picture; None if the level has the full resolution
     upsampling : from the level to the picture, a name of `pyramid.UPSAMPLINGS`
-
-    Examples
-    --------
-    >>> frame = RandomPatches(1, 8, 8, patch=3, n_directions=200).draw(Seed(0), 0, torch.rand(64, 9))
-    >>> frame.theta.shape, int((frame.theta != 0).sum(1).max())
-    (torch.Size([200, 64]), 9)
     """
 
     channels: int
@@ -218,10 +203,7 @@ class RandomPatches:
 
 
 def _columns_around(matrix: Tensor, centre: Tensor, s: int) -> Tensor:
-    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s); 0 beyond the ends.
-
-    For the identity matrix they select the rows of a picture that a patch covers.
-    """
+    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s); 0 beyond the ends."""
     beyond = torch.nn.functional.pad(matrix, (s, s))
     first = centre - s // 2 + s
     index = first[:, None] + torch.arange(s, device=matrix.device)

@@ -17,8 +17,9 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import events, frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.models.estimator import Call, FlowEstimator, Model
+from sliceflow.models.estimator import Call, FlowEstimator
 from sliceflow.models.ranks import Ranks
+from sliceflow.models.saving import Model
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
@@ -127,19 +128,12 @@ class SlicedWassersteinFlow(FlowEstimator):
             distributed like the data's. With ranks, those of all ranks
         listeners, checkpoint_dir, checkpoint_every, ranks : as in `FlowEstimator.fit`
         """
-        call = Call.of(listeners, checkpoint_dir, checkpoint_every, ranks)
+        call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         return self._fit(space, X, y, call)
 
     def plan(self, X: Any, y: Any = None, *, particle_conditions: Any = None) -> VectorPlan:
-        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it.
-
-        Examples
-        --------
-        >>> X = np.random.default_rng(0).normal(size=(2000, 3))
-        >>> SlicedWassersteinFlow(n_steps=100).plan(X).method
-        'SWF'
-        """
+        """What ``fit(X, y)`` would do, with every "auto" resolved; fits nothing. Print it."""
         space = replace(self._space(), particle_conditions=as_conditions(particle_conditions))
         plan: VectorPlan = self._plan(space, X, y)
         return plan

@@ -56,10 +56,8 @@ def assign_conditions(
         codes = condition.encode(y)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, codes_q)).any()):
             label = conditions.format_label(y[lost.numpy()][0])
-            raise ValueError(
-                f"particle_conditions has {label}, but early_stopping holds out all its rows; add "
-                "rows of this class or set early_stopping=False"
-            )
+            fact = f"particle_conditions has {label}, but early_stopping holds out all its rows"
+            raise ValueError(f"{fact}; add rows of this class or set early_stopping=False")
     else:
         numbers = conditions.proportional(codes_q, m, seed, least=1)
         y, codes = all_y[numbers.numpy()], codes_q[numbers]
@@ -92,12 +90,9 @@ def hold_out(
     )
     given, codes = rows.given, None
     if given is not None:
-        codes = given.codes[held]
-        given = given.take(kept)
-    place = ranks.place(len(own_kept))
-    fitted = replace(
-        rows, X=rows.X[own_kept.numpy()], given=given, place=None if ranks.size == 1 else place
-    )
+        given, codes = given.take(kept), given.codes[held]
+    place = ranks.place(len(own_kept)) if ranks.size > 1 else None
+    fitted = replace(rows, X=rows.X[own_kept.numpy()], given=given, place=place)
     return fitted, x[own_kept], Held(ranks.gather(x[own_held]), codes)
 
 
@@ -136,16 +131,11 @@ class VectorPart:
         place = Place(*(times * number for number in astuple(self.rows.here)))
         codes_q = None if own is None else own.repeat_interleave(times, 0)
         noise = Noise(seed.child("particles"), share.first)
-        particles = as_cloud(
-            x.new_empty(share.count, x.shape[1]),
-            None if codes is None else codes[share.slice],
-            self.device,
-        )
+        mine = None if codes is None else codes[share.slice]
+        particles = as_cloud(x.new_empty(share.count, x.shape[1]), mine, self.device)
         noise.child("start").fill(particles.x)
-        data, last = (
-            as_cloud(t, None if codes_q is None else codes_q[place.slice], self.device)
-            for t in (x, last_x)
-        )
+        mine = None if codes_q is None else codes_q[place.slice]
+        data, last = (as_cloud(t, mine, self.device) for t in (x, last_x))
         return MovingVectors(self, particles, data, last, noise, share, codes_q, place)
 
 
@@ -215,14 +205,9 @@ class MovingVectors:
         return Result(VectorModel(part.seed, model, part.units), kept.x, y)
 
     def _simulate(
-        self,
-        particles: Cloud,
-        codes: Tensor | None,
-        data: Cloud,
-        run: Run,
-        listeners: Sequence[events.Listener],
-        exact: bool,
-    ) -> list[ModelStep]:
+        self, particles: Cloud, codes: Tensor | None, data: Cloud, run: Run,
+        listeners: Sequence[events.Listener], exact: bool,
+    ) -> list[ModelStep]:  # fmt: skip
         """Run the stages before the axis steps, or these; `codes` are of the particles of all ranks."""
         stages, ranks = self.fitting.stages, self.part.ranks
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)

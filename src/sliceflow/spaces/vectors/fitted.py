@@ -18,7 +18,7 @@ from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
-from sliceflow.models.limits import check_reach, offset_of
+from sliceflow.models.limits import by_stage, check_reach, offset_of
 from sliceflow.models.rows import Conditions
 from sliceflow.models.stored import check_steps
 from sliceflow.neighbours.local import LocalSettings
@@ -47,9 +47,7 @@ class FittedVectors:
 
     plan: VectorPlan  # what the fit did
     units: Units  # the units of the columns of all rows
-    models: tuple[
-        VectorModel, ...
-    ] = ()  # one flow, or one per class if classes are fitted separately (ξ = ∞)
+    models: tuple[VectorModel, ...] = ()  # one flow, or one per class if ξ = ∞
     given: Conditions | None = None  # the conditions of the rows; None without y
     form: Form | None = None  # columns of the user's DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
@@ -95,20 +93,13 @@ class FittedVectors:
             raise ValueError(f"there are not units for {d} columns")
         stages = plan.stages()
         for model in self.models:
-            check_steps(
-                model.steps,
-                [stage.n_steps for stage in stages],
-                lambda i, k: count_directions(stages[i].frame, d),
-            )
+            counts = [stage.n_steps for stage in stages]
+            check_steps(model.steps, counts, lambda i, k: count_directions(stages[i].frame, d))
             for step in model.steps:
                 fitted = isinstance(stages[step.stage].frame, MaxSliced)
                 if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
                     raise ValueError(f"step {step.step} does not have directions in {d} columns")
-            sizes = [
-                (stage.step_size, [step for step in model.steps if step.stage == i])
-                for i, stage in enumerate(stages)
-            ]
-            self._check_reach(model.units, sizes)
+            self._check_reach(model.units, by_stage(stages, model.steps))
 
     def _check_reach(self, units: Units, stages: Sequence[tuple[float, Sequence[ModelStep]]]) -> None:
         plan, d = self.plan, self.plan.n_columns
@@ -118,11 +109,9 @@ class FittedVectors:
         end = reach * float(units.scale[linear].max(initial=0.0))
         end += float(np.abs(units.shift[linear]).max(initial=0.0))
         if not end < torch.finfo(self.dtype).max:
-            raise ValueError(
-                f"samples may not stay finite: scale and shift can take them to {end:.1e}, and the "
-                f"largest {plan.dtype} is {torch.finfo(self.dtype).max:.1e}; "
-                "fit with rescaled columns, or in float64"
-            )
+            fact = f"scale and shift can take them to {end:.1e}, and the largest {plan.dtype}"
+            fact = f"samples may not stay finite: {fact} is {torch.finfo(self.dtype).max:.1e}"
+            raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
 
     @property
     def condition(self) -> conditions.Condition | None:
@@ -157,9 +146,8 @@ class FittedVectors:
         if len(self.models) == 1:
             return self.in_form(self._draw(self.models[0], n, codes, seed))
         if codes is None or codes.dim() != 1:
-            raise ValueError(
-                "each class was fitted separately (amplifier=inf): y must be class labels, not weights"
-            )
+            fact = "each class was fitted separately (amplifier=inf)"
+            raise ValueError(f"{fact}: y must be class labels, not weights")
         out = torch.empty((n, self.plan.n_columns), dtype=self.dtype, device=self.device)
         for c, model in enumerate(self.models):
             at = torch.nonzero(codes == c)[:, 0]

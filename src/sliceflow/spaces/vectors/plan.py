@@ -53,22 +53,7 @@ Real = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class VectorPlan(Plan):
-    """What a fit of vectors does. It prints as a table.
-
-    Examples
-    --------
-    >>> from sliceflow import SlicedWassersteinFlow
-    >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> plan = SlicedWassersteinFlow(n_steps=50, device="cpu").plan(X)
-    >>> plan.n_particles, plan.transport
-    (10200, Histogram(n_bins=1024, most=131072))
-    >>> print(plan)  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
-    method     SWF
-    data       300 rows of 2 columns, float64
-    particles  10200
-    steps      50 of Orthogonal(), then 2 axis steps
-    ...
-    """
+    """What a fit of vectors does. It prints as a table."""
 
     # n_rows, n_columns: size of the fitted data, of all ranks
     n_rows: Count
@@ -133,7 +118,7 @@ class VectorPlan(Plan):
         if self.neighbours:
             return []
         options, maps = self.options, dict[str, Any](transport=self.transport, n_knots=self.n_knots)
-        axis = dict(n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
+        axis = dict[str, Any](n_axis_steps=options.n_axis_steps, n_axis_knots=options.n_knots)
         return flat(self.frame, self.n_steps, taper=options.taper, **maps, **axis)
 
     def flow(self, seed: Seed, device: torch.device) -> Flow:
@@ -249,25 +234,19 @@ def count_particles(
             raise ValueError("particle_conditions was given without y; pass y as well")
         m = len(particle_conditions)
         if n_particles not in (None, m):
-            raise ValueError(
-                f"particle_conditions has {m} rows but n_particles={n_particles}; "
-                "make them equal or leave n_particles=None"
-            )
+            fact = f"particle_conditions has {m} rows but n_particles={n_particles}"
+            raise ValueError(f"{fact}; make them equal or leave n_particles=None")
     else:
         m = default_particles(n) if n_particles is None else int(n_particles)
     if isinstance(condition, Labels) and m < condition.width:
-        raise ValueError(
-            f"n_particles={m} is fewer than the {condition.width} classes of y; "
-            f"pass n_particles >= {condition.width}"
-        )
+        fact = f"n_particles={m} is fewer than the {condition.width} classes of y"
+        raise ValueError(f"{fact}; pass n_particles >= {condition.width}")
     return m
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
     """Knots to keep per map: more than `n_knots` if a rare class would otherwise get too few.
 
-    Examples
-    --------
     >>> count_knots(512, None), count_knots(512, torch.tensor([0] * 9_900 + [1] * 100))
     (512, 3200)
     """
@@ -284,11 +263,12 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    m, frame, transport, options, xi = (
-        parameters[name] for name in ("n_particles", "frame", "transport", "options", "amplifier")
-    )
+    names = ("n_particles", "frame", "transport", "options", "amplifier")
+    m, frame, transport, options, xi = (parameters[name] for name in names)
     check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
+    verbose = parameters["verbose"]
+    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
     for name in ("standardize", "early_stopping", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, VectorOptions)

@@ -40,10 +40,8 @@ class VectorRows(GivenRows):
 
     def append(self, others: VectorRows) -> VectorRows:
         if others.X.shape[1] != self.X.shape[1]:
-            raise ValueError(
-                f"X has {others.X.shape[1]} features, but the model has {self.X.shape[1]}; pass rows "
-                "with the same columns"
-            )
+            fact = f"X has {others.X.shape[1]} features, but the model has {self.X.shape[1]}"
+            raise ValueError(f"{fact}; pass rows with the same columns")
         X, y = np.concatenate((self.X, others.X)), join_labels(self.y, others.y)
         return replace(self, X=X, given=Conditions.infer(y, len(X)))
 
@@ -95,10 +93,8 @@ def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
         row, column = np.argwhere(~finite)[0].tolist()
         what = "NaN" if np.isnan(X[row, column]) else "infinity"
         name = column if form is None else repr(form.names[column])
-        raise ValueError(
-            f"Input X contains {what} in row {row}, column {name}. Missing values and infinities are "
-            "not supported: drop or fill them first"
-        )
+        advice = "Missing values and infinities are not supported: drop or fill them first"
+        raise ValueError(f"Input X contains {what} in row {row}, column {name}. {advice}")
     return np.asarray(X)
 
 
@@ -113,9 +109,8 @@ def _as_numeric(X: Any) -> Any:
     kind = getattr(dtype, "kind", "f")
     text = "convert numbers written as text with X.astype(float), and encode any other text first"
     if kind == "c":
-        raise ValueError(
-            f"Complex data not supported: X has dtype {dtype}; pass real and imaginary parts as columns"
-        )
+        advice = "pass real and imaginary parts as columns"
+        raise ValueError(f"Complex data not supported: X has dtype {dtype}; {advice}")
     if kind == "O" and isinstance(X, np.ndarray):
         for position, value in np.ndenumerate(X):
             if isinstance(value, str | bytes):
@@ -123,7 +118,6 @@ def _as_numeric(X: Any) -> Any:
     if kind in "UST":
         raise ValueError(f"X contains text (dtype {dtype}); {text}")
     if kind in "mM":
-        raise ValueError(
-            f"X has dtype {dtype}; convert dates to numbers, such as days since the first date"
-        )
+        advice = "convert dates to numbers, such as days since the first date"
+        raise ValueError(f"X has dtype {dtype}; {advice}")
     return X

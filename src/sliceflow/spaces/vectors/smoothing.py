@@ -37,14 +37,9 @@ class Smoothing:
 
     @classmethod
     def choose(
-        cls,
-        x: Tensor,
-        codes: Tensor | None,
-        n: int,
-        options: VectorOptions,
-        exact: np.ndarray,
+        cls, x: Tensor, codes: Tensor | None, n: int, options: VectorOptions, exact: np.ndarray,
         ranks: Ranks,
-    ) -> Smoothing:
+    ) -> Smoothing:  # fmt: skip
         """The option `smoothing` for this rank's rows x, of n in all; `codes` are those of all ranks."""
         auto = options.smoothing == "auto"
         most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
@@ -98,12 +93,7 @@ def _differs(x: Tensor, draws: Tensor) -> Tensor:
 
 
 def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
-    """The values of each column, spread halfway to the next values: (n, times, d); `kept` ones stay.
-
-    >>> x = torch.tensor([[4.0], [0.0], [1.0]])
-    >>> spread_evenly(x, x == 4, 2)[:, :, 0].tolist()
-    [[4.0, 4.0], [0.0, 0.25], [0.75, 1.75]]
-    """
+    """The values of each column, spread halfway to the next values: (n, times, d); `kept` ones stay."""
     values, order = x.sort(0)
     gap = values.diff(dim=0)
     end = gap.new_zeros(1, x.shape[1])

@@ -32,11 +32,8 @@ from sliceflow.spaces.vectors.units import Units
 __all__ = ["VectorSpace", "as_conditions"]
 
 _KINDS: dict[Any, Any] = {
-    type(None): "none",
-    conditions.Labels: "labels",
-    conditions.Columns: "columns",
-    conditions.Mixed: "mixed",
-}
+    conditions.Labels: "labels", conditions.Columns: "columns", conditions.Mixed: "mixed"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,14 +69,9 @@ class VectorSpace:
         )
 
     def _part(
-        self,
-        rows: VectorRows,
-        seed: Seed,
-        ranks: Ranks,
-        n_particles: int | None,
-        y_p: np.ndarray | None = None,
-        name: str = "",
-    ) -> VectorPart:
+        self, rows: VectorRows, seed: Seed, ranks: Ranks, n_particles: int | None,
+        y_p: np.ndarray | None = None, name: str = "",
+    ) -> VectorPart:  # fmt: skip
         """One flow for all rows. Raises an error if it is impossible."""
         parameters, options = self.parameters, self.parameters["options"]
         units = Units.fit_to(rows.X, parameters["standardize"], ranks, rows.n)
@@ -107,20 +99,15 @@ class VectorSpace:
         need_memory(nbytes, self.device, what, "lower n_particles")
 
     def _plan(
-        self,
-        rows: VectorRows,
-        m: int,
-        amplifier: float,
-        assigned: Assigned,
-        smoothing: Smoothing,
+        self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned, smoothing: Smoothing,
         ranks: Ranks,
-    ) -> VectorPlan:
+    ) -> VectorPlan:  # fmt: skip
         parameters, options, n = self.parameters, self.parameters["options"], rows.n
         n_moved, transport = assigned.n_moved(m), parameters["transport"]
         transport = plans.TRANSPORTS[transport]() if isinstance(transport, str) else transport
         if isinstance(transport, Auto):
             transport = transport.choose(n_moved + (max(n, n_moved) if smoothing.h else n), ranks.size)
-        kind = _KINDS[type(rows.condition)]
+        kind = _KINDS.get(type(rows.condition), "none")
         if options.shrinkage and kind == "columns" and amplifier:
             fact = "does not work with a continuous y"
             raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
@@ -162,15 +149,11 @@ class VectorSpace:
         """One flow per class (ξ = ∞)."""
         condition, codes, y, y_p = rows.condition, rows.codes, rows.y, self.particle_conditions
         if not isinstance(condition, conditions.Labels) or codes is None or y is None:
-            raise ValueError(
-                "amplifier=inf fits each class separately, but y is continuous; use a finite "
-                "amplifier, or pass class labels (n,)"
-            )
+            fact = "amplifier=inf fits each class separately, but y is continuous"
+            raise ValueError(f"{fact}; use a finite amplifier, or pass class labels (n,)")
         if ranks.size > 1:
-            raise ValueError(
-                "amplifier=inf fits each class of vectors separately, which several ranks cannot do "
-                "together; use a finite amplifier, or fit in one process"
-            )
+            fact = "amplifier=inf fits each class of vectors separately, which several ranks cannot do"
+            raise ValueError(f"{fact} together; use a finite amplifier, or fit in one process")
         m = count_particles(self.parameters["n_particles"], len(codes), condition, y_p)
         if y_p is None:
             self._need_clouds(rows, m, ranks)  # before codes are allocated

@@ -30,17 +30,6 @@ class Units:
 
     g(x) is asinh((x − middle)/width) for columns with `width` > 0, and x for the others. All fields
     are (d,) arrays of float64.
-
-    Examples
-    --------
-    >>> units = Units.fit_to(np.array([[1.0, 5.0], [3.0, 5.0]]), standardize=True)
-    >>> units.shift.tolist(), units.scale.tolist()
-    ([2.0, 5.0], [1.0, 1.0])
-    >>> t = np.tan(np.linspace(-1.57, 1.57, 999))  # heavy tails
-    >>> units = Units.fit_to(np.stack((t, np.arange(999.0)), axis=1), standardize=True)
-    >>> units.heavy_tailed.tolist()
-    [True, False]
-
     """
 
     shift: Annotated[np.ndarray, Array("d", torch.float64)]

@@ -1,6 +1,5 @@
 """Histograms over ranks: here ranks are threads, and their messages are exact sums."""
 
-import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -152,23 +151,3 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):
             across_ranks(Flow([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several)
-
-
-def test_classes_apart_over_ranks_are_those_of_a_single_process():
-    x, data = Seed(0).normal(2, 120), Seed(1).normal(2, 90)
-    y_p, y_q = torch.arange(120) // 60, torch.arange(90) // 45
-    flow = Flow([Stage("flow", Orthogonal(), 3, Histogram(32))], Seed(2), 2, math.inf)
-    alone = Cloud(x.clone(), y_p, Runs((0, 60, 120)))
-    simulate(flow, alone, flow.target(alone, Cloud(data, y_q)), Noise(Seed(3)))
-    ranks = Threads(2)
-
-    def fit(r):
-        own, part = slice(70 * r, 70 + 50 * r), slice(30 * r, 30 + 60 * r)
-        runs = Runs((0, 60, 120)).part(own)
-        cloud = Cloud(x[:, own].clone(), y_p[own], runs)
-        batches = Batches(runs=[(runs, Runs((0, 45, 90)).part(part))])
-        target = Target.from_cloud(Cloud(data[:, part], y_q[part]), batches)
-        simulate(across_ranks(flow, ranks), cloud, target, Noise(Seed(3)))
-        return cloud.x
-
-    assert torch.allclose(torch.cat(ranks.run(fit), 1), alone.x, atol=1e-9)

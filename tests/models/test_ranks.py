@@ -1,0 +1,186 @@
+"""Ranks: any number of them gives what one process gives, and none of them dies unnoticed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ranks as fits
+import sliceflow
+from models import PICTURES, X, pictures, vectors
+from sliceflow.errors import ParameterError
+from sliceflow.models.identity import same_on_all
+from sliceflow.models.ranks import LostRank, Ranks, joined
+
+LOOP = {"linux": "lo", "darwin": "lo0"}  # the interface that ranks of one machine talk through
+
+
+def torchrun(n, *words):
+    """The script of this test on n ranks of this machine."""
+    if sys.platform not in LOOP:
+        pytest.skip("torchrun needs libuv, which torch does not bring on Windows")
+    source = str(Path(sliceflow.__file__).parent.parent)
+    own = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOP[sys.platform]}
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+    command = [sys.executable, *ranks, fits.__file__, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
+
+
+def same(found, wanted):
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        ours, value = np.asarray(found[name]), np.asarray(value)
+        assert ours.shape == value.shape, name
+        if value.dtype.kind == "f":
+            assert np.abs(ours - value).max() <= 1e-5, name
+        else:
+            assert np.array_equal(ours, value), name
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What two ranks give: all cases and errors, by one start of the processes."""
+    folder = tmp_path_factory.mktemp("two")
+    ran = torchrun(2, folder, *fits.CASES, *fits.WRONG)
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What is left of a fit on three ranks, one of which died."""
+    folder = tmp_path_factory.mktemp("three")
+    return folder, torchrun(3, folder, "labels", "digits/kill")
+
+
+@pytest.mark.parametrize("name", fits.CASES)
+def test_two_ranks_give_the_particles_and_the_model_of_one_process(name, two):
+    alone = fits.result(fits.fitted(name))
+    same(np.load(two / f"{name}.npz"), alone)
+    loaded = sliceflow.load(two / f"{name}.sliceflow", device="cpu")
+    if name != "masked":
+        assert np.allclose(loaded.sample(50, random_state=0), alone["samples"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("other amplifier", "amplifier=1{other}.0 on rank {other} but 1{rank}.0 on rank {rank}"),
+        ("other seed", "random_state={other} on rank {other} but {rank} on rank {rank}"),
+        ("other columns", "rank {other} has X of float64 with {wide} columns"),
+        ("kept rows", "keep_rows=True keeps all rows in one process"),
+        ("own maps", "which several ranks cannot do together; use a finite amplifier"),
+    ],
+)
+def test_ranks_that_do_not_fit_together_are_an_error_on_each(name, text, two):
+    for rank, other in ((0, 1), (1, 0)):
+        said = (two / f"{name} {rank}.txt").read_text()
+        assert text.format(rank=rank, other=other, wide=3 + other) in said
+    assert not (two / f"{name}.npz").exists()
+
+
+@pytest.mark.slow
+def test_a_dead_rank_ends_the_job_and_the_fit_goes_on_in_one_process(killed):
+    folder, ran = killed
+    same(np.load(folder / "labels.npz"), fits.result(fits.fitted("labels")))
+    assert ran.returncode != 0
+    assert "another rank" in ran.stderr
+    kept = folder / "kept digits"
+    assert f"the last checkpoint is {kept / 'fit.checkpoint'}: start the same fit again" in ran.stderr
+    steps = []
+    flow = fits.fitted("digits", checkpoint_dir=kept, listeners=(steps.append,))
+    assert steps[0].steps_done == 5
+    same(fits.result(flow), fits.result(fits.fitted("digits")))
+    assert not list(kept.iterdir())
+
+
+# The pieces
+
+
+@given(st.integers(0, 1000), st.integers(1, 20))
+def test_shares_are_all_there_is_and_nearly_equal(total, size):
+    shares = [Ranks(r, size).share(total) for r in range(size)]
+    assert [i for s in shares for i in range(total)[s.slice]] == list(range(total))
+    assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
+    rows = np.arange(total)
+    assert np.array_equal(np.concatenate([Ranks(r, size).mine(rows) for r in range(size)]), rows)
+
+
+def answering(monkeypatch, *answers):
+    """Ranks of which the others answered so, seen from the first."""
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value, *answers])
+    return Ranks(0, 1 + len(answers))
+
+
+def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
+    with pytest.raises(ValueError, match="rank 1 of 2 has none of the data; use fewer ranks"):
+        answering(monkeypatch, (0, "rows")).place(5)
+    place = answering(monkeypatch, (3, "rows")).place(5)
+    assert (place.first, place.count, place.total) == (0, 5, 8)
+    ranks = answering(monkeypatch, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
+    with pytest.raises(ValueError, match=r"^b=3 on rank 2 but 2 on rank 0: give all ranks the same"):
+        ranks.agree({"a": "1", "b": "2"})
+
+
+def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
+    facts = []
+    monkeypatch.setattr(Ranks, "agree", lambda self, of: facts.append(of))
+
+    def agree(**changes):
+        same_on_all(Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu"), None)
+
+    agree(random_state=np.random.RandomState(0))
+    agree(random_state=np.random.RandomState(1), verbose=1)
+    agree(random_state=np.random.RandomState(1), n_steps=9)
+    assert facts[0] == facts[1]
+    assert {name for name in facts[2] if facts[2][name] != facts[1][name]} == {"n_steps"}
+
+
+@pytest.mark.parametrize("make", [vectors, pictures])
+def test_several_processes_cannot_keep_rows(make, monkeypatch):
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value, value])
+    with pytest.raises(ParameterError, match="keep_rows=True keeps all"):
+        make(keep_rows=True).fit(X if make is vectors else PICTURES, ranks=Ranks(0, 2))
+
+
+LOST = [
+    RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:1234"),
+    RuntimeError("[unbound_buffer.cc:81] Timed out waiting 600000ms for recv operation to complete"),
+    torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
+]
+OTHER = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    RuntimeError("op.preamble.length <= op.nbytes. 32 vs 16"),
+]
+
+
+@pytest.mark.parametrize("error", [*LOST, *OTHER], ids=str)
+def test_a_rank_that_is_gone_is_said_to_be_lost_and_other_errors_stay(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", fail)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(LostRank if error in LOST else type(error)) as caught:
+        Ranks(0, 2).maximum(1)
+    assert (caught.value is error) == (error in OTHER)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_signals_are_as_before_when_ranks_part_in_error(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(LostRank, match="was told to end"), joined("cpu"):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before

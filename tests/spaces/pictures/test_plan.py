@@ -1,0 +1,138 @@
+"""Plans of pictures: stages, steps, classes apart, clusters, knots, shrinkage, memory."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from models import EVEN_AND_ODD, PICTURES, pictures
+from sliceflow import ImageFlow, PictureOptions, devices
+from sliceflow.engine.transports import Auto, Histogram, Sorted
+from sliceflow.spaces.pictures.plan import (
+    choose_amplifier,
+    choose_clusters,
+    choose_shrinkage,
+    choose_transport,
+)
+
+
+@pytest.mark.parametrize(("quality", "steps"), [("draft", 2), ("standard", 8), ("best", 25), (7, 7)])
+def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
+    images, labels = np.full((400, 2, 2), 200, np.uint8), np.arange(400) % 2
+    settings = dict(
+        schedule="1[1]", n_particles=500, quality=quality, transport="histogram", device="cpu"
+    )
+    joint = steps if quality == 7 else 6 * steps
+    flow = ImageFlow(**settings)
+    assert flow.plan(images, labels).n_steps == steps
+    assert flow.plan(images).n_steps == joint
+    assert ImageFlow(**settings, amplifier=10.0).plan(images, labels).n_steps == joint
+    assert ImageFlow(**settings, observed="top").plan(images).n_steps == joint
+    assert flow.plan(np.full((400, 2, 2, 3), 200, np.uint8)).n_steps == steps  # mosaics
+
+
+def test_stages_are_those_of_the_schedule():
+    plan = ImageFlow(schedule="mnist", quality=1, device="cpu").plan(np.zeros((20, 28, 28), np.uint8))
+    assert len(plan.stages) == 35
+    flow = pictures().fit(PICTURES)
+    assert list(dict.fromkeys(flow.history_["stage"])) == [stage.name for stage in flow.plan_.stages]
+    for schedule, message in (
+        ("1[1] 8x[3]", r"schedule entry '8x\[3\]' is not of the form"),
+        ("cifar10", "schedule has resolution 6 but the pictures are 5×4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pictures(schedule=schedule).plan(PICTURES)
+
+
+def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
+    for n, mirror, m in ((30, False, 10_020), (6000, True, 12_000), (6000, False, 12_000)):
+        flow = ImageFlow(quality=1, schedule="1[1]", mirror=mirror, device="cpu")
+        assert flow.plan(np.zeros((n, 2, 2), np.uint8)).n_particles == m
+
+
+def test_the_automatic_amplifier_holds_large_classes_apart():
+    choices = {
+        ("auto", 3000, 2001, 2): math.inf,
+        ("auto", 3000, 2000, 2): 10.0,  # sorted
+        ("auto", 9000, 199, 2): 10.0,  # a class has less than 100 pictures
+        ("histogram", 10, 200, 2): math.inf,
+        ("sorted", 90_000, 90_000, 2): 10.0,
+        (Sorted(), 90_000, 90_000, 2): 10.0,
+        (Histogram(8), 10, 2000, 2): math.inf,
+        (Auto(threshold=10**6), 9000, 2000, 2): 10.0,
+    }
+    assert {of: choose_amplifier("auto", *of) for of in choices} == choices
+    assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
+    bins = {xi: choose_transport("histogram", xi).n_bins for xi in (0.0, 10.0, math.inf)}
+    assert bins == {0.0: 128, 10.0: 1024, math.inf: 128}
+
+
+def test_there_are_as_many_clusters_as_pictures_allow():
+    digit, photograph, tiny = (1, 28, 28), (3, 32, 32), (1, 8, 8)
+    choices = {
+        ("auto", "standard", 10_000, 60_000, digit): 30,
+        ("auto", "best", 10_000, 60_000, digit): 20,
+        ("auto", "draft", 10_000, 100_000, photograph): 25,
+        ("auto", "best", 10_000, 10_000, photograph): 5,
+        ("auto", "draft", 10_000, 60_000, tiny): 4,
+        ("auto", 1, 10_000, 1999, digit): 1,
+        ("auto", 1, 12, 60_000, digit): 12,
+        ("sorted", 1, 10_000, 60_000, digit): 1,
+        (Histogram(8), 1, 100, 60_000, digit): 30,
+        (Auto(threshold=10**6), 1, 10_000, 60_000, digit): 1,
+    }
+
+    def chosen(transport, quality, m, *of, **more):
+        flow = ImageFlow(transport=transport, quality=quality, **more)
+        return choose_clusters(flow.get_params(), m, *of, torch.device("cuda"))
+
+    assert {of: chosen(*of) for of in choices} == choices
+    assert chosen("auto", 25, 10_000, 18_000, photograph, mirror=True) == 4  # of 9,000 faces
+    for changes, message in (
+        (dict(n_clusters=51), "n_clusters=51 must be at most 50: each cluster needs a particle"),
+        (
+            dict(n_clusters=2, transport="auto"),
+            "n_clusters=2 needs histograms, but this transport sorts",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pictures(**dict(transport="histogram") | changes).plan(PICTURES)
+
+
+def test_shrinkage_depends_on_steps_and_pictures():
+    few, many = (choose_shrinkage("auto", n, 50) for n in (100, 60_000))
+    assert 0.05 < many < 0.1 < few <= 2
+    assert choose_shrinkage("auto", 100, 50, mosaics=True) == 8
+    plan = pictures(transport="histogram", amplifier=math.inf).plan(PICTURES, EVEN_AND_ODD)
+    assert plan.shrinkage == pytest.approx(2.5 * (2 / 25) ** 0.5)
+    assert "κ = " in str(plan)
+    off = pictures(options=PictureOptions(shrinkage=0)).plan(PICTURES)
+    assert ["shrinkage", "off"] in [line.split() for line in str(off).splitlines()]
+
+
+def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
+    """The largest stage of CIFAR-10 has 10,800 directions."""
+    monkeypatch.setattr(devices, "total_memory", lambda device: 80 * 10**9)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert devices.columns_looked_at(1 << 20, 10_800, gpu) == 80 * 10**9 // 4 // (8 * 10_800)
+    assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 80 * 10**9 // 8 // (8 * 10_800)
+    assert devices.columns_looked_at(None, 10_800, gpu) is None
+    assert devices.columns_looked_at(500, 10_800, gpu) == 500
+    monkeypatch.setattr(devices, "total_memory", lambda device: 10**6)
+    assert devices.columns_looked_at(1 << 20, 10_800, cpu) == 4096
+
+
+@pytest.mark.parametrize(
+    ("flow", "images"),
+    [
+        (pictures(n_particles=10**12), PICTURES),
+        (pictures(transport=Histogram(10**9)), PICTURES),
+        (ImageFlow(schedule="80[80]", n_particles=4, quality=1), np.zeros((2, 80, 80, 3), np.uint8)),
+    ],
+    ids=["particles", "bins", "rotations"],
+)
+def test_memory_is_counted_before_any_work(flow, images, monkeypatch):
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
+    with pytest.raises(MemoryError, match=r"GiB but cpu has 16\.0 GiB free; lower n_particles"):
+        flow.set_params(device="cpu").fit(images)

@@ -1,0 +1,345 @@
+"""Fits of vectors: closed forms, exact columns, conditions, classes of their own, shrunk maps."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits, make_moons
+
+from models import LABELS, X, vectors
+from problems import clouds, gaussian, mixture
+from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
+from sliceflow.engine.random import Seed
+from sliceflow.models.ranks import Ranks
+from sliceflow.spaces.vectors.fit import assign_conditions
+
+ROWS = VectorOptions(smoothing=0)
+QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
+flow_of = partial(SlicedWassersteinFlow, device="cpu", random_state=0, options=ROWS)
+
+
+# Where the flow ends
+
+
+@given(gaussian(2000))
+@settings(max_examples=3)
+def test_a_gaussian_is_reached(problem):
+    x = flow_of(n_particles=2000, n_steps=40).fit(problem.data).particles_
+    spread = np.sqrt(np.trace(problem.cov))
+    assert np.linalg.norm(x.mean(0) - problem.mean) < 0.01 * spread
+    cov = np.cov(x.T, bias=True).reshape(problem.cov.shape)
+    assert np.linalg.norm(cov - problem.cov) < 0.02 * np.linalg.norm(problem.cov)
+
+
+def test_algorithm_1_and_the_fast_flow_end_at_the_same_distribution():
+    train, test = (make_moons(500, noise=0.05, random_state=s)[0] for s in (0, 1))
+    kinds = (
+        (frames.Random(n_directions=50), transports.Sorted()),
+        (frames.Orthogonal(), transports.Histogram(1024)),
+    )
+    distances = []
+    for frame, transport in kinds:
+        flow = flow_of(n_particles=1000, n_steps=40, frame=frame, transport=transport).fit(train)
+        distances.append(metrics.sliced_wasserstein(flow.particles_, test, n_directions=200))
+    assert distances[0] == pytest.approx(distances[1], rel=0.1)
+
+
+@given(clouds(), st.integers(-20, 20))
+@settings(max_examples=5)
+def test_scaled_rows_give_scaled_samples(x, power):
+    """A power of two scales without rounding: bit for bit."""
+    scale = 2.0**power
+    a, b = (SlicedWassersteinFlow(**QUICK).fit(rows) for rows in (x, scale * x))
+    assert np.array_equal(b.particles_, scale * a.particles_)
+    assert np.array_equal(b.sample(9, random_state=1), scale * a.sample(9, random_state=1))
+
+
+def test_shifted_rows_give_shifted_samples_and_huge_ones_keep_their_scale():
+    shift = np.array([5, -70, 0.1])
+    a, b = (flow_of(n_particles=200, n_steps=10).fit(rows) for rows in (X, X + shift))
+    assert np.allclose(b.particles_, a.particles_ + shift, atol=1e-6)
+    for scale in (1e-30, 1e30):
+        found = flow_of(n_particles=200, n_steps=10).fit(X * scale).particles_
+        assert np.allclose(found.std(0), X.std(0) * scale, rtol=0.2)
+
+
+@given(clouds(), st.randoms(use_true_random=False))
+@settings(max_examples=5)
+def test_the_order_of_the_rows_does_not_matter(x, random):
+    order = random.sample(range(len(x)), len(x))
+    a, b = (SlicedWassersteinFlow(**QUICK, options=ROWS).fit(rows).particles_ for rows in (x, x[order]))
+    assert np.allclose(a, b, rtol=0, atol=1e-6 * np.abs(x).max())
+
+
+@given(clouds())
+@settings(max_examples=5)
+def test_axis_steps_make_every_column_exact(x):
+    """As many particles as rows: every column has exactly the data's values."""
+    assume(x.shape[1] > 1)
+    flow = flow_of(n_particles=len(x), n_steps=3).fit(x)
+    for column, ours in zip(x.T, flow.particles_.T, strict=True):
+        far = np.abs(ours[:, None] - column).min(axis=1)
+        if len(np.unique(column)) == len(column):
+            far = np.abs(np.sort(ours) - np.sort(column))
+        assert far.max() < 1e-9 * max(1, np.abs(column).max())
+
+
+def test_degenerate_rows_are_legal():
+    one = flow_of(n_particles=40, n_steps=3).fit(X[:1])
+    assert np.allclose(one.particles_, X[:1], atol=1e-12)
+    assert np.allclose(one.sample(3), X[:1], atol=1e-12)
+    assert flow_of(n_particles=1, n_steps=3).fit(X[:, :1]).particles_.shape == (1, 1)
+    assert np.isfinite(flow_of(n_particles=40, n_steps=3).fit(np.repeat(X[:2], 20, 0)).particles_).all()
+    for value in (0.1, -3.0, 1e300):
+        x = X.copy()
+        x[:, 2] = value
+        flow = flow_of(n_particles=40, n_steps=3).fit(x)
+        assert np.all(flow.particles_[:, 2] == value)
+        assert np.all(flow.sample(5, random_state=0)[:, 2] == value)
+
+
+def test_arrays_and_tensors_come_back_as_they_came():
+    for given_x in (X, X.astype(np.float32), torch.from_numpy(X), torch.from_numpy(X).float()):
+        flow = vectors(0).fit(given_x)
+        for out in (flow.particles_, flow.sample(3)):
+            assert type(out) is type(given_x)
+            assert out.dtype == given_x.dtype
+    assert vectors(0).fit(torch.from_numpy(X).bfloat16()).particles_.dtype == torch.float32
+    assert vectors(0).fit((10 * X).astype(int)).particles_.dtype == np.float64
+
+
+@pytest.mark.parametrize("transport", [transports.Histogram(64, most=500), transports.Sorted(most=500)])
+def test_steps_that_look_at_few_columns_end_near_the_data(transport):
+    labels = np.repeat([0, 1], 1000)
+    rows = np.random.default_rng(0).normal(size=(2000, 3)) * [1, 0.5, 2] + 6 * labels[:, None]
+    flow = flow_of(n_particles=2000, n_steps=30, transport=transport)
+    flow.fit(rows, labels, particle_conditions=labels[::-1])  # sorted: a run is not a fair sample
+    assert np.array_equal(flow.particle_conditions_, labels[::-1])
+    for label in (0, 1):
+        ours = flow.particles_[flow.particle_conditions_ == label]
+        assert metrics.sliced_wasserstein(ours, rows[labels == label]) < 0.15
+        drawn = flow.sample(500, label, random_state=0)
+        assert metrics.sliced_wasserstein(drawn, rows[labels == label]) < 0.3
+
+
+def test_max_sliced_directions_need_fewer_steps_and_keep_a_smaller_model(tmp_path):
+    digits, size, distance = load_digits().data[:600], {}, {}
+    for frame, n_steps in (("orthogonal", 20), ("max-sliced", 8)):
+        flow = SlicedWassersteinFlow(
+            n_steps=n_steps, n_particles=600, frame=frame, random_state=0, device="cpu"
+        ).fit(digits[:400])
+        flow.save(tmp_path / frame)
+        size[frame] = (tmp_path / frame).stat().st_size
+        drawn = flow.sample(400, random_state=1)
+        distance[frame] = metrics.frechet_distance_pca(drawn, digits[400:], digits[:400])
+    assert distance["max-sliced"] < 1.1 * distance["orthogonal"]
+    assert size["max-sliced"] < size["orthogonal"] / 2
+
+
+# Conditions
+
+
+def two_places(n_low=160, n_high=40, distance=6.0):
+    """Rows of the classes "low" and "high", far from each other."""
+    y = np.repeat(["low", "high"], [n_low, n_high])
+    rng = np.random.default_rng(0)
+    return np.where(y == "low", 0.0, distance)[:, None] + rng.normal(size=(len(y), 2)), y
+
+
+@pytest.mark.parametrize("amplifier", [10.0, math.inf])
+def test_labels_choose_what_is_sampled(amplifier):
+    x, y = two_places()
+    flow = SlicedWassersteinFlow(n_particles=500, n_steps=40, amplifier=amplifier, random_state=0)
+    flow.fit(x, y)
+    assert flow.classes_.tolist() == ["high", "low"]
+    for label in ("low", "high"):
+        for found in (flow.sample(300, y=label, random_state=0),
+                      flow.particles_[flow.particle_conditions_ == label]):  # fmt: skip
+            assert np.mean((found.mean(1) > 3) == (label == "high")) > 0.98
+
+
+def test_a_joint_condition_moves_the_samples():
+    rng = np.random.default_rng(0)
+    y = rng.uniform(-1, 1, size=(1000, 1))
+    x = np.concatenate((3 * y, rng.normal(size=(1000, 1))), axis=1) + 0.1 * rng.normal(size=(1000, 2))
+    flow = SlicedWassersteinFlow(n_particles=50, n_steps=150, condition="joint", random_state=0).fit(
+        x, y
+    )
+    for value in (-0.7, 0.7):
+        ours = flow.sample(400, y=value, random_state=0)[:, 0]
+        assert ours.mean() == pytest.approx(3 * value, abs=0.3)
+        assert ours.std() < 0.6  # 0.1 in truth, 1.7 without the condition
+
+
+def test_particle_conditions_may_be_chosen():
+    x, y = two_places()
+    wanted = np.repeat(["high", "low"], [300, 100])
+    flow = SlicedWassersteinFlow(n_steps=40, random_state=0).fit(x, y, particle_conditions=wanted)
+    assert flow.particle_conditions_.tolist() == wanted.tolist()
+    assert np.mean((flow.particles_.mean(1) > 3) == (wanted == "high")) > 0.98
+    assert SlicedWassersteinFlow(n_steps=1).plan(x, y, particle_conditions=wanted).n_particles == 400
+    for given_y, conditions, message in (
+        (None, wanted, "particle_conditions was given without y"),
+        (y, ["high", "no"], "unknown label 'no'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SlicedWassersteinFlow().fit(x, given_y, particle_conditions=conditions)
+    with pytest.raises(ValueError, match="particle_conditions has 400 rows but n_particles=40"):
+        SlicedWassersteinFlow(n_particles=40).fit(x, y, particle_conditions=wanted)
+    rare = np.array(["rare", *y[1:]])
+    held = VectorOptions(validation_fraction=0.9)
+    with pytest.raises(ValueError, match="'rare', but early_stopping holds out all its rows"):
+        SlicedWassersteinFlow(early_stopping=True, options=held, random_state=0).fit(
+            x, rare, particle_conditions=["rare"] * 9
+        )
+
+
+def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit():
+    blind, plain = vectors(amplifier=0).fit(X, LABELS), vectors().fit(X)
+    assert np.array_equal(blind.particles_, plain.particles_)
+    assert np.array_equal(blind.sample(9, y=1, random_state=0), plain.sample(9, random_state=0))
+
+
+@pytest.mark.parametrize("transport", ["sorted", "histogram"])
+@pytest.mark.parametrize("n_rare", [1, 20])
+def test_a_rare_class_is_sampled_as_itself(n_rare, transport):
+    x, y = two_places(1500, n_rare, 30.0)
+    flow = SlicedWassersteinFlow(
+        n_particles=1500 + n_rare, n_steps=40, transport=transport, random_state=0
+    )
+    flow.fit(x, y)
+    assert (flow.particle_conditions_ == "high").sum() == n_rare  # in the data's proportions
+    for label, place in (("high", 30), ("low", 0)):
+        drawn = flow.sample(300, y=label, random_state=1)
+        assert (np.abs(drawn.mean(axis=1) - place) < 15).mean() > 0.98
+        assert (np.abs(drawn - place).max(axis=1) < 6).mean() > 0.9
+
+
+@given(st.lists(st.integers(0, 3), min_size=4, max_size=40), st.integers(4, 60), st.integers(0, 99))
+def test_assigned_conditions_have_the_datas_proportions(labels, m, seed):
+    labels = np.array([0, 1, 2, 3, *labels])
+    rows = vectors()._space().read(np.zeros((len(labels), 1)), labels, Ranks())
+    assigned = assign_conditions(rows, m, None, 10.0, Seed(seed))
+    counts = np.bincount(assigned.y, minlength=4)
+    assert counts.sum() == m
+    assert counts.min() >= 1
+    assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
+    kept = assigned.kept_codes(m)
+    assert np.array_equal(rows.condition.decode(kept), assigned.y)
+    assert len(assigned.codes) >= 1990  # enough for a model, but for rounding
+
+
+# Classes of their own
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(transport=transports.Histogram(16, most=40)),
+        dict(frame=frames.Random(7), entropy=0.01),
+        dict(standardize=False, early_stopping=True),
+    ],
+    ids=str,
+)
+def test_every_class_is_the_flow_of_its_rows_alone(changes):
+    names = np.array(["cat", "cat", "dog"])[LABELS]
+    together = vectors(amplifier=math.inf, **changes).fit(X, names)
+    drawn, labels = together.sample(30, random_state=8, return_y=True)
+    for c, name in enumerate(["cat", "dog"]):
+        at = together.particle_conditions_ == name
+        seed = Seed.from_random_state(3).child("class", c)
+        own = vectors(n_particles=int(at.sum()), random_state=seed, **changes).fit(X[names == name])
+        assert np.array_equal(together.particles_[at], own.particles_)
+        alone = own.sample(int((labels == name).sum()), random_state=Seed(8).child("class", c))
+        assert np.array_equal(drawn[labels == name], alone)
+
+
+def test_a_class_without_particles_or_with_one_row_is_sampled():
+    x, y = np.concatenate((X, [[100.0, -7.0, 3.0]])), np.append(LABELS, 3)
+    flow = vectors(n_particles=None, amplifier=math.inf).fit(x, y, particle_conditions=[0] * 20)
+    assert len(flow.particles_) == flow.plan_.n_particles == 20
+    assert np.allclose(flow.sample(4, y=3), [100, -7, 3])
+    assert np.abs(flow.sample(500, y=1, random_state=0).mean(0) - X[LABELS == 1].mean(0)).max() < 0.4
+
+
+def test_classes_of_very_different_scales_come_out_better_by_themselves():
+    rng = np.random.default_rng(1)
+    x = np.concatenate((rng.normal(0, 100, (200, 2)), rng.uniform(0, 0.1, (200, 2))))
+    y, far = np.arange(400) // 200, {}
+    for xi in (10.0, math.inf):
+        flow = flow_of(n_particles=400, n_steps=30, amplifier=xi).fit(x, y)
+        own = x[y == 1]
+        drawn = flow.sample(500, y=1, random_state=0)
+        far[xi] = metrics.sliced_wasserstein(drawn / own.std(0), own / own.std(0))
+    assert far[math.inf] < 0.15 < far[10.0]
+
+
+@pytest.mark.parametrize(
+    ("y", "call", "message"),
+    [
+        (X[:, :1], lambda f: f, "fits each class separately, but y is continuous; use a finite"),
+        (LABELS, lambda f: f.sample(y=np.full((4, 3), 0.5)), "y must be class labels, not weights"),
+        (
+            LABELS,
+            lambda f: f.set_params(n_particles=2).fit(X, LABELS),
+            "n_particles=2 is fewer than the 3",
+        ),
+    ],
+)
+def test_what_classes_of_their_own_cannot_do(y, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(vectors(amplifier=math.inf).fit(X, y))
+
+
+# Shrunk maps
+
+
+@pytest.mark.parametrize("amplifier", [10.0, math.inf])
+def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 3))
+    x[:, 1] = rng.integers(0, 2, 400)
+    x[:, 2] = np.where(rng.random(400) < 0.6, 0, x[:, 2])
+    options = VectorOptions(shrinkage=2.0, smoothing=0)
+    flow = SlicedWassersteinFlow(
+        n_particles=800, n_steps=60, amplifier=amplifier, random_state=0, options=options
+    ).fit(x, np.arange(400) % 2)
+    assert min(flow.history_["moving"]) < 1
+    assert flow.n_iter_ < (62 if amplifier < math.inf else 124)
+    for found in (flow.particles_.round(9), flow.sample(2000, random_state=0).round(9)):
+        assert np.isin(found[:, 1], (0, 1)).mean() > 0.999
+        assert found[:, 1].mean() == pytest.approx(x[:, 1].mean(), abs=0.03)
+        assert (found[:, 2] == 0).mean() == pytest.approx((x[:, 2] == 0).mean(), abs=0.04)
+    with pytest.raises(ValueError, match="does not work with a continuous y; set it to 0"):
+        SlicedWassersteinFlow(condition="joint", options=options).fit(x[:, :2], x[:, 2:])
+
+
+def test_copies_are_warned_of_and_shrinkage_prevents_them():
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(2, 150, 3))
+    ratios = []
+    for kappa in (0.0, 1.0):
+        options = VectorOptions(shrinkage=kappa, smoothing=0)
+        flow = SlicedWassersteinFlow(n_particles=2000, n_steps=150, random_state=0, options=options)
+        if kappa:
+            flow.fit(x)
+        else:
+            with pytest.warns(UserWarning, match=r"the particles copy rows of X \(.*\); VectorOptions"):
+                flow.fit(x)
+        ratios.append(metrics.nn_ratio(flow.particles_, x, new))
+    assert ratios[0] < 0.65 < 0.8 < ratios[1] < 1.2
+
+
+def test_early_stopping_ends_the_flow_and_needs_rows():
+    options = VectorOptions(n_iter_no_change=2, tol=0.1)
+    flow = SlicedWassersteinFlow(
+        n_particles=500, n_steps=60, early_stopping=True, random_state=0, options=options
+    ).fit(mixture(300, 3))
+    assert flow.history_["stage"].count("flow") < 60
+    with pytest.raises(ValueError, match="holds out 1 of 1 rows and leaves none to fit"):
+        vectors(early_stopping=True).fit(X[:1])

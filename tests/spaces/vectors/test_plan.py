@@ -1,0 +1,94 @@
+"""Plans of vectors: numbers of particles and knots, and memory."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import LABELS, X, vectors
+from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
+from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
+from sliceflow.spaces.vectors.plan import count_knots
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
+def test_a_plan_has_what_was_asked_for(n, d, m, single):
+    x = np.random.default_rng(n).normal(size=(n, d)).astype(np.float32 if single else np.float64)
+    plan = vectors(n_particles=m).plan(x)
+    assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
+    assert plan.n_moved == max(m, 2000)
+    assert (plan.smoothing > 0) == (n >= 10)
+    assert plan.dtype == str(x.dtype)
+    assert vectors(n_particles=m + 2000).plan(x).nbytes >= plan.nbytes
+
+
+def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
+    for n, m in ((300, 10_200), (3000, 12_000), (11_000, 11_000)):
+        assert SlicedWassersteinFlow(n_steps=1).plan(np.arange(2.0 * n).reshape(-1, 2)).n_particles == m
+    classes = vectors(n_particles=2)
+    with pytest.raises(ValueError, match="n_particles=2 is fewer than the 3 classes of y"):
+        classes.plan(X, LABELS)
+
+
+def test_a_rare_class_has_knots():
+    assert count_knots(512, torch.tensor([0] * 990 + [1] * 10)) == 3200
+    assert count_knots(512, torch.tensor([0] * 99_990 + [1] * 10)) == 4096  # no more
+    assert count_knots(512, torch.zeros(100, 2)) == 512
+
+
+def test_classes_of_their_own_are_planned_together():
+    plan = vectors(amplifier=math.inf).plan(X, LABELS)
+    assert (plan.method, plan.condition, plan.n_conditions) == ("per class", "labels", 3)
+    assert (plan.n_rows, plan.n_particles, plan.n_moved) == (60, 80, 6000)
+    many = vectors(amplifier=math.inf, n_steps=5000)
+    one, three = (many.plan(X, LABELS % k).nbytes for k in (1, 3))
+    assert three > one + 2 * 8 * 2 * 16 * 3 * 5000  # the maps of all classes stay
+
+
+@pytest.mark.parametrize(
+    ("flow", "x"),
+    [
+        (SlicedWassersteinFlow(n_particles=10, n_steps=1), np.eye(2, 40_000, dtype=np.float32)),
+        (SlicedWassersteinFlow(n_particles=10, n_steps=1, frame=frames.Random(10**7)), np.eye(200)),
+        (vectors(transport=transports.Histogram(10**9)), X),
+        (vectors(transport=transports.Auto(0, 10**9)), X),
+        (vectors(n_particles=10**12), X),
+    ],
+    ids=["rotations", "directions", "bins", "automatic bins", "particles"],
+)
+def test_memory_is_counted_before_any_work(flow, x, monkeypatch):
+    monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
+    with pytest.raises(MemoryError, match=r"GiB but cpu has 16\.0 GiB free; lower n_particles"):
+        flow.set_params(device="cpu").fit(x)
+
+
+def test_an_estimate_grows_with_all_that_a_fit_has():
+    def estimate(n=100, d=5, m=3000, **changes):
+        return vectors(n_particles=m, **changes).plan(np.arange(1.0 * n * d).reshape(n, d)).nbytes
+
+    least = estimate()
+    for more in (
+        dict(n=10_000), dict(d=50), dict(m=30_000), dict(n_steps=3000),
+        dict(options=VectorOptions(n_knots=1024)), dict(transport=transports.Histogram(1 << 20)),
+        dict(frame=frames.Random(5000)),
+    ):  # fmt: skip
+        assert estimate(**more) > least, more
+    assert vectors(transport=transports.Sorted()).plan(X).nbytes < 1 << 28  # no bins are counted
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("d", [17, 600, 40_000])
+def test_a_rotation_takes_its_pool_and_more(d, itemsize):
+    """The eight of the pool are there while one more is made of two."""
+    least = (8 * 8 + 4 * 8 + itemsize) * d * d
+    most = least + 2 * 32 * (1 << 22) + 3 * itemsize * d * d + 40 * d * d
+    assert least <= rotation_bytes(d, itemsize) <= most
+
+
+def test_only_frames_that_are_drawn_take_memory():
+    assert frame_bytes(Axis(), 10**6, 3, 8) == 0
+    assert frame_bytes(Orthogonal(), 10, 0, 8) == 0
+    assert frame_bytes(Random(10_000), 300, 2, 4) >= 10_000 * 302 * (8 + 4)
