@@ -88,10 +88,3 @@ def test_class_conditional_digits_as_pictures(split):
         assert 0.85 <= nn_ratio(samples, train[0], test[0]) <= 1.15
         scores.append(SVC(C=10).fit(samples, labels).score(*test))
     assert np.mean(scores) >= 0.985
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_few_particles_are_recognised_as_their_class(split, seed):
-    samples, labels = digits_as_pictures(250, seed)
-    assert SVC(C=10).fit(*split[0]).score(samples, labels) >= 0.95

@@ -88,19 +88,6 @@ def test_several_observations_are_asked_in_parts_each_by_its_own(line, monkeypat
     assert said[-1].endswith("7/7 observations")
 
 
-def test_no_sample_leaves_the_bounds():
-    """At the edge of the prior much of a neighbourhood would be outside."""
-    theta, x = TASKS["Gaussian mixture"].draw(600, 0)
-    x0 = np.array([[9.9, -9.9], [0.0, 0.0], [11.0, 11.0]])
-    held = posterior(theta, x, bounds=(-10, [10, 10]))
-    low, held.low, held.high = held.low, held.low - np.inf, held.high + np.inf
-    assert float(held.sample_batched((300,), x=x0, random_state=0).abs().max()) > 10
-    held.low, held.high = low, -low
-    made = held.sample_batched((300,), x=x0, random_state=0)
-    assert float(made.abs().max()) <= 10
-    assert float(made[:, 0].std(0).min()) > 0.1, "spread, not heaped at the bound"
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), (-np.inf, 1.0), (0.0, 0.6)])
 def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     """Draws of N(½, 1) between bounds are the truncated Gaussian; mirrored ones would not be."""
@@ -117,36 +104,15 @@ def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     assert made.std() == pytest.approx(true.std(), abs=0.01)
 
 
-def test_what_redraws_do_not_fill_is_mirrored_at_the_bound(line, monkeypatch):
-    monkeypatch.setattr(line, "_ask", lambda x0, n, rng, first: np.full((len(x0), n, 1), 2.75))
-    for low, high, inside in (
-        (0.0, 1.0, 0.75),
-        (-np.inf, 2.5, 2.25),
-        (3.0, np.inf, 3.25),
-        (2.0, 3.0, 2.75),
-    ):
-        monkeypatch.setattr(line, "low", np.array([low]))
-        monkeypatch.setattr(line, "high", np.array([high]))
-        assert line.sample((3,), x=0.0).unique().tolist() == [inside]
-
-
-def test_far_observations_warn_with_their_number_and_near_ones_do_not(moons):
-    with pytest.warns(UserWarning, match=r"x\[1\] is .* standard deviations of x from the nearest"):
-        moons.sample_batched((3,), x=[[0.0, 0.0], [50.0, 0.0]])
+def test_an_observation_just_beyond_the_reach_warns_and_one_within_does_not():
+    """Simulations at 0, 1, …, 99: the tenth neighbour is at most nine of them away."""
+    x = np.arange(100.0)[:, None]
+    found = posterior(x + np.random.default_rng(0).normal(size=(100, 1)), x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        moons.sample((3,), x=[0.0, 0.0])
-
-
-def test_far_is_farther_than_simulations_have_ten_neighbours():
-    """On a line of 60 simulations, one apart, an end has its tenth 9 away (itself the first)."""
-    line = np.arange(60.0)
-    found = posterior(line, line)
-    with pytest.warns(UserWarning, match=r"x\[0\] is .* from the nearest"):
-        found.sample((3,), x=59 + 12.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found.sample((3,), x=59 + 6.0)
+        found.sample((2,), x=107.9, random_state=0)
+    with pytest.warns(UserWarning, match=r"x\[0\] is"):
+        found.sample((2,), x=108.5, random_state=0)
 
 
 def test_fresh_simulations_calibrate_it_and_its_own_are_refused(line):

@@ -619,13 +619,14 @@ class TestCommand:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("sliceflow.app.server.PlayServer.serve_forever", serve)
-        play([], open_browser=False, device="cpu")
-        play([], open_browser=True, device="cpu")
+        play([], no_browser=True, device="cpu")
+        play([], no_browser=False, device="cpu")
         address = opened.get(timeout=10)
         assert opened.empty()
         assert f"open {address}\nCtrl-C ends it." in capsys.readouterr().out
 
     @POSIX
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
     def test_nothing_is_left_when_it_ends(self, tmp_path, number):
         more = {"TMPDIR": str(tmp_path)}

@@ -31,6 +31,7 @@ def test_help_imports_no_torch_and_names_nine_commands_at_most():
     assert all(name in result.stdout for name in names)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_the_installed_command(digits_run):
     words = " ".join(command("info", digits_run[0]))
     piped = subprocess.run(["sh", "-c", f"{words} | head -n 1"], capture_output=True, text=True,
@@ -74,6 +75,7 @@ def test_a_run_of_a_table_keeps_every_column_and_its_constraints(table_run, peop
     flow = sliceflow.load(folder, device="cpu")
     assert len(flow.sample(3, random_state=0)) == 3
     assert "200 rows of 6 columns to fit, 20 to measure with, by a second fit" in said.stdout
+    assert "columns: plan (category), age (" in said.stdout
     assert "fitting again without the 20 held-out rows" in said.stdout
     note = json.loads((folder / "evaluation.json").read_text())["note"]
     assert (
@@ -98,6 +100,7 @@ def test_vectors_are_the_numbers_of_a_table_with_labels_and_say_what_was_left_ou
     assert set(drawn["plan"]) == {"gold"}
 
 
+@pytest.mark.slow
 def test_the_printed_command_repeats_the_run_and_force_leaves_other_files_alone(digits_run, tmp_path):
     folder, _ = digits_run
     words = json.loads((folder / "config.json").read_text())["command"].split()[1:]

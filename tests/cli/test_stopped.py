@@ -43,17 +43,16 @@ def same_samples(run, other):
         return np.array_equal(a["images"], b["images"])
 
 
-@POSIX
-def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples(tmp_path):
-    # In the background of a script, where Ctrl-C is ignored.
-    words = ["fit", "digits", "--quality", "8", "--particles", "300"]
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    process = started([*words, "--checkpoint-every", "0", "--out", stopped],
-                      [sys.executable, "-c", IGNORING])  # fmt: skip
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    result = subprocess.CompletedProcess(words, process.returncode, out, said)
-    refused(result, 1, "stopped after", "--resume")
+def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples(tmp_path, monkeypatch):
+    words, whole, stopped = ["fit", "digits", *FEW], tmp_path / "whole", tmp_path / "stopped"
+
+    def interrupt(self, event):
+        if event.steps_done == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sliceflow.cli.progress.Progress.__call__", interrupt)
+        refused(inside(*words, "--out", stopped), 1, "stopped after", "--resume")
     assert not (stopped / "model.sliceflow").exists()
     assert not (stopped / Lock.NAME).exists()
     refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
@@ -69,6 +68,19 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
 
 
 @POSIX
+@pytest.mark.slow
+def test_ctrl_c_is_heard_in_the_background_of_a_script(tmp_path):
+    """There it is ignored unless a process asks for it."""
+    words = ["fit", "digits", "--checkpoint-every", "0", "--out", tmp_path / "run"]
+    process = started(words, [sys.executable, "-c", IGNORING])
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    result = subprocess.CompletedProcess(words, process.returncode, out, said)
+    refused(result, 1, "stopped after", "--resume")
+
+
+@POSIX
+@pytest.mark.slow
 def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(digits_run, tmp_path):
     run = tmp_path / "run"
     words = ("fit", "digits", *FEW, "--conditional", "--quiet", "--out", run)
@@ -89,7 +101,12 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(di
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment"), [("pictures", "save"), ("pictures", "draw"), ("table", "measure")]
+    ("kind", "moment"),
+    [
+        pytest.param("pictures", "save", marks=pytest.mark.slow),
+        ("pictures", "draw"),
+        ("table", "measure"),
+    ],
 )
 def test_a_run_that_was_killed_later_is_finished_by_resume(
     kind, moment, digits_run, table_run, people, tmp_path, monkeypatch

@@ -89,7 +89,7 @@ def problem(condition, m=60, n=30, d=4):
 
 
 @pytest.mark.parametrize("eta_over_d", [1.0, 0.3])
-@pytest.mark.parametrize("xi", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("xi", [0.0, 10.0])
 @pytest.mark.parametrize("condition", ["none", "labels", "columns"])
 def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     x, data, y_p, y_q, codes_p, codes_q, width = problem(condition)
@@ -257,15 +257,3 @@ def test_eta_is_the_dimension_of_a_level(image_dimension, factor):
     simulate(Flow([stage], Seed(0)), cloud, target, Noise(Seed(0)))
     dx = np.sort(data)[0][np.argsort(np.argsort(x[0]))] - x[0]
     assert np.allclose(cloud.x[0].numpy() - x[0], factor * dx)
-
-
-def test_with_fewer_directions_than_dimensions_errors_grow_unless_eta_is_bounded():
-    """At the data F⁻¹∘F is the identity; an error e of a translation becomes (I − η/H·ΘᵀΘ)e."""
-    d, n_directions, e = 64, 16, Seed(1).normal(64, 1)
-    frames = [RandomPatches(1, 8, 8, 5, n_directions).draw(Seed(0), k, e) for k in range(400)]
-    for size, grows in ((1.0, True), (n_directions / d, False)):
-        errors = [e - size * frame.lift(frame.project(Cloud(e))) for frame in frames]
-        ratio = float(torch.stack(errors).square().sum((1, 2)).mean() / e.square().sum())
-        assert (ratio > 1) == grows
-        if grows:
-            assert ratio == pytest.approx(d / n_directions, rel=0.3)

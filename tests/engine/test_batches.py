@@ -91,19 +91,6 @@ def test_continuous_conditions_are_matched_one_to_one():
 # Classes apart
 
 
-@given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8), st.data())
-def test_runs_are_what_a_loop_finds(labels, n_classes, data):
-    codes = sorted(labels)
-    runs = Runs.from_codes(torch.tensor(codes, dtype=torch.int64), n_classes)
-    first = data.draw(st.integers(0, len(codes)))
-    end = data.draw(st.integers(first, len(codes) + 5))
-    for found, wanted in ((runs, codes), (runs.part(slice(first, end)), codes[first:end])):
-        assert len(found) == n_classes
-        columns = [list(range(*found.starts[c : c + 2])) for c in range(n_classes)]
-        assert columns == [[j for j, code in enumerate(wanted) if code == c] for c in range(n_classes)]
-        assert found.empty == [c for c in range(n_classes) if c not in wanted]
-
-
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=150),
     st.lists(st.integers(0, 4), min_size=30, max_size=150),
@@ -164,23 +151,6 @@ def test_classes_apart_are_one_flow_for_each_class():
             assert torch.allclose(of_class, single.table.values, atol=1e-6)
 
 
-@pytest.mark.parametrize(("of_p", "of_q"), [((90, 0, 60), (80, 50, 70)), ((90, 40, 60), (80, 0, 70))])
-def test_what_has_no_particles_or_no_data_stays_and_leaves_the_others_alone(of_p, of_q):
-    particles, data = cloud(*of_p), cloud(*of_q, seed=1, scale=0.3)
-    end, model = moved(particles, data)
-    assert bool(torch.isfinite(end.x).all())
-    middle = slice(*particles.runs.starts[1:3])
-    assert torch.allclose(end.x[:, middle], particles.x[:, middle], atol=1e-6)
-    with_all, _ = moved(cloud(90, 40, 60), cloud(80, 50, 70, seed=1, scale=0.3))
-    assert torch.allclose(end.x[:, :90], moved(cloud(90), cloud(80, seed=1, scale=0.3))[0].x)
-    assert torch.allclose(end.x[:, :90], with_all.x[:, :90])
-    z = torch.linspace(-9, 9, 101, dtype=torch.float64).expand(3, -1)
-    for step in model:
-        shift = step.table.displace(z, Cloud(z, None, Runs((0, 0, 101, 101))))
-        assert torch.allclose(shift, torch.zeros(()).double(), atol=1e-6)
-        assert bool(torch.isfinite(step.table.values).all())
-
-
 # Targets
 
 
@@ -211,6 +181,9 @@ def test_batches_take_turns_over_all_stages():
 
 
 def test_batches_that_do_not_tell_classes_apart_are_refused():
-    flow = engine(2)
-    with pytest.raises(ValueError, match="do not tell classes apart"):
-        simulate(flow, cloud(20, 20), Target.from_cloud(cloud(20, 20)), Noise(Seed(0)))
+    flow, data = engine(2), cloud(20, 20)
+    parts = Batches([slice(0, 10), slice(10, 40)])
+    for target in (Target.from_cloud(Cloud(data.x, data.y)), Target.from_cloud(data, parts)):
+        with pytest.raises(ValueError, match="the batches do not tell classes apart"):
+            simulate(flow, cloud(20, 20), target, Noise(Seed(0)))
+    simulate(flow, cloud(20, 20), Target.from_cloud(data), Noise(Seed(0)))  # whole clouds do

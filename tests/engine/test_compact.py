@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.compact import (
-    CompactTable,
-    ModelStep,
     at_bends,
     map_bytes,
     thin_grid,
@@ -72,17 +70,6 @@ def test_displacements_are_straight_between_knots_and_maps_ascend(table):
         wanted = np.maximum.accumulate(values)
         digits = 4 * torch.finfo(table.dtype).eps * np.abs(values).max()
         assert np.abs(grid.values[row].double().numpy() - wanted).max() <= digits
-
-
-def test_a_straight_map_displaces_as_its_grid_does():
-    lo, hi = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    table = GridTable(lo, hi, torch.linspace(1, 3, 9)[None])
-    at, levels = torch.tensor([[0, 8]], dtype=torch.int32), torch.tensor([[4, 8]], dtype=torch.int16)
-    small = CompactTable(lo, hi, at, levels, 8, exponent=-2)
-    z = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0]])
-    assert torch.equal(small.grid().displace(z), table.displace(z))
-    assert torch.equal(ModelStep(0, 0, small).maps().values, small.grid().values)
-    assert ModelStep(0, 0, table).maps() is table
 
 
 @given(table=kept(), share=st.floats(0, 1), seed=st.integers(0, 99))

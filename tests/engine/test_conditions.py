@@ -12,11 +12,9 @@ from sliceflow.engine.conditions import (
     Labels,
     Offset,
     as_array,
-    even_rows,
     infer,
     proportional,
     repeated,
-    row_groups,
     row_weights,
 )
 from sliceflow.engine.random import Seed
@@ -127,55 +125,23 @@ def test_messages_name_what_does_not_fit():
         labels.encode([1, {}])
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans())
-def test_rows_of_conditions_are_numbered_as_torch_numbers_them(n, m, width, decimals, foreign):
-    """Tied rows, rows that differ in one column, and both zeros among them."""
-    rows = Seed(n).normal(n, width).round(decimals=decimals % 3)
-    rows[::3] *= -1  # 0 and −0 are one condition
-    chosen = rows[Seed(m).permutation(m) % n] + (0.25 if foreign else 0)
-    whole = torch.unique(torch.cat((rows, chosen)), dim=0, return_inverse=True)[1]
-    wanted = (whole[:n], whole[n:])
-    found = row_groups(rows, chosen)
-    if set(wanted[0].tolist()) == set(wanted[1].tolist()):
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-    else:
-        assert found is None
-
-
-MISSING = {
-    "None": None,
-    "NaN": float("nan"),
-    "numpy's NaN": np.float32("nan"),
-    "numpy's NaT": np.datetime64("NaT"),
-    "pandas' NaT": pd.NaT,
-    "pandas' NA": pd.NA,
-    "a tuple": ("a", float("nan")),
-}
-
-
-@pytest.mark.parametrize("value", MISSING.values(), ids=MISSING)
+@pytest.mark.parametrize(
+    "value", [None, np.float32("nan"), pd.NaT, pd.NA, ("a", float("nan"))], ids=str
+)
 def test_a_missing_label_is_refused_with_its_row(value):
     for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
-        array = np.empty(3, dtype=object)
-        array[:] = labels
-        for y in (labels, array):
-            with pytest.raises(ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"):
-                infer(as_array(y), 3)
+        with pytest.raises(ValueError, match=r"row 2 of y has no label|y contains nan at \[2\]"):
+            infer(as_array(labels), 3)
 
 
 COLUMNS = {
     "objects": pd.Series(["a", None, "b"], dtype=object),
-    "text": pd.Series(["a", None, "b"], dtype="str"),
     "text with NA": pd.Series(["a", None, "b"], dtype="string"),
     "categories": pd.Series(["a", None, "b"], dtype="category"),
-    "an array of pandas": pd.array(["a", None, "b"], dtype="string"),
     "dates": pd.Series(pd.to_datetime(["2020-01-01", None, "2020-01-02"])),
-    "numpy's dates": np.array(["2020-01-01", "NaT", "2020-01-02"], dtype="M8[D]"),
-    "durations": np.array([1, "NaT", 2], dtype="m8[s]"),
     "complex": np.array([1j, complex("nan"), 2j]),
     "integers with NA": pd.Series([1, None, 2], dtype="Int64"),
     "floats": np.array([1.0, np.nan, 2.0]),
-    "numpy's text": np.array(["a", np.nan, "b"], dtype=np.dtypes.StringDType(na_object=np.nan)),
 }
 
 
@@ -189,29 +155,11 @@ def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
 
 def test_a_mask_is_not_ignored():
     y = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [1, 0]])
-    with pytest.raises(ValueError, match=r"a value of y is masked at \[1, 0\]; drop or fill"):
-        as_array(y)
-    for one in ([1, np.ma.masked], np.ma.masked_array([1, 2], mask=[0, 1])):
-        with pytest.raises(ValueError, match=r"a value of y is masked at \[1\]"):
-            as_array(one)
-    labels = infer(np.array([0, 1]), 2)
-    with pytest.raises(ValueError, match="a value of y is masked"):
-        repeated(labels, np.ma.masked, 2)
     columns = infer(np.ones((2, 2)), 2)
-    for call in (columns.encode, lambda y: repeated(columns, y[1], 3)):
+    for call in (as_array, columns.encode, lambda y: repeated(columns, y[1], 3)):
         with pytest.raises(ValueError, match="a value of y is masked"):
             call(y)
-    seen = as_array(np.ma.masked_array([1, 2]))
-    assert type(seen) is np.ndarray
-    assert seen.tolist() == [1, 2]
-
-
-def test_rows_that_are_used_often_come_in_random_order():
-    rows = even_rows(10, 1000, Seed(0))
-    first, second = rows.chunk(2)
-    assert not torch.equal(first, second)
-    assert len(rows[:10].unique()) < 10  # ten different ones in a row are 1 in 2755
-    assert torch.equal(even_rows(10, 1000, Seed(0)), rows)
+    assert type(as_array(np.ma.masked_array([1, 2]))) is np.ndarray
 
 
 @pytest.mark.parametrize(

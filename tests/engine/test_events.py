@@ -11,12 +11,9 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import (
     Event,
     HeldOut,
-    History,
     Progress,
     closing,
-    joined,
     listening,
-    relayed,
     tell,
 )
 from sliceflow.engine.random import Seed
@@ -61,32 +58,6 @@ def test_listeners_are_closed_and_the_stage_ends_if_any_of_them_says_so():
     assert first.closed
 
 
-def test_several_fits_are_heard_as_one():
-    heard, before = [], dict(stages_before=2, steps_before=7, steps_after=4, seconds=5.0)
-    relayed((heard.append,), "second", **before)(event(0, torch.zeros(1, 1), stage_index=1))
-    (told,) = heard
-    assert (told.stage, told.stage_index, told.steps_done, told.steps_total) == (
-        "second: flow",
-        3,
-        8,
-        21,
-    )
-    assert told.seconds == pytest.approx(5.1)
-    history = History()
-    history(event(0, torch.zeros(1, 1)))
-    both = joined([history.as_columns()] * 2, ["a", "b"])
-    assert both["stage"] == ["a: flow", "b: flow"]
-    assert both["seconds"] == pytest.approx([0.1, 0.2])
-
-
-def test_held_out_distance_is_pots():
-    rng = np.random.default_rng(0)
-    rows, particles = rng.normal(size=(300, 4)), rng.normal(size=(300, 4)) + 1
-    rule = HeldOut(torch.from_numpy(rows.T.copy()), Seed(0), n_directions=50)
-    exact = ot.sliced_wasserstein_distance(particles, rows, projections=rule.theta.T.numpy())
-    assert rule.distance(torch.from_numpy(particles.T.copy())) == pytest.approx(exact, rel=1e-9)
-
-
 def test_held_out_rule_stops_after_steps_without_improvement_and_starts_afresh_in_a_new_stage():
     rows = torch.zeros(2, 10)
     rule = HeldOut(rows, Seed(0), n_iter_no_change=3)
@@ -119,22 +90,6 @@ def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):
 
 def rule_of(x, y, y_p, **options):
     return HeldOut(torch.from_numpy(x.T.copy()), Seed(0), y, y_p, **options)
-
-
-@pytest.mark.parametrize("shares", [[100, 100], [20, 180]])
-def test_held_out_rows_of_a_class_are_compared_with_the_particles_of_that_class(shares):
-    """In x alone both clouds are the same; only the classes are exchanged."""
-    rng = np.random.default_rng(0)
-    y = torch.from_numpy(np.repeat([0, 1], [100, 100]))
-    x = rng.normal(size=(200, 2)) * 0.1 + 5 * y.numpy()[:, None]
-    y_p = torch.from_numpy(np.repeat([0, 1], shares))
-    right = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 * y_p.numpy()[:, None]).T.copy())
-    wrong = torch.from_numpy((rng.normal(size=(200, 2)) * 0.1 + 5 - 5 * y_p.numpy()[:, None]).T.copy())
-    rule = rule_of(x, y, y_p)
-    assert rule.distance(right) < 0.1
-    assert rule.distance(wrong) > 2
-    if shares[0] == shares[1]:
-        assert HeldOut(torch.from_numpy(x.T.copy()), Seed(0)).distance(wrong) < 0.1
 
 
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_held_out_rows():

@@ -8,24 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, Run, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage, flat
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
-FRAMES = [Orthogonal(), Random(30), Random(30, fixed=True), Axis()]
-TRANSPORTS = [
-    Sorted(),
-    Sorted(most=40),
-    Interpolated(),
-    Interpolated(most=40),
-    Histogram(32),
-    Histogram(32, most=50),
-    Auto(threshold=50),
-]
+FRAMES = [Orthogonal(), Random(30), Axis()]
+TRANSPORTS = [Sorted(), Interpolated(most=40), Histogram(32, most=50), Auto(threshold=50)]
 CONDITIONS = ["none", "labels", "columns"]
 
 
@@ -111,7 +102,7 @@ class Turned:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_rotation_of_the_space_rotates_the_samples(seed):
     rotation = Orthogonal().draw(Seed(seed), 0, torch.zeros(3, 1).double()).theta
     particles, data = clouds()
@@ -122,7 +113,7 @@ def test_rotation_of_the_space_rotates_the_samples(seed):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_the_order_of_the_data_does_not_matter(seed):
     particles, data = clouds("labels")
     again, _ = clouds("labels")
@@ -132,25 +123,6 @@ def test_the_order_of_the_data_does_not_matter(seed):
     shuffled = Cloud(data.x[:, order].contiguous(), data.y[order])
     fit(flow, again, shuffled)
     assert torch.allclose(again.x, particles.x, atol=1e-9)
-
-
-@pytest.mark.parametrize("frame", [Orthogonal(), Random(20)], ids=str)
-@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
-def test_amplifier_zero_is_the_unconditional_flow_bit_for_bit(frame, transport):
-    stages = flat(frame, 8, transport=transport)
-    results = []
-    for condition, amplifier in (("none", 10.0), ("labels", 0.0), ("columns", 0.0)):
-        particles, data = clouds(condition)
-        flow = Flow(stages, Seed(0), width(condition), amplifier)
-        model = fit(flow, particles, data)
-        fresh = Cloud(
-            Seed(8).normal(20, 3).T.contiguous(), None if condition == "none" else particles.y[:20]
-        )
-        replay(flow, model, fresh, Noise(Seed(0)))
-        results.append((particles.x, fresh.x))
-    for x, fresh in results[1:]:
-        assert torch.equal(x, results[0][0])
-        assert torch.equal(fresh, results[0][1])
 
 
 def test_entropy_reaches_the_closed_form_width():
@@ -193,34 +165,6 @@ def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
-
-
-@pytest.mark.parametrize("transport", [Interpolated(), Sorted(most=20)], ids=str)
-@pytest.mark.parametrize("condition", ["none", "labels"])
-def test_redrawn_data_are_what_each_step_looks_at(condition, transport):
-    """Noise at every step is one flow of a step after another; a resumed run goes on alike."""
-    flow = one_stage(Random(20), 5, transport, n_conditions=width(condition))
-    start, data = clouds(condition, m=40)
-    batches = flow.target(start, data).batches
-    noisy = [
-        dataclasses.replace(data, x=data.x + 0.1 * Seed(7).child(k).normal(3, 40)).part(batches.order)
-        for k in range(5)
-    ]
-    whole, one_by_one, resumed = (start.x.clone() for _ in range(3))
-
-    def move(x, draw, first, last):
-        target, listeners = Target(draw, batches, True), [lambda event: event.step == last]
-        run = Run(step=first, done=first)
-        simulate(flow, Cloud(x, start.y), target, Noise(Seed(5)), listeners=listeners, run=run)
-
-    move(whole, lambda stage, step: noisy[step], 0, 4)
-    for k in range(5):
-        move(one_by_one, lambda stage, step, k=k: noisy[k], k, k)
-    move(resumed, lambda stage, step: noisy[step], 0, 2)
-    move(resumed, lambda stage, step: noisy[step], 3, 4)
-    assert torch.equal(whole, one_by_one)
-    assert torch.equal(whole, resumed)
-    assert not torch.equal(whole, start.x)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,14 +67,6 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
         assert torch.allclose(less.dz, factor[:, None] * free.dz)
 
 
-def test_sorted_and_binned_maps_have_the_same_factor():
-    z_p, z_q = normal(20, 5000), 1.02 * normal(20, 4000, seed=1)
-    found = [factors(t, z_p, z_q, 2.0) for t in (Sorted(), Histogram(256, most=None))]
-    assert torch.allclose(*found, atol=0.1)
-    assert found[0].mean() == pytest.approx(float(found[1].mean()), abs=0.02)
-    assert 0 < found[0].mean() < 1
-
-
 def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     labels = torch.tensor([0] * 100 + [1] * 100)
     few = torch.tensor([0] * 190 + [1] * 10)

@@ -13,7 +13,7 @@ import torch
 from sliceflow.kernels import cpu, reference
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
-SIZES = [1, 2, 97, 1009, 5000]
+SIZES = [1, 97, 1009]
 PAIRS = [("normal", q) for q in KINDS] + [(p, "normal") for p in KINDS[1:]] + [("ties", "ties")]
 RUNS = [(0, 97), (0, 40, 97), (0, 0, 1, 1025, 1025, 3000, 3000)]  # where runs of columns start
 
@@ -109,7 +109,7 @@ def test_sorted_samples_are_matched(backend, kind_p, kind_q, weighted):
 # Histograms
 
 
-@pytest.mark.parametrize("n_bins", [32, 37, 256, 1024])
+@pytest.mark.parametrize("n_bins", [37, 1024])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_counted(backend, kind, n_bins):
     """float32 kernels may count a value at an edge next door, and a tie with it."""
@@ -212,7 +212,7 @@ def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(b
 
 
 @pytest.mark.parametrize("starts", RUNS, ids=str)
-@pytest.mark.parametrize("n_bins", [37, 64, 1024])
+@pytest.mark.parametrize("n_bins", [37, 1024])
 def test_runs_of_columns_are_counted_and_displaced_by_themselves(backend, starts, n_bins):
     z, runs = projections("normal", starts[-1], device=backend.device), len(starts) - 1
     counts, lo, hi = backend.histogram_of_runs(z, n_bins, starts)

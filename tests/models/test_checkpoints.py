@@ -17,9 +17,8 @@ from sliceflow.engine.flow import Flow, Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, Whole
 from sliceflow.engine.transports import Histogram, Sorted
-from sliceflow.models import file
 from sliceflow.models.checkpoints import Checkpoints, OtherFitError
-from sliceflow.models.file import ModelFileError, load
+from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
 from sliceflow.models.ranks import Ranks
 
@@ -199,15 +198,6 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert "to resume" not in str(caught.value)
 
 
-def test_other_threads_can_fit_with_checkpoints(tmp_path):
-    out = []
-    checkpoints = Checkpoints(tmp_path, 0, OF, SEED)
-    thread = threading.Thread(target=lambda: out.append(run_flow("sorted", checkpoints)))
-    thread.start()
-    thread.join()
-    same(out[0], run_flow())
-
-
 # What does not fit
 
 
@@ -261,15 +251,6 @@ def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tm
             pass
     with pytest.raises(ModelFileError, match="what the stopping rule heard"):
         run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (), HeldOut(DATA, SEED))
-
-
-def test_a_saved_model_is_not_a_checkpoint_nor_the_other_way_round(tmp_path):
-    path = stopped(tmp_path)
-    with pytest.raises(ModelFileError, match="holds '_State', not one of Seed"):
-        load(path, (Seed,))
-    file.save(path, SEED)
-    with pytest.raises(ModelFileError, match=r"holds 'Seed', .*delete it to start the fit again"):
-        Checkpoints(tmp_path, 0, OF, SEED)
 
 
 @pytest.mark.parametrize("every", [-1, None, "often", float("nan")])
@@ -375,17 +356,3 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
     assert torch.equal(torch.cat([part[0] for part in parts], 1), DATA)
     assert torch.equal(torch.cat([part[1] for part in parts], 1), DATA[:2])
     assert {part[2] for part in parts} == {3}
-
-
-def test_a_full_disk_is_told_to_all_ranks_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    write_on(tmp_path, 2)
-    before = (tmp_path / "x" / "fit.checkpoint").read_bytes()
-
-    def full(path, *parts):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(file, "write", full)
-    with pytest.warns(RuntimeWarning, match="No space left") as heard:
-        assert write_on(tmp_path, 2) == [None, None]
-    assert len(heard) == 2
-    assert (tmp_path / "x" / "fit.checkpoint").read_bytes() == before

@@ -4,7 +4,6 @@ import json
 import math
 import random
 import tracemalloc
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Literal
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from mutations import change_tensors, change_text
 from sliceflow.models import packing
-from sliceflow.models.codec import Array, Between, Label, Record, pack, store_as, unpack
+from sliceflow.models.codec import Array, Between, Label, Record, pack, unpack
 from sliceflow.models.limits import Allowance
 
 
@@ -195,33 +194,6 @@ def test_a_model_of_many_steps_has_few_tensors_and_a_short_text():
     assert same(again(Model, model(1000)), model(1000))
 
 
-def test_columns_that_repeat_are_written_once():
-    assert pack(tuple[int, ...], (7,) * 5000, {}) == {"sizes": 5000, "items": 7}
-    runs = {"runs": [[0, 100], [1, 100]]}
-    assert pack(tuple[int, ...], (0,) * 100 + (1,) * 100, {})["items"] == runs
-    assert pack(tuple[float, ...], (0.0, -0.0), {})["items"] == [0.0, -0.0]
-
-
-def test_a_field_that_is_not_saved_has_its_default_again():
-    maps = Maps(torch.zeros(1, 2), np.zeros(1, np.int64), 1, note="mine")
-    assert again(Maps, maps).note == ""
-
-
-def test_numbers_of_numpy_and_ints_for_floats_are_written_as_what_they_mean():
-    assert same(again(tuple[float, int], (3, np.int64(4))), (3.0, 4))
-    assert same(again(Sequence[int], [1, 2]), (1, 2))
-
-
-def test_a_kind_can_be_stored_as_another():
-    class Celsius:
-        def __init__(self, degrees):
-            self.degrees = degrees
-
-    store_as(Celsius, float, lambda v: v.degrees, Celsius)
-    assert again(tuple[Celsius, ...], (Celsius(3.0), Celsius(4.0)))[1].degrees == 4.0
-    assert again(Celsius | None, None) is None
-
-
 # What cannot be written
 
 
@@ -242,11 +214,6 @@ def test_a_kind_can_be_stored_as_another():
 def test_what_could_not_be_read_is_not_written(kind, value, words):
     with pytest.raises(ValueError, match=words):
         pack(kind, value, {})
-
-
-def test_a_class_that_no_file_can_hold_is_named():
-    with pytest.raises(TypeError, match="object'> cannot be written to a file; see store_as"):
-        pack(tuple[object, ...], (), {})
 
 
 # What does not fit

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.draws import centred, draw_near, noise_along, transport_map
+from sliceflow.neighbours.draws import draw_near, noise_along, transport_map
 from sliceflow.neighbours.local import LocalRows
 
 
@@ -40,14 +40,3 @@ def test_draws_keep_mean_and_covariance_within_components(h):
     assert float((torch.cov(draws[0].T) - covariance).abs().max()) < 0.04
     counts = torch.bincount(around[0], minlength=400) / 40_000
     assert float((counts - weight).abs().max()) < 0.002
-
-
-def test_centred_rows_have_mean_0_within_components_and_unit_deviation():
-    x = torch.cat((Seed(0).normal(300, 2) - 9, 3 * Seed(1).normal(300, 2) + 9))
-    near = LocalRows.fit_to(x, Seed(2).normal(600, 1), k=600).adjusted([[0.0]])
-    centre, mean, unit = centred(near)
-    for c in near.component.unique():
-        own = near.component[0] == c
-        assert float((near.weight[0, own] @ centre[0, own]).abs().max()) < 1e-9
-    assert torch.allclose(centre + mean, near.x)
-    assert torch.allclose((near.weight[0] @ (centre * unit)[0].square()), torch.ones(2).double())

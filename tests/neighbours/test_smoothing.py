@@ -77,12 +77,3 @@ def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(n, d,
         draws = group.draw(h, max(1, 12_000 // n), Seed(1)).flatten(0, 1).numpy()
         ratios.append(metrics.nn_ratio(draws, group.x.numpy(), device="cpu"))
     assert np.mean(ratios) == pytest.approx(0.97, rel=0.06)
-
-
-def test_rows_that_are_there_twice_choose_as_once_and_no_row_differs_gives_0():
-    x = torch.from_numpy(RNG.normal(size=(300, 2)))
-    once = choose_smoothing(find_groups(x, None, 20))
-    twice = choose_smoothing(find_groups(torch.cat((x, x)), None, 40))
-    assert twice == pytest.approx(once, rel=0.1)
-    assert choose_smoothing(find_groups(torch.ones(50, 2), None, 20)) == 0
-    assert choose_smoothing(find_groups(x[:3], torch.arange(3), 20)) == 0  # classes of one row

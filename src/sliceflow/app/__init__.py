@@ -4,5 +4,5 @@
 what the tabs of the page ask for. The page itself is in ``page``; the flow of points in the plane is
 that of ``docs/play``, which is packaged as ``play``.
 
-Nothing here knows run folders or reports: the command line passes `pictures.Run` and `tables.Work`.
+Nothing here knows run folders or reports: the command line passes models, readers and the work of the process.
 """

@@ -19,11 +19,10 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     from sliceflow.cli.failures import INSTALL, OPTIONAL, print_error
 
-    code: object
     try:
         from sliceflow.cli.commands import app
 
-        code = app(standalone_mode=False)
+        code: object = app(standalone_mode=False)
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL:
             raise

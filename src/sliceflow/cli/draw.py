@@ -17,23 +17,26 @@ _TABLES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
 _ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "table": _TABLES}
 
 
-def sample(
-    run: Path, out: Path, *, n: int, label: str | None, given: Sequence[str], device: str, seed: int
-) -> dict[str, Any]:
+def sample(  # many: a parameter for each flag
+    run: Path, out: Path, n: int, label: str | None, given: Sequence[str] | None, device: str,
+    seed: int, force: bool,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
     """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
     from sliceflow.errors import from_tensor
     from sliceflow.spaces.tables.files import write_table
 
+    check_new(out, force=force)
     flow = load_model(run, device)
     kind = _kind(flow)
     _check_ending(out, kind)
-    about = {"out": str(out), "n": n, "label": label, "given": list(given), "seed": seed}
+    about = {"out": str(out), "n": n, "label": label, "given": list(given or ()), "seed": seed}
+    done = about, f"wrote {n} samples to {out}"
     if kind == "table":
         if label is not None:
             raise WrongUsage("--label is for classes; this is a table", "pass --given column=value")
-        wanted = dict(_given(flow, text) for text in given)
+        wanted = dict(_given(flow, text) for text in given or ())
         write_table(flow.sample(n, given=wanted or None, random_state=seed), out)
-        return about
+        return done
     if given:
         raise WrongUsage("--given is for tables", "pass --label for a class")
     if getattr(flow, "observed", None) is not None:
@@ -44,31 +47,31 @@ def sample(
         _write_pictures(out, x, flow.plan_.layout, labels)
     else:
         write_rows(out, x, *_columns(run, x.shape[1]), labels)
-    return about
+    return done
 
 
 def inpaint(  # many: a parameter for each flag
-    run: Path, given: Path, out: Path, part: str | Path | None, *,
-    label: str | None, n: int, resize: bool, device: str, seed: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Write completions of a picture, a folder of pictures or an array; what was written.
-
-    `part` is what is known: its name, or the path of a mask; None for models fitted to one part.
-    """
+    run: Path, picture: Path, out: Path, observed: str | None, mask: Path | None, label: str | None,
+    n: int, resize: bool, device: str, seed: int, force: bool,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
+    """Write completions of a picture, a folder of pictures or an array; what was written."""
     from sliceflow.spaces.pictures.layout import part_of
 
+    check_new(out, force=force)
+    if observed is not None and mask is not None:
+        raise WrongUsage("the known part is given twice", "pass --observed top, or --mask m.png")
     _check_ending(out, "pictures")
     flow = load_model(run, device)
     if _kind(flow) != "pictures":
         raise WrongUsage(f"{run} is not a model of pictures", "sliceflow impute fills tables")
     layout = flow.plan_.layout
-    known: Any = part
-    if isinstance(part, Path):
-        known = read_mask(str(part), (layout.height, layout.width))
+    known: Any = observed
+    if mask is not None:
+        known = read_mask(str(mask), (layout.height, layout.width))
     if known is None and flow.observed is None:
         hint = "pass the known part with --observed top (or left, border, …), or with --mask mask.png"
         raise WrongUsage(f"{run} was not fitted for one known part", hint)
-    pictures = read_pictures(given, layout, resize)
+    pictures = read_pictures(picture, layout, resize)
     y = _class(flow, label, run)
     try:
         done = np.asarray(flow.inpaint(pictures, known, n=n, y=y, random_state=seed))
@@ -77,12 +80,13 @@ def inpaint(  # many: a parameter for each flag
         raise Failed(str(error).partition(";")[0], again) from error
     where = known_part(flow) if known is None else part_of(known, layout)
     _write_completions(out, pictures, done, np.asarray(where), layout)
-    return {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+    about = {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
+    return about, f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
 
 
 def impute(
-    source: Path, out: Path, *, run: Path | None, n: int, device: str, seed: int, force: bool
-) -> dict[str, Any]:
+    table: Path, out: Path, run: Path | None, n: int, device: str, seed: int, force: bool
+) -> tuple[dict[str, Any], str]:
     """Fill the missing cells of a table; n > 1 writes that many files."""
     from sliceflow.spaces.tables.files import read_table, write_table
 
@@ -90,7 +94,7 @@ def impute(
     outs = [out] if n == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, n + 1)]
     for path in outs:
         check_new(path, force=force)
-    frame = read_table(source)
+    frame = read_table(table)
     if run is None:
         from sliceflow import TableFlow
 
@@ -101,10 +105,12 @@ def impute(
             raise WrongUsage(f"{run} is not a model of a table", "fit one, or leave --run out")
     filled = flow.impute(frame, n=n, random_state=seed)
     tables = [filled] if n == 1 else filled
-    for path, table in zip(outs, tables, strict=True):
-        write_table(table, path)
-    cells, left = (int(table.isna().sum().sum()) for table in (frame, tables[0]))
-    return {"out": [str(path) for path in outs], "cells": cells - left, "left": left, "seed": seed}
+    for path, one in zip(outs, tables, strict=True):
+        write_table(one, path)
+    cells, left = (int(one.isna().sum().sum()) for one in (frame, tables[0]))
+    names, empty = [str(path) for path in outs], f", {left} are left empty" if left else ""
+    about = {"out": names, "cells": cells - left, "left": left, "seed": seed}
+    return about, f"filled {cells - left} cells{empty}; wrote {', '.join(names)}"
 
 
 def _kind(flow: Any) -> str:

@@ -28,8 +28,8 @@ Drawn = tuple[Any, np.ndarray | None]  # samples, and their labels
 
 
 def evaluate(
-    run: Path, against: str | None, root: Path | None, device: str, say: Say
-) -> dict[str, Any]:
+    run: Path, against: str | None, data_root: Path | None, device: str, say: Say
+) -> tuple[dict[str, Any], str]:
     """Measure the run in a folder, and write its samples, measures and report again.
 
     `against` are other data to compare with, a set or a path; then nothing is written.
@@ -39,18 +39,20 @@ def evaluate(
     settings = Settings.from_folder(folder)
     say(f"reading {settings.source}")
     try:
-        train, test = read(settings, root)
+        train, test = read(settings, data_root)
     except (Failed, FileNotFoundError) as error:
         hint = "run this where the run was made, with its data in place (--data-root for a named set)"
         raise Failed(f"the data of the run cannot be read again: {error}", hint) from error
     flow = load_model(run, device)
     if against is None:
-        return finish(settings, folder, flow, train, test, say)
+        measures = finish(settings, folder, flow, train, test, say)
+        return measures, as_text(measures)
     fitted = replace(train, x=train.all_rows, whole=None)
-    other = _read_against(settings, against, root, fitted)
+    other = _read_against(settings, against, data_root, fitted)
     say("measuring")
     measures = measure(flow, settings, fitted, other, draw(flow, settings, fitted, test))
-    return measures | {"note": f"{measures['note']} of {against}{_fitted_rows(other, fitted)}"}
+    measures["note"] += f" of {against}{_fitted_rows(other, fitted)}"
+    return measures, as_text(measures)
 
 
 def finish(

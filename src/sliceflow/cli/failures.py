@@ -19,13 +19,9 @@ from typing import Any
 
 INSTALL = "pip install 'sliceflow[cli]'"
 OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules of that extra
-_FLAGS = {  # parameters of the library that flags set under another name
-    "n_particles": "particles",
-    "n_steps": "quality",
-    "random_state": "seed",
-    "constraints": "constraint",
-    "columns": "column",
-}
+# Parameters of the library that flags set under another name.
+_FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
+_FLAGS |= {"constraints": "constraint", "columns": "column"}
 _KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
 _ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
 

@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sliceflow.cli import evaluate, progress
@@ -40,6 +41,22 @@ class _Job:
     test: Data | None
     flow: Any
     plan: Any
+
+
+def run(
+    say: Say, *, resume: bool, force: bool, dry_run: bool, **flags: Any
+) -> tuple[dict[str, Any], str] | None:
+    """Fit with the values of all flags."""
+    flags |= {name: tuple(flags[name] or ()) for name in ("drop", "column", "constraint")}
+    flags |= {name: flags[name] and str(flags[name]) for name in ("out", "data_root", "mask")}
+    return fit(Settings(**flags), say, resume=resume, force=force, dry_run=dry_run)
+
+
+def demo(say: Say, out: Path, device: str, force: bool) -> tuple[dict[str, Any], str] | None:
+    """Fit digits by class, and say which page to open."""
+    settings = Settings("digits", str(out), conditional=True, particles=5000, device=device)
+    found = fit(settings, say, force=force)
+    return found and (found[0], f"{found[1]}\nopen {out / 'report.html'} in a browser")
 
 
 def fit(
@@ -161,6 +178,8 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
              checkpoint_every=job.settings.checkpoint_every, ranks=ranks)  # fmt: skip
     if not first:
         return
+    if train.kind == TABLE:
+        say("columns: " + ", ".join(f"{name} ({kind})" for name, kind in flow.kinds_.items()))
     with uninterrupted():
         begin()  # a fit without steps
         flow.save(job.folder / "model.sliceflow")

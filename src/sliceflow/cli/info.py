@@ -15,7 +15,7 @@ from sliceflow.cli.run_folder import RunFolder, load_model
 
 _EXTRAS = {
     "images": {"Pillow": "PIL"},
-    "tables": {"narwhals": "narwhals", "pandas": "pandas"},
+    "tables": {"pandas": "pandas"},
     "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
     "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
@@ -30,19 +30,32 @@ _SIZES = {
 }
 
 
-def run_info(run: Path) -> dict[str, Any]:
+def info(run: Path | None) -> tuple[dict[str, Any], str]:
+    """What a run or a model file holds; without one, what is installed."""
+    found = _system() if run is None else _run(run)
+    return found, "\n".join(_lines(found))
+
+
+def datasets(data_root: Path | None) -> tuple[dict[str, Any], str]:
+    """The named sets, where they are looked for, and which are found."""
+    found = _sets(data_root)
+    shown = [f"looked for in {found['root']}"]
+    for one in found["sets"]:
+        shown.append(f"{one['name']:<14} {'found' if one['found'] else 'missing':<8} {one['pictures']}")
+    return found, "\n".join(shown)
+
+
+def _run(run: Path) -> dict[str, Any]:
     """What a run folder or a model file holds."""
     flow = load_model(run, "cpu")
     path = run / "model.sliceflow" if run.is_dir() else run
     summed, near = (getattr(flow.plan_, name, 0) for name in ("n_summed", "neighbours"))
     keeps = getattr(flow, "keep_rows", True) or summed or near
     held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
-    out: dict[str, Any] = {
-        "model": str(path),
-        "bytes": path.stat().st_size,
-        "estimator": type(flow).__name__,
-        "values of the data": held,
-        "classes": [str(c) for c in getattr(flow, "classes_", ())],
+    out: dict[str, Any] = {"model": str(path), "bytes": path.stat().st_size}
+    out |= {"estimator": type(flow).__name__, "values of the data": held}
+    out |= {
+        "classes": list(map(str, getattr(flow, "classes_", ()))),
         "kinds": getattr(flow, "kinds_", None),
     }
     if type(flow).__name__ == "ImageFlow":
@@ -66,19 +79,18 @@ def run_info(run: Path) -> dict[str, Any]:
     return {name: value for name, value in out.items() if value is not None}
 
 
-def lines(value: dict[str, Any], indent: str = "") -> Iterator[str]:
+def _lines(value: dict[str, Any], indent: str = "") -> Iterator[str]:
     """A dict as lines, with inner dicts indented."""
     for key, item in value.items():
         if isinstance(item, dict):
             yield f"{indent}{key}:"
-            yield from lines(item, indent + "  ")
+            yield from _lines(item, indent + "  ")
         elif item not in (None, []):
             shown = ", ".join(map(str, item)) if isinstance(item, list) else item
             yield f"{indent}{key}: {f'{shown:.4g}' if isinstance(shown, float) else shown}"
 
 
-def datasets_found(root: Path | None = None) -> dict[str, Any]:
-    """The named sets, where they are looked for, and which are found."""
+def _sets(root: Path | None = None) -> dict[str, Any]:
     from sliceflow.datasets import available
     from sliceflow.datasets.sets import root_folder
 
@@ -86,7 +98,7 @@ def datasets_found(root: Path | None = None) -> dict[str, Any]:
     return {"root": str(root_folder(root)), "sets": found}
 
 
-def system_info() -> dict[str, Any]:
+def _system() -> dict[str, Any]:
     """Versions, devices, memory, data sets, and missing extras with the command that installs them."""
     import torch
 
@@ -103,7 +115,7 @@ def system_info() -> dict[str, Any]:
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
     packages = [*_CORE, *(package for extra in _EXTRAS.values() for package in extra), "triton"]
-    sets = datasets_found()
+    sets = _sets()
     missing = {
         extra: f'pip install "sliceflow[{extra}]"'
         for extra, modules in _EXTRAS.items()

@@ -29,14 +29,14 @@ TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
 _KIND_IN_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 
 
-def play(runs: Sequence[Path], *, open_browser: bool, device: str) -> None:
+def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
     """Serve the page until Ctrl-C."""
     models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
     gallery, table = Gallery(models, _read_picture), TableTab(TableWork, _example())
     with closing(table), server(gallery, table) as serving:
         print(f"open {serving.address}", "Ctrl-C ends it.", sep="\n", flush=True)
         threading.Thread(target=_warm, args=(gallery,), daemon=True).start()
-        if open_browser:
+        if not no_browser:
             threading.Thread(target=webbrowser.open, args=(serving.address,), daemon=True).start()
         try:
             serving.serve_forever()

@@ -93,14 +93,11 @@ def _columns(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) ->
     names = [name for name in real.columns if name in new]
     plotted = [name for name in names if kinds.get(name) not in ("identifier", "drop")]
     first = new[names].head(_ROWS)
-    return {
-        "names": names,
-        "rows": first.astype(object).where(first.notna(), "").to_numpy().tolist(),
-        "labels": None if labels is None else [str(label) for label in labels[:_ROWS]],
-        "plots": [_bars(str(name), real[name], new[name]) for name in plotted],
-        "identifiers": [name for name in names if kinds.get(name) == "identifier"],
-        "scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None,
-    }
+    rows = first.astype(object).where(first.notna(), "").to_numpy().tolist()
+    out = {"names": names, "rows": rows, "plots": [_bars(str(c), real[c], new[c]) for c in plotted]}
+    out["labels"] = None if labels is None else [str(label) for label in labels[:_ROWS]]
+    out["identifiers"] = [name for name in names if kinds.get(name) == "identifier"]
+    return out | {"scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None}
 
 
 def _scatter(real: Any, new: Any) -> dict[str, Any]:

@@ -12,18 +12,19 @@ from sliceflow.cli.run_folder import RunFolder
 
 PICTURES, VECTORS, TABLE = "pictures", "vectors", "table"
 _TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
-_WORDS = {PICTURES: "pictures", VECTORS: "tables with --vectors", TABLE: "tables without --vectors"}
-_FOR = (  # flags that only some kinds of data have
-    dict.fromkeys(("conditional", "size", "observed", "mask", "mirror", "skip_broken"), (PICTURES,))
-    | {
-        "data_root": (PICTURES,),
-        "column": (TABLE,),
-        "constraint": (TABLE,),
-        "vectors": (VECTORS, TABLE),
-    }
-    | dict.fromkeys(("quality", "particles", "keep_rows"), (PICTURES, VECTORS))
-    | dict.fromkeys(("drop", "target"), (VECTORS, TABLE))
-)
+_WORDS = {
+    (PICTURES,): "pictures",
+    (PICTURES, VECTORS): "pictures and tables with --vectors",
+    (VECTORS, TABLE): "tables",
+    (TABLE,): "tables without --vectors",
+}
+_ONLY = {  # flags that only some kinds of data have
+    (PICTURES,): "conditional size observed mask mirror skip_broken data_root",
+    (PICTURES, VECTORS): "quality particles keep_rows",
+    (VECTORS, TABLE): "drop target vectors",
+    (TABLE,): "column constraint",
+}
+_FOR = {name: kinds for kinds, names in _ONLY.items() for name in names.split()}
 _INSTEAD = {
     "conditional": "sliceflow sample --given column=value draws rows of one class",
     "target": "use --conditional for pictures with labels",
@@ -123,10 +124,7 @@ class Settings:
         """Refuse flags that do nothing for these data, and flags that contradict each other."""
         for name in self.changed():
             if self.kind not in _FOR.get(name, (self.kind,)):
-                kinds = _FOR[name]
-                words = "tables" if PICTURES not in kinds and len(kinds) == 2 else " and ".join(
-                    _WORDS[kind] for kind in kinds)  # fmt: skip
-                fact = f"{_flag(name)} is for {words}, not for {self.source}"
+                fact = f"{_flag(name)} is for {_WORDS[_FOR[name]]}, not for {self.source}"
                 raise WrongUsage(fact, _INSTEAD.get(name, "leave it out"))
         given = {"--conditional": self.conditional, "--observed": self.observed, "--mask": self.mask}
         exclusive = [flag for flag, value in given.items() if value]

@@ -28,21 +28,12 @@ from sliceflow.models.fitting import run_parts
 from sliceflow.models.identity import identity, same_on_all
 from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import without
+from sliceflow.models.saving import Model, save
 
-__all__ = ["Call", "FlowEstimator", "Model"]
+__all__ = ["Call", "FlowEstimator"]
 
 _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
-
-
-@dataclass(frozen=True)
-class Model:
-    """All that a fit learnt: what `save` writes."""
-
-    seed: Seed  # of the fit, which a refresh takes again
-    fitted: Any  # draws the samples; its `plan` says what the fit did
-    history: dict[str, list[Any]]  # see `events.History`
-    rows: Any = None  # the training rows, if the model keeps them
 
 
 @dataclass(frozen=True)
@@ -214,7 +205,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         # Attributes come last: a fit that fails or is interrupted leaves the old model unchanged.
         self._keep(Model(seed, fitted, history, own), particles, y)
         if shown := job.copies(results):
-            warnings.warn(f"the particles copy rows of X ({shown})", UserWarning, stacklevel=3)
+            warnings.warn(f"the particles copy rows of X ({shown}", UserWarning, stacklevel=4)
         return self
 
     def _keep(self, model: Model, particles: Any = None, y: Any = None) -> None:
@@ -328,8 +319,6 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             its mode. Of a symbolic link the target is replaced; folders, pipes and devices are refused
         particles : also keep the batched samples, `particles_` and `particle_conditions_`
         """
-        from sliceflow.models.saving import save
-
         self._fitted_state()
         if self._waiting is not None:
             raise ValueError("rows were added or removed without a refresh; call refresh() before save")

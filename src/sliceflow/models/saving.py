@@ -18,12 +18,21 @@ import torch
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
 from sliceflow.models.codec import Array, Record
-from sliceflow.models.estimator import Model
 from sliceflow.models.ranks import Ranks
 
-__all__ = ["load_estimator", "save"]
+__all__ = ["Model", "load_estimator", "save"]
 
 _NOT_SAVED = ("device", "random_state", "verbose")
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that a fit learnt: what `save` writes."""
+
+    seed: Seed  # of the fit, which a refresh takes again
+    fitted: Any  # draws the samples; its `plan` says what the fit did
+    history: dict[str, list[Any]]  # see `events.History`
+    rows: Any = None  # the training rows, if the model keeps them
 
 
 @dataclass(frozen=True)

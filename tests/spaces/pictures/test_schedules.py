@@ -46,7 +46,9 @@ def test_presets_have_as_many_stages_as_table_2(name, full, counts):
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 40), st.lists(st.integers(1, 20), min_size=1, max_size=5)),
+        st.integers(1, 40).flatmap(
+            lambda r: st.tuples(st.just(r), st.lists(st.integers(1, r), min_size=1, max_size=5))
+        ),
         min_size=1,
         max_size=8,
     )
@@ -123,7 +125,7 @@ def test_a_resolution_that_the_pictures_do_not_have_is_named(resolution):
 
 
 def test_a_patch_without_pixels_is_refused():
-    message = "schedule entry '8[3,0]' has a patch of 0 pixels; use at least 1"
+    message = "schedule entry '8[3,0]' has a patch of 0 pixels at a resolution of 8; use 1 to 8"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_string("8[3,0]", 8, 8)
 

@@ -19,11 +19,17 @@ def table(n=300, seed=0):
     plan = r.choice(["basic", "gold", "free"], n, p=[0.5, 0.3, 0.2])
     age = r.integers(18, 80, n)
     spent = np.round(r.gamma(2, 20 + (plan == "gold") * age), 2)
-    frame = pd.DataFrame({
-        "id": [f"C-{k:06}" for k in r.permutation(10**6)[:n]], "plan": plan, "age": age, "spent": spent,
-        "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, n), "D"),
-        "price": [f"{v:,.2f} €" for v in spent], "level": pd.Categorical(r.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "id": [f"C-{k:06}" for k in r.permutation(10**6)[:n]],
+            "plan": plan,
+            "age": age,
+            "spent": spent,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(r.integers(0, 900, n), "D"),
+            "price": [f"{v:,.2f} €" for v in spent],
+            "level": pd.Categorical(r.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
+        }
+    )
     frame["note"] = frame["age"].astype("Int64").mask(r.random(n) < 0.2)
     return frame
 
@@ -120,6 +126,27 @@ def test_forgotten_rows_leave_no_byte(tmp_path):
         full.forget(odd.iloc[:1])
 
 
+def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):
+    frame = table()
+    other = frame[frame.columns[::-1]].assign(since=frame["since"].astype("datetime64[ns]"))
+    left = TableFlow(random_state=0).fit(frame).forget(other.iloc[:100])
+    assert left.plan_.n_rows == 200
+    assert flow.score(other) == flow.score(frame)
+    holes = other.assign(age=other["age"].astype(float).mask(np.arange(300) % 5 == 0))
+    assert flow.impute(holes, random_state=0)["age"].notna().all()
+
+
+def test_tiny_tables():
+    for frame in (
+        pd.DataFrame({"a": [1.5]}),
+        pd.DataFrame({"a": [1, 2], "b": [None, "x"]}),
+        pd.DataFrame({"k": [7, 7, 7]}),
+    ):
+        new = TableFlow(random_state=0).fit(frame).sample(4, 0)
+        assert list(new.columns) == list(frame.columns)
+        assert (new.dtypes == frame.dtypes).all()
+
+
 def test_categories_go_with_their_last_row():
     frame = pd.DataFrame(
         {"c": pd.Categorical(["a", "b"] * 20 + ["z"], ["a", "b", "z", "unused"]), "x": range(41)}
@@ -168,10 +195,13 @@ def test_parameters_are_checked():
 
 
 KINDS = {
-    "number": st.floats(-1e6, 1e6).map(lambda v: round(v, 3)), "integer": st.integers(-5, 5),
-    "big": st.integers(2**60, 2**62), "flag": st.booleans(), "text": st.sampled_from(["a", "b", "c d", "é"]),
+    "number": st.floats(-1e6, 1e6).map(lambda v: round(v, 3)),
+    "integer": st.integers(-5, 5),
+    "big": st.integers(2**60, 2**62),
+    "flag": st.booleans(),
+    "text": st.sampled_from(["a", "b", "c d", "é"]),
     "day": st.datetimes(pd.Timestamp("2000-01-01"), pd.Timestamp("2030-01-01")),
-}  # fmt: skip
+}
 
 
 @st.composite

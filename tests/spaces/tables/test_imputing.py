@@ -21,13 +21,20 @@ def test_known_cells_index_and_dtypes_stay():
     r, n = rng(), 120
     times = pd.date_range("2024-11-03 00:00", periods=n, freq="15min", tz="America/New_York")
     names = [f"r{k}" for k in range(n)]
-    frame = pd.DataFrame({
-        "big": 2**62 + r.integers(0, 99, n), "uint": np.uint64(2**63) + r.integers(0, 99, n).astype(np.uint64),
-        "python": pd.Series([10**20 + int(v) for v in r.integers(0, 99, n)], names, dtype=object),
-        "decimal": pd.Series([Decimal("1.10"), Decimal("2.25")] * (n // 2), names, dtype=object),
-        "time": times, "zero": np.where(r.random(n) < 0.5, -0.0, 1.5), "cat": pd.Categorical(["a", "b"] * (n // 2)),
-        "Int": pd.array(r.integers(0, 9, n), dtype="Int64"), "x": r.normal(size=n),
-    }, index=names)  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "big": 2**62 + r.integers(0, 99, n),
+            "uint": np.uint64(2**63) + r.integers(0, 99, n).astype(np.uint64),
+            "python": pd.Series([10**20 + int(v) for v in r.integers(0, 99, n)], names, dtype=object),
+            "decimal": pd.Series([Decimal("1.10"), Decimal("2.25")] * (n // 2), names, dtype=object),
+            "time": times,
+            "zero": np.where(r.random(n) < 0.5, -0.0, 1.5),
+            "cat": pd.Categorical(["a", "b"] * (n // 2)),
+            "Int": pd.array(r.integers(0, 9, n), dtype="Int64"),
+            "x": r.normal(size=n),
+        },
+        index=names,
+    )
     flow = fit(frame)
     holes = frame.copy()
     gone = r.random(frame.shape) < 0.2

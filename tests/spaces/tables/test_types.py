@@ -27,7 +27,9 @@ COLUMNS = {
     "Float32": lambda r: pd.array(r.normal(size=N), dtype="Float32"),
     "float32": lambda r: r.normal(size=N).astype(np.float32),
     "unix seconds": lambda r: 1.7e9 + (r.random(N) * 1e6).round(3),
-    "Decimal": lambda r: pd.Series([Decimal(int(v)) / 100 for v in r.integers(0, 9999, N)], dtype=object),
+    "Decimal": lambda r: pd.Series(
+        [Decimal(int(v)) / 100 for v in r.integers(0, 9999, N)], dtype=object
+    ),
     "bool": lambda r: r.random(N) < 0.3,
     "boolean": lambda r: pd.array(r.random(N) < 0.3, dtype="boolean"),
     "ordered": lambda r: pd.Categorical(r.choice(["lo", "hi"], N), ["none", "lo", "hi"], ordered=True),
@@ -40,10 +42,12 @@ COLUMNS = {
     "Berlin": lambda r: pd.date_range("2024-10-26", periods=N, freq="20min", tz="Europe/Berlin"),
     "offset": lambda r: pd.date_range("2024-10-26", periods=N, freq="h", tz="+05:30"),
     "durations": lambda r: pd.to_timedelta(r.integers(0, 9999, N), "min"),
-    "dates": lambda r: pd.Series([date.fromordinal(738000 + int(v)) for v in r.integers(0, 400, N)], dtype=object),
+    "dates": lambda r: pd.Series(
+        [date.fromordinal(738000 + int(v)) for v in r.integers(0, 400, N)], dtype=object
+    ),
     "months": lambda r: pd.date_range("2005-01-01", periods=N, freq="MS"),
     "constant": lambda r: np.full(N, 7),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -157,9 +161,14 @@ def test_personal_data_are_made_up_also_with_duplicates():
         [f"+49 170 {k:07}" for k in range(1000, 1100)],
         [f"{k:03}-{k % 90 + 10}-{k:04}" for k in range(100, 200)],
         [f"DE{k % 90 + 10} 3704 0044 0532 {k:04} 00" for k in range(100)],
-        [f"{a} {b}son" for a in ("Anna", "Ben", "Cleo", "Dan", "Eva") for b in ("Karl", "Lar", "Nil", "Ole", "Per")] * 4,
+        [
+            f"{a} {b}son"
+            for a in ("Anna", "Ben", "Cleo", "Dan", "Eva")
+            for b in ("Karl", "Lar", "Nil", "Ole", "Per")
+        ]
+        * 4,
     ],
-)  # fmt: skip
+)
 def test_personal_patterns_are_recognised(values):
     name = "full name" if "son" in values[0] else "c"
     values = values[:25] if "son" in values[0] else values

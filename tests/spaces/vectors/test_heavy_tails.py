@@ -6,6 +6,7 @@ import torch
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
+from sliceflow.engine.compact import thinned
 from sliceflow.engine.transports import KnotTable
 from sliceflow.spaces.vectors.units import Units
 
@@ -99,7 +100,9 @@ def test_most_zeros_and_a_heavy_rest_is_heavy():
 def test_thinned_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
-    plain, tails = (KnotTable(knots, values).thin(100, tails) for tails in (False, True))
+    plain, tails = (
+        thinned(KnotTable(knots, values), 100, None, False, tails) for tails in (False, True)
+    )
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8

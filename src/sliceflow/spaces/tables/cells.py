@@ -34,7 +34,7 @@ def pandas() -> Any:
         raise ImportError("tables need pandas: pip install 'sliceflow[tables]'") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
     """One column.
 
@@ -69,7 +69,7 @@ class Cells:
             raise ValueError(f"column {self.name!r} has a cell with an unknown level")
         if self.zone and len(self.utc) != len(self.numbers):
             raise ValueError(f"column {self.name!r} lacks times in UTC")
-        empty_series(self)
+        build_series(self, np.empty(0, dtype=np.int64))  # raises if the dtype cannot be built
 
     @property
     def n_levels(self) -> int:
@@ -115,11 +115,6 @@ class Cells:
         moved = np.array([position[k] for k in used.tolist()], dtype=np.int64)
         codes = np.where(renumbered < 0, -1, moved[renumbered] if len(moved) else -1)
         return _of_categories(replace(self, codes=codes), tuple(kept))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cells) and self.keys() == other.keys() and self.dtype == other.dtype
-
-    __hash__ = None  # type: ignore[assignment]
 
     def keys(self) -> list[Hashable]:
         """The value of every cell; None where it is missing."""
@@ -182,7 +177,8 @@ class TableRows:
             raise ValueError(
                 f"the table has a column {more[0]!r} that the model does not know; drop it"
             )
-        return replace(self, cells=tuple(found[name] for name in names), header=known.header)
+        cells = tuple(_same_clock(found[of.name], of) for of in known.cells)
+        return replace(self, cells=cells, header=known.header)
 
     def take(self, numbers: np.ndarray) -> TableRows:
         return replace(self, cells=tuple(of.take(numbers) for of in self.cells), n=len(numbers))
@@ -197,6 +193,19 @@ class TableRows:
     def digests(self, ranks: Ranks) -> dict[str, str]:
         found = [digest(np.array([repr(of.keys()), of.dtype, repr(of.name)])) for of in self.cells]
         return {"X": digest(np.array(found))}
+
+
+def _same_clock(cells: Cells, known: Cells) -> Cells:
+    """Times in the unit and zone of other cells of their column."""
+    times = ("datetime", "duration")
+    if cells.dtype == known.dtype or cells.form not in times or known.form not in times:
+        return cells
+    try:
+        return read_cells(build_series(cells, cells.codes).astype(known.dtype), known.name)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"column {known.name!r} has dtype {cells.dtype}, but {known.dtype} in the model; convert it"
+        ) from error
 
 
 def shown(labels: Sequence[Any]) -> str:
@@ -426,11 +435,6 @@ def _build_times(pd: Any, cells: Cells, codes: np.ndarray, fresh: np.ndarray | N
         series = series.where(~new)
         series[np.flatnonzero(new)] = walls.to_numpy() if series.dtype == object else walls.array
     return series.astype(cells.dtype)
-
-
-def empty_series(cells: Cells) -> Any:
-    """No rows of a column. A ValueError or TypeError says that its dtype cannot be built."""
-    return build_series(cells, np.empty(0, dtype=np.int64))
 
 
 def make_frame(rows: TableRows, columns: Sequence[tuple[Cells, Any]]) -> Any:

@@ -167,15 +167,6 @@ class Column:
         found = np.interp(positions, np.arange(len(self.values)), self.values)
         return np.where(positions < 0, np.nan, found)
 
-    def settled(self, positions: np.ndarray) -> np.ndarray:
-        """The positions of the nearest values that the column can have."""
-        new = positions != np.rint(positions)
-        if not new.any():
-            return positions
-        out = positions.copy()
-        out[new] = self.positions_of(self.on_grid(self.numbers(positions[new])))
-        return out
-
     def positions_of(self, numbers: np.ndarray) -> np.ndarray:
         """The positions of numbers within the range of the column; NaN outside it, −1 for NaN."""
         at = np.interp(numbers, self.values, np.arange(len(self.values)), np.nan, np.nan)

@@ -13,7 +13,8 @@ import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
-from sliceflow.models.estimator import FlowEstimator, Model
+from sliceflow.models.estimator import FlowEstimator
+from sliceflow.models.saving import Model
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame, shown
 from sliceflow.spaces.tables.conditions import condition_on
 from sliceflow.spaces.tables.files import read_frame_or_file, read_table
@@ -114,7 +115,8 @@ class TableFlow(FlowEstimator):
             self.columns,
             "None or a dict such as {'zip': 'category'}",
         )
-        return TableSpace(self.columns or {}, tuple(self.constraints))
+        known = self._known_rows() if like_fitted else None
+        return TableSpace(self.columns or {}, tuple(self.constraints), known)
 
     def check(self, X: Any) -> TableFlow:
         """Raise the error that a fit to this table would raise because of its cells or constraints."""

@@ -117,17 +117,19 @@ class FittedTable:
 
 @dataclass(frozen=True)
 class TableSpace:
-    """Tables, for one estimator: the kinds of columns that the user gave, and the constraints."""
+    """Tables, for one estimator: kinds of columns that the user gave, constraints, and known rows."""
 
-    kinds: Mapping[Any, str]
+    kinds: Mapping[str, str]
     constraints: Sequence[str]
+    known: TableRows | None = None
 
     def read(self, X: Any, y: Any, ranks: Ranks) -> TableRows:
         if y is not None:
             raise ValueError("a table has no y; pass it as a column of X, and given= to sample")
         if ranks.size > 1:
             raise ParameterError("ranks", ranks.size, "do not share tables", "fit in one process")
-        return read_frame_or_file(X)
+        rows = read_frame_or_file(X)
+        return rows if self.known is None else rows.like(self.known)
 
     def digests(self) -> dict[str, str]:
         return {}

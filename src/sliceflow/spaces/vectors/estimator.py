@@ -17,8 +17,9 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import events, frames, transports
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import Seed
-from sliceflow.models.estimator import Call, FlowEstimator, Model
+from sliceflow.models.estimator import Call, FlowEstimator
 from sliceflow.models.ranks import Ranks
+from sliceflow.models.saving import Model
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.plan import VectorPlan, check_parameters
