@@ -85,6 +85,7 @@ def test_the_truth_is_one_more_draw_of_its_posterior(name):
     assert calibration(drawn, truth).p_values.min() > 0.1 / drawn.shape[2] / len(TASKS)
 
 
+@pytest.mark.slow
 def test_posteriors_write_a_table_and_resume(tmp_path):
     words = ["--simulations", "250", "--observations", "2", "--compared", "1", "--samples", "50"]
     words += ["--epochs", "3", "--device", "cpu", "--resume", "--out", str(tmp_path / "found")]
@@ -104,6 +105,7 @@ def quick(*words):
     today.main([*words, "--quick", "--seeds", "0"])
 
 
+@pytest.mark.slow
 def test_rows_are_kept_and_not_measured_again(tmp_path, capsys):
     out = tmp_path / "before.json"
     quick("cpu", "--out", str(out), "--only", "vectors/wine")
@@ -170,6 +172,7 @@ def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
 # --- the others run -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_cpu_is_measured(tmp_path):
     pytest.importorskip("ot", reason="POT is not installed")
     rows = cpu.main(["--quick", "--out", str(tmp_path / "cpu")])

@@ -102,6 +102,7 @@ def test_the_workflows_test_what_the_package_promises():
         assert {"name", "description", "body"} <= yaml.safe_load(text).keys()
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_encoded_does_not_end_a_command():
     """As on Windows, whose files and pipes have an encoding without κ."""
     found = installed("fit", "digits", "--dry-run", PYTHONIOENCODING="ascii")

@@ -102,9 +102,9 @@ def test_heavy_tails_do_not_hide_the_rest():
 
 
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
-    x, y = norms(600)
+    x, y = norms(400)
     local = LocalRows.fit_to(x, y)
-    assert local.settings.n_features == 150
+    assert local.settings.n_features == 100
     _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
     columns = LocalRows.fit_to(x, y, k=local.settings.k)
