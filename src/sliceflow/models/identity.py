@@ -36,12 +36,7 @@ def identity(
 
 
 def same_on_all(
-    ranks: Ranks,
-    name: str,
-    parameters: Mapping[str, Any],
-    device: torch.device,
-    folder: Any,
-    **data: str,
+    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any, folder: Any, **data: str
 ) -> None:
     """Raise a ValueError if parameters or digests of `data` differ between ranks, or some have no `folder`."""
     if ranks.size == 1:

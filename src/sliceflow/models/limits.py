@@ -47,12 +47,9 @@ class Allowance:
         if count <= (usual if self.most is None else self.most):
             return
         given = f"a file of {in_bytes(self.size)} may take {in_bytes(usual)}"
-        if self.most is not None:
-            given = f"max_memory is {in_bytes(self.most)}"
-        raise ValueError(
-            f"{what} {in_bytes(count)} of memory, and {given}; if you trust the file, load it with "
-            f"max_memory={count} or more"
-        )
+        given = given if self.most is None else f"max_memory is {in_bytes(self.most)}"
+        advice = f"if you trust the file, load it with max_memory={count} or more"
+        raise ValueError(f"{what} {in_bytes(count)} of memory, and {given}; {advice}")
 
 
 def check_reach(
@@ -75,10 +72,8 @@ def check_reach(
         noise = _FARTHEST * math.sqrt(2 * entropy * size * d)
         reach += len(steps) * (2 * size * _farthest(steps) * d + noise)
     if not (d * reach < most and offset < most):
-        raise ValueError(
-            f"its samples may not stay finite: maps, steps and conditions reach {reach + offset:.1e}, "
-            f"and {str(dtype).removeprefix('torch.')} ends at {most:.1e}"
-        )
+        fact = f"maps, steps and conditions reach {reach + offset:.1e}, and {dtype} ends at {most:.1e}"
+        raise ValueError(f"its samples may not stay finite: {fact}")
     return reach
 
 

@@ -39,11 +39,7 @@ def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class View:
-    """A function of y (n, l), float64.
-
-    `scores` has the number of each heavy-tailed column with values and their scores. Columns enter
-    `n_features` random features with their `mean` and `unit` (l,).
-    """
+    """A function of y (n, l): `scores` of heavy-tailed columns, and features by its `mean` and `unit`."""
 
     scores: dict[int, tuple[np.ndarray, np.ndarray]]
     mean: Tensor
