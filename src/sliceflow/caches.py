@@ -9,8 +9,6 @@ from typing import Generic, ParamSpec
 
 from torch import Tensor
 
-__all__ = ["Cached", "cached"]
-
 P = ParamSpec("P")
 
 

@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Form", "check_columns"]
-
 _FLOATS = ("float32", "float64", "Float32", "Float64")  # the last two with NA, or of polars
 
 

@@ -13,8 +13,6 @@ from sliceflow.spaces.pictures.estimator import ImageFlow
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-__all__ = ["load"]
-
 
 def load(
     path: str | os.PathLike[str],

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ISO", "MISSING", "Written", "written_as"]
-
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
 ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
 _SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")

@@ -32,8 +32,6 @@ from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.ranks import LostRank, Ranks
 from sliceflow.models.stored import FLOATS, Count, History
 
-__all__ = ["Checkpoints", "OtherFitError"]
-
 _NAME = "fit.checkpoint"
 
 

@@ -24,8 +24,6 @@ from torch import Tensor
 from sliceflow.models import packing
 from sliceflow.models.limits import Allowance
 
-__all__ = ["CODES", "Array", "Between", "Label", "Record", "pack", "store_as", "unpack"]
-
 _SCALAR, _OBJECT, _VIEW = 64, 256, 512  # bytes of a number or text, a dataclass, a tensor's own object
 _MOST_SIZE = 1 << 32  # of a dimension
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}

@@ -30,8 +30,6 @@ from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, save
 
-__all__ = ["Call", "FlowEstimator"]
-
 _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
 

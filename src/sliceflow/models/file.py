@@ -20,8 +20,6 @@ from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.limits import Allowance
 
-__all__ = ["RUN_FILE", "ModelFileError", "load", "read", "save", "write"]
-
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 1  # a new number only where an old library would misread the file
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many

@@ -29,8 +29,6 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Run
 from sliceflow.models.checkpoints import Checkpoints
 
-__all__ = ["Begun", "Part", "run_parts"]
-
 
 class Part(Protocol):
     """One flow of a fit, with its planned stages and steps; the name is "" if there is only one."""

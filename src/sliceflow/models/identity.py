@@ -15,8 +15,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int
 from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["digest", "identity", "same_on_all"]
-
 
 def identity(
     name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str

@@ -15,8 +15,6 @@ from torch import Tensor
 from sliceflow.engine.compact import CompactTable
 from sliceflow.models.plan import in_bytes
 
-__all__ = ["Allowance", "by_stage", "check_reach", "grid_bytes", "offset_of", "rotation_bytes"]
-
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
 _UNPACKED = 100 << 20  # bytes that a small file may unpack to,
 _RATIO = 16  # and a larger one, as a multiple of its size; about 6 is usual

@@ -20,8 +20,6 @@ from sliceflow.models.codec import Array
 from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["Conditions", "GivenRows", "join_labels", "row_keys", "without"]
-
 
 @dataclass(frozen=True)
 class Conditions:

@@ -19,8 +19,6 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import inverse_deviation
 
-__all__ = ["View", "heavy_tail", "moments", "project", "relevance", "ridge"]
-
 _KNOTS = 257  # quantiles of a heavy-tailed column, with straight lines between them
 _HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
 _LEARNT, _SCORED = 60_000, 2_000  # rows of a ridge regression, and rows whose errors choose its penalty
