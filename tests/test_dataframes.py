@@ -11,6 +11,8 @@ import pytest
 import sliceflow
 from sliceflow import SlicedWassersteinFlow
 from sliceflow.dataframes import Form
+from sliceflow.models.codec import pack, unpack
+from sliceflow.models.limits import Allowance
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 quick = dict(n_particles=40, n_steps=2, random_state=0)
@@ -97,17 +99,17 @@ def test_without_the_library_there_are_arrays(tmp_path, monkeypatch, make):
 
 
 def test_a_file_of_another_form_is_refused():
-    good = Form.of(pd.DataFrame(X, columns=list("abc"))).packed()
-    assert Form.unpacked(**good).names == ("a", "b", "c")
+    good = pack(Form, Form.of(pd.DataFrame(X, columns=list("abc"))), {})
+    assert unpack(Form, good, {}, Allowance(10**6)).names == ("a", "b", "c")
     for bad in (
         dict(library="os"),
-        dict(names=["a", "a", "b"]),
-        dict(names=["a", ["b"], "c"]),
-        dict(dtypes=["float64"]),
-        dict(dtypes=["float64", "object", None]),
+        dict(library="os.path"),
+        dict(dtypes={"sizes": 1, "items": "float64"}),
+        dict(dtypes={"sizes": 3, "items": "object"}),
+        dict(names=good["names"] | {"items": good["names"]["items"] | {"value": ["a", "a", "b"]}}),
     ):
-        with pytest.raises(ValueError, match="frame"):
-            Form.unpacked(**good | bad)
+        with pytest.raises(ValueError, match=r"must be|names"):
+            unpack(Form, good | bad, {}, Allowance(10**6))
 
 
 def test_rows_that_are_added_give_a_dataframe(make):

@@ -9,20 +9,11 @@ from typing import Generic, ParamSpec
 
 from torch import Tensor
 
-__all__ = ["Cached", "cached"]
-
 P = ParamSpec("P")
 
 
 class Cached(Generic[P]):
-    """A function with a cache of its latest results, at most `most` bytes of them.
-
-    Parameters
-    ----------
-    function : of hashable arguments
-    most : bytes; the least recently used results are removed first
-    always : keep the latest result even if it alone is larger, until `trim` is called
-    """
+    """A function of hashable arguments with a cache of `most` bytes; `always` keeps even a larger result."""
 
     def __init__(self, function: Callable[P, Tensor], most: int, *, always: bool = False) -> None:
         self.function, self.most, self.always = function, most, always

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import import_module
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-
-__all__ = ["Form", "check_columns"]
 
 _FLOATS = ("float32", "float64", "Float32", "Float64")  # the last two with NA, or of polars
 
@@ -19,17 +17,21 @@ _FLOATS = ("float32", "float64", "Float32", "Float64")  # the last two with NA, 
 class Form:
     """The columns of a DataFrame, from which another one can be made; dtypes only of floats."""
 
-    library: str
+    library: Literal["pandas", "polars"]
     names: tuple[str | int | float | tuple[str | int | float, ...], ...]
-    dtypes: tuple[str | None, ...]
+    dtypes: tuple[Literal["float32", "float64", "Float32", "Float64"] | None, ...]  # of floats
+
+    def check(self) -> None:
+        """Raise a ValueError unless names are distinct, each with its dtype."""
+        if not len(set(self.names)) == len(self.names) == len(self.dtypes):
+            raise ValueError(f"the names {self.names} of a frame are not distinct, or lack dtypes")
 
     @classmethod
     def of(cls, X: Any) -> Form | None:
         """The form of X; None if it is not a DataFrame."""
-        library = _library(X)
-        if library is None:
+        if (library := _library(X)) is None:
             return None
-        dtypes = (str(dtype) for dtype in X.dtypes)
+        dtypes: Any = (str(dtype) for dtype in X.dtypes)
         return cls(library, tuple(X.columns), tuple(d if d in _FLOATS else None for d in dtypes))
 
     def made(self, rows: np.ndarray) -> Any:
@@ -51,29 +53,12 @@ class Form:
             if d in ("Float32", "Float64")
         )
 
-    def packed(self) -> dict[str, Any]:
-        """The form as JSON; names other than strings and integers become strings."""
-        names = [name if type(name) in (str, int) else str(name) for name in self.names]
-        return {"library": self.library, "names": names, "dtypes": list(self.dtypes)}
-
-    @classmethod
-    def unpacked(cls, library: str, names: list[Any], dtypes: list[Any]) -> Form:
-        """The form of `packed`; a ValueError says what is wrong."""
-        if library not in ("pandas", "polars"):
-            raise ValueError(f"frame.library is {library!r}; it must be 'pandas' or 'polars'")
-        if not all(type(name) in (str, int) for name in names) or len(set(names)) != len(names):
-            raise ValueError("frame.names are not distinct texts and whole numbers")
-        if len(dtypes) != len(names) or not all(d is None or d in _FLOATS for d in dtypes):
-            raise ValueError(f"frame.dtypes are not one of {list(_FLOATS)} or null for every column")
-        return cls(library, tuple(names), tuple(dtypes))
-
 
 def check_columns(X: Any) -> None:
     """Raise a ValueError for a DataFrame with columns that are not numbers or have the same name."""
     if type(X).__name__ == "LazyFrame":
         raise ValueError("X is a LazyFrame, which has no rows yet; pass X.collect()")
-    library = _library(X)
-    if library is None:
+    if (library := _library(X)) is None:
         return
     names = list(X.columns)
     if len(set(names)) < len(names):
@@ -114,7 +99,7 @@ def _polars_fault(dtype: Any) -> tuple[str, str] | None:
     return f"has dtype {dtype}", _DATES if dtype.is_temporal() else _TEXT
 
 
-def _library(X: Any) -> str | None:
-    """The library of a DataFrame."""
+def _library(X: Any) -> Any:
+    """The library of a DataFrame; None for anything else."""
     kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(X).__mro__)
     return next((m for m, name in kinds if name == "DataFrame" and m in ("pandas", "polars")), None)

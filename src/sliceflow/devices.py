@@ -8,15 +8,6 @@ import torch
 
 from sliceflow.errors import NotEnoughMemoryError, ParameterError
 
-__all__ = [
-    "columns_looked_at",
-    "free_memory",
-    "need_memory",
-    "projection_budget",
-    "resolve_device",
-    "total_memory",
-]
-
 
 def resolve_device(device: str | torch.device) -> torch.device:
     """The torch device that `device` names, which must have float64; "auto" is a GPU if there is one."""
@@ -25,21 +16,17 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
     except RuntimeError as error:
-        raise ParameterError(
-            "device", device, "is not a torch device", "try 'cpu' or 'cuda'"
-        ) from error
+        fact = "is not a torch device"
+        raise ParameterError("device", device, fact, "try 'cpu' or 'cuda'") from error
+    fact, advice = "", "pass device='cpu'"
     if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise ParameterError("device", device, "but torch sees no CUDA device", "pass device='cpu'")
-    if resolved.type == "cuda":
-        there = torch.cuda.device_count()
-        if resolved.index is not None and resolved.index >= there:
-            raise ParameterError(
-                "device", device, f"but torch sees {there} CUDA devices, counted from 0", "pass 'cuda'"
-            )
-    elif resolved.type != "cpu" and not _has_float64(resolved):
-        raise ParameterError(
-            "device", device, "has no float64, which sliceflow computes in", "pass device='cpu'"
-        )
+        fact = "but torch sees no CUDA device"
+    elif resolved.type == "cuda" and (resolved.index or 0) >= (there := torch.cuda.device_count()):
+        fact, advice = f"but torch sees {there} CUDA devices, counted from 0", "pass 'cuda'"
+    elif resolved.type not in ("cpu", "cuda") and not _has_float64(resolved):
+        fact = "has no float64, which sliceflow computes in"
+    if fact:
+        raise ParameterError("device", device, fact, advice)
     return resolved
 
 
@@ -57,10 +44,8 @@ def need_memory(wanted: int, device: torch.device, what: str, advice: str) -> No
     """Raise an error at once for what can never be allocated, instead of failing later."""
     free = free_memory(device)
     if free is not None and wanted > free:
-        raise NotEnoughMemoryError(
-            f"{what} about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free",
-            advice,
-        )
+        fact = f"about {wanted / 2**30:.1f} GiB but {device} has {free / 2**30:.1f} GiB free"
+        raise NotEnoughMemoryError(f"{what} {fact}", advice)
 
 
 def projection_budget(device: torch.device) -> int:
@@ -70,11 +55,7 @@ def projection_budget(device: torch.device) -> int:
 
 
 def columns_looked_at(most: int | None, n_directions: int, device: torch.device) -> int | None:
-    """`most`, or fewer if projecting so many particles and data takes too much memory.
-
-    The limit is a quarter of a GPU's memory, or an eighth of a CPU's: of all memory, not of what is
-    free, because the columns of a step change its result.
-    """
+    """`most`, or fewer by a share of all memory: not of the free one, as columns change a step's result."""
     total = total_memory(device)
     if most is None or total is None:
         return most
@@ -90,9 +71,8 @@ def free_memory(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     try:  # counts the memory of cached files as available
         with open("/proc/meminfo") as lines:
-            return next(
-                1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
-            )
+            available = next(line for line in lines if line.startswith("MemAvailable"))
+            return 1024 * int(available.split()[1])
     except (OSError, StopIteration):
         return _pages("SC_AVPHYS_PAGES")
 

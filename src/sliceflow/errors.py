@@ -14,20 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "AdvisedError",
-    "NotEnoughMemoryError",
-    "ParameterError",
-    "from_tensor",
-    "is_bool",
-    "is_int",
-    "is_real",
-    "need",
-    "need_finite",
-    "rows_of_the_file",
-    "unmasked",
-]
-
 
 class ParameterError(ValueError):
     """An invalid parameter: its `name` and `value`, the `fact` that is wrong, and `advice`."""
@@ -62,10 +48,8 @@ def need(ok: bool, name: str, value: object, what: str) -> None:
 def need_finite(x: Tensor, advice: str) -> None:
     """Raise a ValueError if results are not all finite."""
     if n := int((~x.isfinite()).sum()):
-        raise ValueError(
-            f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold; "
-            f"{advice}"
-        )
+        fact = f"{n} of {x.numel()} values came out infinite or as NaN, beyond what {x.dtype} can hold"
+        raise ValueError(f"{fact}; {advice}")
 
 
 def is_bool(value: object) -> bool:

@@ -105,10 +105,8 @@ class Posterior:
 
     def log_prob(self, *_: Any, **__: Any) -> NoReturn:
         """Not there: always raises an error that says so."""
-        raise NotImplementedError(
-            "this posterior has samples but no density, so it has no log_prob; estimate one from "
-            "samples, for example with scipy.stats.gaussian_kde"
-        )
+        advice = "estimate one from samples, for example with scipy.stats.gaussian_kde"
+        raise NotImplementedError(f"this posterior has samples but no density; {advice}")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the simulations and bounds to a file of safetensors, without pickle; see `load`."""
@@ -201,10 +199,9 @@ def posterior(theta: Any, x: Any, *, bounds: Any = None, verbose: bool = False) 
     ends = (-np.inf, np.inf) if bounds is None else bounds
     low, high = (np.broadcast_to(np.asarray(from_tensor(e), np.float64), rows.shape[1]) for e in ends)
     if not (low < high).all() or not ((rows >= low) & (rows <= high)).all():
-        raise ValueError(
-            f"bounds={bounds!r} must have low < high with all of theta between; its columns reach from "
-            f"{rows.min(axis=0).tolist()} to {rows.max(axis=0).tolist()}"
-        )
+        reach = f"from {rows.min(axis=0).tolist()} to {rows.max(axis=0).tolist()}"
+        fact = f"bounds={bounds!r} must have low < high with all of theta between"
+        raise ValueError(f"{fact}; its columns reach {reach}")
     dtype = "float32" if kind.kind == "f" and kind.itemsize <= 4 else "float64"
     return Posterior(rows, given, (low, high), dtype, verbose)
 

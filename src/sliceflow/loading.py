@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -12,8 +13,6 @@ from sliceflow.spaces.pictures.estimator import ImageFlow
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
-__all__ = ["load"]
-
 
 def load(
     path: str | os.PathLike[str],
@@ -22,7 +21,7 @@ def load(
     *,
     max_memory: int | None = None,
 ) -> SlicedWassersteinFlow | ImageFlow | TableFlow:
-    """The fitted estimator that ``flow.save(path)`` wrote, ready to sample.
+    """The fitted estimator that ``flow.save(path)`` wrote, which gives the same samples, bit for bit.
 
     Parameters
     ----------
@@ -32,11 +31,6 @@ def load(
         nearly the results of a CPU
     max_memory : maximum bytes for the model and for drawing one sample. None takes a limit from the
         file's size, which accepts models of usual fits and refuses files made to exhaust memory
-
-    Returns
-    -------
-    A `SlicedWassersteinFlow`, an `ImageFlow` or a `TableFlow`, as saved. The same file, seed and device
-    give the same samples, bit for bit.
 
     Raises
     ------
@@ -58,15 +52,11 @@ def load(
     True
     """
     kinds = (SlicedWassersteinFlow, ImageFlow, TableFlow)
-    flow: SlicedWassersteinFlow | ImageFlow | TableFlow = load_estimator(
-        path, kinds, resolve_device(device), max_memory
-    )
+    flow: Any = load_estimator(path, kinds, resolve_device(device), max_memory)
     flow.set_params(device=device)
     if precision is not None:
         if not isinstance(flow, ImageFlow):
-            raise ValueError(
-                f"precision={precision!r} applies to pictures, but this is a {type(flow).__name__}; "
-                "omit it"
-            )
+            fact = f"precision={precision!r} applies to pictures"
+            raise ValueError(f"{fact}, but this is a {type(flow).__name__}; omit it")
         flow.use_precision(precision)
     return flow

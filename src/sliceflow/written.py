@@ -8,12 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ISO", "MISSING", "Written", "written_as"]
-
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")  # texts that mean a missing cell
-ISO = re.compile(
-    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?"
-)  # dates
+ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
 _SIGNS = re.compile(r"([^\w\s.,+-]?\s?)([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s?[^\w\s.,]?)")
 _MOST_READ = 2_000  # cells from which the way of writing is learnt
 _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are mistakes
@@ -21,20 +17,13 @@ _NUMERIC = 0.8  # share of cells that are numbers, from which on the others are 
 
 @dataclass(frozen=True)
 class Written:
-    """A way to write numbers as text.
-
-    Parameters
-    ----------
-    decimal, thousands : the characters; thousands may be ""
-    prefix, suffix : what stands around each number, such as "$" or "%"
-    decimals : digits after the decimal point; −1: as many as a number needs
-    """
+    """A way to write numbers as text."""
 
     decimal: str = "."
-    thousands: str = ""
-    prefix: str = ""
+    thousands: str = ""  # the mark, if any
+    prefix: str = ""  # what stands before each number, such as "$"
     suffix: str = ""
-    decimals: int = -1
+    decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
 
     def parse(self, texts: np.ndarray) -> np.ndarray:
         """Numbers; NaN for what is not written this way."""
@@ -73,9 +62,8 @@ def written_as(texts: np.ndarray) -> Written | None:
     found = [m.groups() for m in parts if m is not None]
     if not found or len(found) < _NUMERIC * len(some):
         return None
-    if all(re.fullmatch(r"0\d+", text) for text in some if text[:1] == "0" and len(text) > 1) and any(
-        re.fullmatch(r"0\d+", text) for text in some
-    ):
+    codes = [re.fullmatch(r"0\d+", text) for text in some if text[:1] == "0" and len(text) > 1]
+    if codes and all(codes):
         return None  # codes such as 00123, not numbers
     prefix, suffix = (Counter(signs[k] for signs in found).most_common(1)[0][0] for k in (0, 2))
     digits = [d for _, d, _ in found]

@@ -163,7 +163,6 @@ class Model:
     labels: tuple[Label, ...]
     parameters: Annotated[dict, Record({"amplifier": float, "kinds": list[int]})]
     pictures: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None
-    device: torch.device
 
 
 def model(n_steps=6):
@@ -180,8 +179,7 @@ def model(n_steps=6):
     pictures = rng.integers(0, 9, (4, 3, 5, 2)).astype(np.uint8)
     parameters = {"amplifier": math.inf, "kinds": [1, 2]}
     labels = ("a", 1, 1.0, True, None, b"x", ("a", (1, -0.0)))
-    device = torch.device("cpu")
-    return Model("m", tuple(steps), Counted(7), labels, parameters, pictures, device)
+    return Model("m", tuple(steps), Counted(7), labels, parameters, pictures)
 
 
 NODE, TENSORS = written(Model, model())

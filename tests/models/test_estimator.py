@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sliceflow
 from models import EVEN_AND_ODD, FITTED, LABELS, PARTS, PICTURES, X, pictures, saved, vectors
+from problems import mixture
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks
@@ -238,7 +239,7 @@ def test_nothing_can_be_drawn_or_saved_before_a_fit(estimator, tmp_path):
 
 @pytest.mark.parametrize("kind", SAMPLED)
 @given(st.integers(1, 9), st.integers(0, 2**32))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_samples_come_with_their_y_and_are_drawn_again_for_it(kind, fitted, n, seed):
     flow, (_, data) = fitted(kind), PARTS[kind]
     x, y = flow.sample(n, random_state=seed, return_y=True)
@@ -392,12 +393,9 @@ def test_wrong_labels_score_lower():
 
 
 def test_searches_choose_by_the_score():
-    x = np.random.default_rng(0).gamma(2, size=(300, 2))
-    x[:, 1] = x[:, 0] + 0.2 * x[:, 1]  # axis steps alone do not see this
-    for rows in (x, pd.DataFrame(x)):
-        flow = SlicedWassersteinFlow(n_particles=500, random_state=0)
-        grid = GridSearchCV(flow, {"n_steps": [0, 20]}, cv=2, error_score="raise")
-        assert grid.fit(rows).best_params_ == {"n_steps": 20}
+    x, y = mixture(200, 3), np.arange(200) % 2
+    grid = GridSearchCV(vectors(0), {"n_steps": [0, 20]}, cv=2, error_score="raise")
+    assert grid.fit(pd.DataFrame(x), y).best_params_ == {"n_steps": 20}
     scores = cross_val_score(pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise")
     assert np.all(scores < 0)
 

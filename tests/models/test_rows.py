@@ -65,8 +65,8 @@ KINDS = {
     "labels of any type": Rows(FLAT, POINTS, ANY),
     "classes apart": Rows(lambda: FLAT(amplifier=math.inf), POINTS, NAMES),
     "joint columns": Rows(lambda: FLAT(condition="joint"), POINTS, COLUMNS),
-    "local columns": Rows(lambda: vectors(n_particles=10), POINTS, COLUMNS[:, :1], least=4),
-    "local labels and columns": Rows(lambda: vectors(n_particles=10), POINTS, MIXED, least=4),
+    "local columns": Rows(lambda: vectors(n_particles=3), POINTS, COLUMNS[:, :1], least=4),
+    "local labels and columns": Rows(lambda: vectors(n_particles=3), POINTS, MIXED, least=4),
     "grey": Rows(lambda: pictures(**small), GREY),
     "grey labels": Rows(lambda: pictures(**small), GREY, NAMES),
     "grey floats": Rows(lambda: pictures(**small, mirror=True), (GREY / 16).astype(np.float32)),
@@ -82,7 +82,7 @@ KINDS = {
 
 
 @st.composite
-def histories(draw, least):
+def histories(draw, least, alike):
     """Numbers of rows that come (True) and go (False), and those that are left."""
     steps, left = [], []
     for _ in range(draw(st.integers(1, 5))):
@@ -98,9 +98,8 @@ def histories(draw, least):
             gone = [left[i] for i in gone]
             steps.append((False, gone))
             for number in gone:  # of equal rows the last goes
-                left.reverse()
-                left.remove(number)
-                left.reverse()
+                same = [i for i, other in enumerate(left) if alike(other) == alike(number)]
+                del left[same[-1]]
         else:
             new = draw(st.lists(st.integers(0, N - 1), min_size=least, max_size=8))
             steps.append((True, new))
@@ -110,10 +109,11 @@ def histories(draw, least):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
-@settings(max_examples=4)
+@settings(max_examples=3)
 def test_what_went_was_never_there(kind, data):
     rows = KINDS[kind]
-    steps, left = data.draw(histories(rows.least))
+    alike = (lambda number: 2 if number == 3 else number) if rows.y is None else int
+    steps, left = data.draw(histories(rows.least, alike))
     flow = rows.make()
     for i, (comes, numbers) in enumerate(steps):
         last = i == len(steps) - 1
@@ -121,8 +121,6 @@ def test_what_went_was_never_there(kind, data):
         change(*rows.at(numbers), refresh=last or data.draw(st.booleans()))
     never = rows.make().partial_fit(*rows.at(left))
     assert saved(flow) == saved(never)
-    kept = rows.make().set_params(keep_rows=True).fit(*rows.at(left))
-    assert saved(flow.set_params(keep_rows=True)) == saved(kept)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,11 +1,8 @@
 """The passes over memory that make up a step, for each device: a registry.
 
-`reference` has every kernel in plain torch, for any device, and documents what it computes. `cpu`
-(numba) and `triton` (NVIDIA GPUs) have faster versions of some of them, under the same names. Callers
-ask `for_device` or `for_tensor`, and get all the kernels of ``reference.__all__``.
-
-Kernels take projections as (h, n) tensors, one row per direction. In float64 every device computes
-what the reference does, up to the order of sums. Another device is another module in `for_device`.
+`reference` has and documents every kernel in plain torch. `cpu` (numba) and `triton` (NVIDIA GPUs) have
+faster versions of some, under the same names. Kernels take projections as (h, n) tensors, one row per
+direction. In float64 every device computes what the reference does, up to the order of sums.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Geometry"]
-
 
 @dataclass(frozen=True)
 class Geometry:

@@ -1,7 +1,6 @@
 """All kernels in plain torch: slow, short, for any device. They define what the fast ones must return.
 
-Positions and masses are computed in float64 whatever the type of the projections. The result for
-float32 projections is the float64 result, rounded once.
+Positions and masses are in float64. Results for float32 are those of float64, rounded once.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ _MASK = 0xFFFFFFFF
 
 
 def philox(first: int, n: int, key: tuple[int, int], device: torch.device | str) -> Tensor:
-    """Philox4x32-10: four 32-bit words for each counter first..first+n-1, as int64 (n, 4).
-
-    The upper half of the 128-bit counter is zero. Products wrap in int64: both halves are masked out.
-    """
+    """Philox4x32-10: four 32-bit words for each counter first..first+n-1 (wrapping int64), as int64 (n, 4)."""
     counter = torch.arange(first, first + n, dtype=torch.int64, device=device)
     c0, c1 = counter & _MASK, (counter >> 32) & _MASK
     c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
@@ -51,20 +47,14 @@ def laplace(
     rows: int, columns: int, key: tuple[int, int], device: torch.device | str,
     philox: Callable[..., Tensor] = philox,
 ) -> Tensor:  # fmt: skip
-    """Laplace numbers from the stream of `key`, float64 (rows, columns), a row's E|·|² being 1.
-
-    A word w becomes u = (w + ½)/2³² − ½, then −sign(u)·ln(1 − 2|u|)/√(2l).
-    """
+    """Float64 (rows, columns), E|row|² = 1: −sign(u)·ln(1 − 2|u|)/√(2l) of words w, u = (w + ½)/2³² − ½."""
     words = philox(0, rows * -(-columns // 4), key, device).view(rows, -1)
     u = (words[:, :columns].to(torch.float64) + 0.5) / 2**32 - 0.5
     return torch.sign(u) * torch.log1p(-2 * u.abs()) / -math.sqrt(2 * columns)
 
 
 def box_muller(words: Tensor) -> Tensor:
-    """Standard normal numbers, float64, from an even number of columns of 32-bit words (n, 2m).
-
-    Words (a, b) become u = (a + ½)/2³², v = (b + ½)/2³², then √(−2 ln u)·(cos 2πv, sin 2πv).
-    """
+    """Words (a, b) of (n, 2m) as u, v = (a + ½, b + ½)/2³², then as normal √(−2 ln u)·(cos 2πv, sin 2πv)."""
     u = (words.to(torch.float64) + 0.5) / 2**32
     radius = torch.sqrt(-2 * torch.log(u[:, 0::2]))
     angle = 2 * math.pi * u[:, 1::2]
@@ -156,9 +146,8 @@ def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 def _beyond(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """T(z) below lo and above hi (h, 1): a rigid shift by the end's displacement.
 
-    Only fresh particles get there, some because their y or observed pixels, which never move, are
-    unlike the fitted ones: a map that continued with its own slope would pull x further at every step.
-    Where the whole map leads to one point (a constant column), everything beyond does, too.
+    Particles with unusual y get there at every step, and a slope would pull them ever further. Where
+    the whole map leads to one point (a constant column), everything beyond does, too.
     """
     low_end, high_end = values[:, :1], values[:, -1:]
     slope = ((hi > lo) & (high_end > low_end)).to(z.dtype)
@@ -177,10 +166,7 @@ def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
 
 
 def count(z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None) -> Tensor:
-    """Histogram of each row over [lo, hi] in `n_bins` equal bins: (h, n_bins) float64.
-
-    Values outside the range are counted in the end bins, NaN in the first. `weights` are (n,).
-    """
+    """Counts of each row in `n_bins` equal bins of [lo, hi], float64; outside: the end bins, NaN: the first."""
     rate = _bins_per_unit(lo, hi, n_bins)
     place = (z.double() - lo[:, None]) * rate[:, None]
     b = place.nan_to_num(0.0).clamp(0, n_bins - 1).long()  # NaN as an integer is undefined
@@ -201,11 +187,7 @@ def histogram_of_runs(
     z: Tensor, n_bins: int, starts: Sequence[int],
     histogram: Callable[..., tuple[Tensor, Tensor, Tensor]] = histogram,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`histogram` of every run of columns separately: (C·h, n_bins), (C·h,) and (C·h,), run by run.
-
-    Run c has the columns from starts[c] to starts[c + 1]. An empty run has counts of 0 and the range
-    from 0 to 0.
-    """
+    """`histogram` of every run of columns, (C·h, n_bins), (C·h,), (C·h,); of an empty run all is 0."""
     out = []
     for first, end in pairwise(starts):
         if first == end:
@@ -311,9 +293,8 @@ def displace_runs(
 def steady_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Tensor:
     """A grid's values (h, B + 1) with rigid tails, for particles that the maps were not fitted to.
 
-    Beyond the ¼√M-th particle from either end, all are shifted by the displacement there, but not out
-    of the data's range. In the tails T leads from one random extreme to another, which is noise for
-    fresh particles. Those with unusual observed pixels are in the tails at every step.
+    Beyond the ¼√M-th particle from either end, where T is noise, all are shifted by the displacement
+    there, but not out of the data's range.
     """
     n_bins = counts.shape[1]
     below = torch.nn.functional.pad(counts.double().cumsum(1), (1, 0))  # particles below each edge
@@ -340,11 +321,7 @@ def _over(x: Tensor, n: int) -> Tensor:
 def at_bends(
     lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The maps of a grid through `n_knots` knots each; every map has some particles.
-
-    Returns lo and hi (h,), float64, rounded to 1/8 of a step of 2**exponent, the edges of the knots,
-    (h, K) int32, and the displacements there in steps, int16.
-    """
+    """Maps of a grid by `n_knots`: lo, hi (float64, in ⅛ steps of 2**exponent), int32 edges, int16 levels."""
     n_bins, device = values.shape[1] - 1, lo.device
     step = math.ldexp(1.0, exponent)
     values = steady_tails(lo, hi, values, counts).double()
@@ -369,8 +346,7 @@ def at_bends(
 def _fitted(shift: Tensor, counts: Tensor, at: Tensor) -> Tensor:
     """Values at knots, (h, K), whose lines are nearest to `shift` (h, B + 1) for the counted particles.
 
-    Least squares over the middles of bins, and half a particle at each knot, for those without
-    particles nearby. Sums over the bins between two knots are differences of running sums.
+    Least squares over the middles of bins, with half a particle at each knot, by running sums.
     """
     start, pad = shift.gather(1, at), torch.nn.functional.pad
     middle = (shift[:, 1:] + shift[:, :-1]) / 2
@@ -421,8 +397,7 @@ def project_tiles(
 ) -> Tensor:  # fmt: skip
     """z = Θx for pictures x (C·h·w, n), all tiles rotated by theta (k, k): (tiles·k, n).
 
-    theta may be padded with zeros to more rows and columns (`lanes`). With `columns`, only those, in
-    that order. With offsets (tiles·k, C) and codes (n,), z is shifted by the class of each column.
+    theta may be padded (`lanes`). `columns` chooses some. Offsets (tiles·k, C) by codes (n,) shift z.
     """
     if columns is not None:
         x, codes = x[:, columns], None if codes is None else codes[columns]
@@ -448,10 +423,7 @@ def move_tiles(  # many: tiles, a map and classes, as bare tensors
     offsets: Tensor | None = None, codes: Tensor | None = None, starts: Sequence[int] | None = None,
     project: Callable[..., Tensor] = project_tiles, displace: Callable[..., Tensor] = displace_grid,
 ) -> None:  # fmt: skip
-    """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table (lo, hi, values).
-
-    With `starts`, every run of columns has its own tables, as in `displace_runs`.
-    """
+    """x += size·Θᵀ(T(z) − z) in place, z = `project_tiles` and T the table, or one for each run of columns."""
     z = project(x, theta, geometry, None, offsets, codes)
     table = (z, lo, hi, values)
     dz = displace(*table) if starts is None else displace_runs(*table, starts, displace)

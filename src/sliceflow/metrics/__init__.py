@@ -1,9 +1,9 @@
 """How good samples are: one report, and the numbers in it one by one.
 
-`report` compares samples of any kind with held-out rows. No single number suffices: distances between
-distributions do not detect copies, so `nn_ratio` and `copies` stand beside them. Every number needs its
-floor, what real rows score. torch and scikit-learn are imported only when they are needed; `fid` needs
-the extra ``sliceflow[metrics]``. Metrics that search take ``device="auto"``: a GPU if there is one.
+`report` compares samples of any kind with held-out rows. Distances between distributions do not detect
+copies, so `nn_ratio` and `copies` stand beside them, and every number has its floor, what real rows
+score. `fid` needs the extra ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is
+one.
 """
 
 from sliceflow.metrics.calibration import Calibration, calibration

@@ -14,26 +14,17 @@ import numpy as np
 
 from sliceflow.errors import from_tensor, need
 
-__all__ = ["Calibration", "calibration"]
-
 _FIRST = ("conditions", "samples")  # what the first axis counts
 _UNLIKELY = 0.01  # p-value below which samples do not pass
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranks of true values among samples. Made by `calibration`; `print` shows a verdict.
+    """Ranks of true values among samples. Made by `calibration`; `print` shows a verdict."""
 
-    Parameters
-    ----------
-    ranks : (q, d), how many of the samples are smaller than the truth, from 0 to `n_samples`
-    tarp_ranks : (q,), how many samples are nearer to a random point than the truth is
-    n_samples : of each of the q conditions
-    """
-
-    ranks: np.ndarray
-    tarp_ranks: np.ndarray
-    n_samples: int
+    ranks: np.ndarray  # (q, d), how many of the samples are smaller than the truth
+    tarp_ranks: np.ndarray  # (q,), how many are nearer to a random point than the truth is
+    n_samples: int  # of each of the q conditions
 
     @property
     def levels(self) -> np.ndarray:
@@ -114,10 +105,8 @@ def calibration(samples: Any, truth: Any, *, first: str | None = None, seed: int
     if samples.ndim == 3 and samples.shape[2:] == truth.shape[1:] and samples.size:
         fits = [name for i, name in enumerate(_FIRST) if samples.shape[i] == len(truth)]
     if first is None and len(fits) == 2:
-        raise ValueError(
-            f"{shapes}: either axis may count the conditions; pass first='conditions' or "
-            "first='samples' (sample_batched puts samples first)"
-        )
+        advice = "pass first='conditions', or first='samples' as sample_batched puts them"
+        raise ValueError(f"{shapes}: either axis may count the conditions; {advice}")
     if not fits or (first or fits[0]) not in fits:
         raise ValueError(f"{shapes}; pass (q, n, d) or (n, q, d), and (q, d)")
     if (first or fits[0]) == "samples":

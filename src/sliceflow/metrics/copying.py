@@ -1,7 +1,7 @@
 """Copies: are samples nearer to training rows than new real rows are, or too far from them?
 
-All of it is about d(x), the distance of x to its nearest training row, of samples and of held-out rows.
-Without these, each training row takes their place, and its distance to the others.
+d(x) is the distance of x to its nearest training row. Without held-out rows, training rows take their
+place, with the distance to the others.
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ import numpy as np
 
 from sliceflow.errors import from_tensor, need
 from sliceflow.metrics.pairs import nearest
-
-__all__ = [
-    "copies", "copy_warning", "lookalikes", "nearest_distances", "nearest_pictures", "nn_ratio",
-    "share_of_copies", "shows_copying", "strays",
-]  # fmt: skip
 
 IDEAL_COPIES = 0.01  # the share of new real rows that count as copies
 _AMONG = 10  # neighbours that the nearest is compared with, in `lookalikes`
@@ -58,9 +53,8 @@ def copies(
     """Share of samples nearer to a train row than the nearest 1 % of test rows are.
 
     0.01 is ideal, 1 means that all samples are copies. It is the share of samples with d(x) < q, the
-    1 % quantile of d over the n test rows, at rank (n + 1)/100. New real rows score 0.01 on average;
-    with fewer than 99 test rows 1/(n + 1), without test rows and with N < 199 train rows 2/(N + 1).
-    Samples with d(x) = q count in part, so that the test rows themselves score 0.01.
+    1 % quantile of d over the n test rows, which score 0.01 themselves. New real rows score 0.01 on
+    average; with fewer than 99 test rows 1/(n + 1), without any and with N < 199 train rows 2/(N + 1).
     Parameters: see `nn_ratio`.
 
     Examples
@@ -69,8 +63,6 @@ def copies(
     >>> samples[:100] = train[:100]  # one in ten
     >>> print(f"{copies(samples, train, test, device='cpu'):.2f}")
     0.11
-    >>> print(f"{nn_ratio(samples, train, test, device='cpu'):.2f}")
-    0.93
     """
     return share_of_copies(*_distances(samples, train, test, mirror, device))
 
@@ -108,8 +100,6 @@ def lookalikes(
     >>> train, test, samples = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
     >>> far = np.abs(train).sum(1).argsort()[-50:]
     >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies, of far rows
-    >>> print(f"{copies(samples, train, test, device='cpu'):.2f}")
-    0.01
     >>> print(f"{lookalikes(samples, train, test, device='cpu'):.2f}")
     0.06
     """
@@ -218,10 +208,10 @@ def _distances(
     real = nearest_distances(rows, train, mirror=mirror, device=device, leave_out_itself=alone)
     if np.median(real) == 0:
         same, where = ("train", "in train") if alone else ("test", "between test and train")
-        raise ValueError(
-            f"the median {same} row is identical to a train row, so there is no distance to compare "
-            f"with; remove duplicates {where}"
+        fact = (
+            f"the median {same} row is identical to a train row: there is no distance to compare with"
         )
+        raise ValueError(f"{fact}; remove duplicates {where}")
     return nearest_distances(samples, train, mirror=mirror, device=device), real
 
 

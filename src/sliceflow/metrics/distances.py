@@ -9,11 +9,6 @@ import numpy as np
 from sliceflow.errors import from_tensor
 from sliceflow.metrics.pairs import as_rows, balls, mean_distance, nearest, same_width
 
-__all__ = [
-    "DensityCoverage", "density_coverage", "energy_distance", "frechet_distance",
-    "frechet_distance_pca", "sliced_wasserstein", "two_sample_accuracy",
-]  # fmt: skip
-
 
 def sliced_wasserstein(
     a: Any, b: Any, *, n_directions: int = 1000, seed: int = 0, directions: np.ndarray | None = None
@@ -39,14 +34,11 @@ def sliced_wasserstein(
     if directions is None:
         directions = np.random.default_rng(seed).standard_normal((n_directions, a.shape[1]))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    n, m = len(a), len(b)
+    n, m, total = len(a), len(b), 0.0
     # The two quantile functions are constant between the levels i/n and j/m: integrate piecewise.
     levels = np.union1d(np.arange(1, n + 1) / n, np.arange(1, m + 1) / m)
     width = np.diff(levels, prepend=0.0)
-    middle = levels - width / 2
-    i = np.minimum((middle * n).astype(int), n - 1)
-    j = np.minimum((middle * m).astype(int), m - 1)
-    total = 0.0
+    i, j = (np.minimum(((levels - width / 2) * k).astype(int), k - 1) for k in (n, m))
     for block in np.array_split(directions, max(1, len(directions) // 64)):
         za, zb = np.sort(block @ a.T, axis=1), np.sort(block @ b.T, axis=1)
         total += float((np.square(za[:, i] - zb[:, j]) @ width).sum())
@@ -58,8 +50,7 @@ def energy_distance(a: Any, b: Any, *, device: str = "auto") -> float:
 
     D(a, b)² = 2·E|X − Y| − E|X − X′| − E|Y − Y′|,  X, X′ from a, Y, Y′ from b
 
-    Pairs of a row with itself count. It is 0 only between equal samples. In one dimension it is
-    `scipy.stats.energy_distance`. Time grows with the square of the rows, memory does not.
+    It is 0 only between equal samples. Time grows with the square of the rows, memory does not.
 
     Examples
     --------
@@ -77,9 +68,6 @@ def frechet_distance(a: Any, b: Any) -> float:
 
     FD = |μ_a − μ_b|² + tr Σ_a + tr Σ_b − 2·tr (Σ_a Σ_b)^½
 
-    With any roots Σ = RᵀR, the last trace is the sum of the singular values of R_a R_bᵀ. This is
-    accurate even if the covariances are singular, because there are fewer rows than columns.
-
     **It is biased upwards for few samples**: two samples of n and m rows from the same standard
     Gaussian in d dimensions have a distance of about (1/n + 1/m)·(d + d(d + 1)/4). Compare only at
     equal counts, and with the floor.
@@ -95,7 +83,7 @@ def frechet_distance(a: Any, b: Any) -> float:
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a covariance needs two rows, but there are {len(a)} and {len(b)}")
     apart = a.mean(axis=0) - b.mean(axis=0)
-    root_a, root_b = _root(a), _root(b)
+    root_a, root_b = _root(a), _root(b)  # singular values of R_a R_bᵀ sum to tr (Σ_a Σ_b)^½
     cross = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
     squares = np.square(root_a).sum() + np.square(root_b).sum()
     return float(apart @ apart + max(0.0, squares - 2 * cross))

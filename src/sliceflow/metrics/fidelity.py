@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["fid"]
-
 
 def fid(
     samples: np.ndarray, real: np.ndarray, *, n_pixel_values: int = 256,
@@ -35,12 +33,9 @@ def fid(
     try:
         from torch_fidelity import calculate_metrics  # type: ignore[import-untyped]
     except Exception as error:  # a torchvision that does not match torch raises a RuntimeError
-        raise ImportError(
-            f"FID needs torch-fidelity and a torchvision that fits torch ({error}); "
-            "pip install 'sliceflow[metrics]' torchvision"
-        ) from error
-    cuda = resolve_device(device).type == "cuda"
-    options: dict[str, Any] = dict(cuda=cuda, cache=False, verbose=False)
+        fact = f"FID needs torch-fidelity and a torchvision that fits torch ({error})"
+        raise ImportError(f"{fact}; pip install 'sliceflow[metrics]' torchvision") from error
+    options: Any = dict(cuda=resolve_device(device).type == "cuda", cache=False, verbose=False)
     if weights is not None:
         options |= {"feature_extractor_weights_path": os.fspath(weights)}
     found = calculate_metrics(input1=given[0], input2=given[1], fid=True, **options)

@@ -12,8 +12,6 @@ from sliceflow.errors import from_tensor, is_int, need
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["as_rows", "balls", "blocks", "mean_distance", "nearest", "same_width", "subsample"]
-
 _BLOCK_NUMBERS = 1 << 24  # numbers in a block of rows: 128 MiB of float64
 _BLOCK_ROWS = 4096  # so two blocks make at most 16 million pairs
 _SPARE = 8  # candidates beyond k whose distance is computed again: float32 may swap near ties
@@ -129,9 +127,8 @@ def nearest(
     rows, data = as_rows(rows, "rows"), as_rows(data, "data")
     same_width(rows, data, "rows and data")
     if leave_out_itself and len(rows) != len(data):
-        raise ValueError(
-            f"leave_out_itself=True needs rows that are the data: {len(rows)}, {len(data)}"
-        )
+        counts = f"{len(rows)}, {len(data)}"
+        raise ValueError(f"leave_out_itself=True needs rows that are the data: {counts}")
     there = len(data) - leave_out_itself
     need(is_int(k, 1) and k <= there, "k", k, f"a whole number from 1 to {there}, the rows there are")
     wanted = min(k + _SPARE, there)

@@ -13,8 +13,6 @@ from sliceflow.errors import from_tensor, need
 from sliceflow.metrics import copying, distances, tables
 from sliceflow.metrics.pairs import as_rows, nearest, subsample
 
-__all__ = ["Number", "Report", "report"]
-
 _KINDS = ("vectors", "pictures", "tables")
 _FEWEST = 10  # rows of each kind
 _COMPONENTS = 32  # principal components that stand for a picture
@@ -162,8 +160,7 @@ held-out rows (two-sample accuracy 0.49)
     most = max_rows or (2_000 if device == "cpu" else 10_000)
     found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
     shown = [name for name in _MEANING if name in found]
-    rows = ((name, *found[name], *_MEANING[name]) for name in shown)
-    numbers = tuple(Number(*row) for row in rows)
+    numbers = tuple(Number(name, *found[name], *_MEANING[name]) for name in shown)
     return Report(kind, numbers, counts, details)
 
 
@@ -238,10 +235,9 @@ class _Comparison:
         def score(rows: np.ndarray) -> dict[str, float]:
             trees = tables.boosted_trees(len(rows), kinds)
             real, ours = trends(rows)
+            how: Any = dict(classifier=trees, scoring="roc_auc")
             return {
-                "detection": distances.two_sample_accuracy(
-                    rows, held, classifier=trees, scoring="roc_auc"
-                ),
+                "detection": distances.two_sample_accuracy(rows, held, **how),
                 "shape": float(np.mean(shapes(rows))),
                 "trend": float(np.abs(real - ours).mean()) if len(real) else 0.0,
                 "utility": tables.utility(rows, held, kinds, names.index(y)),
@@ -250,8 +246,10 @@ class _Comparison:
         points = [tables.points(x, kinds, fitted) for x in (made, fitted, held)]
         exact = [nearest(x, points[1], device=self.device)[0] < 1e-9 for x in points[::2]]
         out = self.score(score, made, fitted) | self.nearness(points[0], points[1], points[2])
-        kept = [tables.rules_kept(fitted, x, kinds) for x in (made, held)]
-        out["rules kept"] = kept[0], kept[1]
+        out["rules kept"] = (
+            tables.rules_kept(fitted, made, kinds),
+            tables.rules_kept(fitted, held, kinds),
+        )
         out["exact copies"] = float(exact[0].mean()), float(exact[1].mean())
         both = zip(*upper, *trends(made), strict=True)
         pairs = [(names[i], names[j], float(real), float(ours)) for i, j, real, ours in both]

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["association", "boosted_trees", "points", "read_tables", "rules_kept", "shape", "utility"]
-
 _ONE_HOT = 24  # categories with an axis each; more share as many
 _MOST_CODES = 250  # categories that boosted trees take; the others count as one
 _ROUNDS = 150  # of boosting
@@ -35,11 +33,10 @@ def read_tables(*frames: Any) -> Tables:
     """Samples, training rows and others, all DataFrames of pandas or polars, as numbers."""
     import pandas as pd
 
-    tables = [
-        frame if isinstance(frame, pd.DataFrame)
-        else pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
-        for frame in frames
-    ]  # fmt: skip
+    def as_pandas(frame: Any) -> Any:
+        return pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+
+    tables = [frame if isinstance(frame, pd.DataFrame) else as_pandas(frame) for frame in frames]
     names = list(tables[1].columns)
     for other in tables:
         if odd := set(other.columns) ^ set(names):
@@ -70,10 +67,8 @@ def _numbers(column: Any) -> tuple[np.ndarray, bool]:
         return column.to_numpy(np.float64, na_value=np.nan), False
     gone = column.isna().to_numpy()
     if kind.is_datetime64_any_dtype(column) or kind.is_timedelta64_dtype(column):
-        days = column.to_numpy().astype("i8") / (
-            np.timedelta64(1, "D") / np.timedelta64(1, column.dt.unit)
-        )
-        return np.where(gone, np.nan, days), False
+        day = np.timedelta64(1, "D") / np.timedelta64(1, column.dt.unit)
+        return np.where(gone, np.nan, column.to_numpy().astype("i8") / day), False
     texts = column[~gone].astype(str).str.strip()
     plain = texts.str.replace(r"[$€£¥%,\s]", "", regex=True)
     if len(texts) and not kind.is_bool_dtype(column) and not plain.str.match(r"-?0\d").any():

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["write_atomically"]
-
 
 def write_atomically(path: str | os.PathLike[str], put: Callable[[BinaryIO], object]) -> None:
     """Write a new file beside `path` by `put`, flush it to disk, and rename it. An error changes nothing.

@@ -32,8 +32,6 @@ from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.ranks import LostRank, Ranks
 from sliceflow.models.stored import FLOATS, Count, History
 
-__all__ = ["Checkpoints", "OtherFitError"]
-
 _NAME = "fit.checkpoint"
 
 
@@ -127,10 +125,8 @@ class Checkpoints:
         names = [name for name in sorted({*was, *own}) if was.get(name) != own.get(name)]
         if names:
             differs = "; ".join(f"{name} was {was.get(name)} and is {own.get(name)}" for name in names)
-            raise OtherFitError(
-                f"{self._path} is the checkpoint of another fit: {differs}",
-                "repeat that fit to resume it, or use another checkpoint_dir",
-            )
+            fact = f"{self._path} is the checkpoint of another fit: {differs}"
+            raise OtherFitError(fact, "repeat that fit to resume it, or use another checkpoint_dir")
         return state
 
     @contextmanager
@@ -187,18 +183,16 @@ class Checkpoints:
 
     def _stop(self, run: Run) -> None:
         which = f" of {self._part}" if self._part else ""
-        raise KeyboardInterrupt(
-            f"the fit was stopped after {run.done} steps{which}; to resume it, fit again with the same "
-            f"data, the same parameters and checkpoint_dir={self._given!r}"
-        )
+        advice = f"fit again with the same data, the same parameters and checkpoint_dir={self._given!r}"
+        fact = f"the fit was stopped after {run.done} steps{which}"
+        raise KeyboardInterrupt(f"{fact}; to resume it, {advice}")
 
     def _write_or_warn(self, fit: _Fit) -> None:
         try:
             self._write(fit)
         except OSError as error:  # a full disk is no reason to lose the run
             fact = f"no checkpoint could be written to {self._path} ({error})"
-            advice = "the fit continues, and the last checkpoint is kept"
-            warnings.warn(f"{fact}; {advice}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{fact}; the fit continues with the last one", RuntimeWarning, stacklevel=3)
 
     def _write(self, fit: _Fit) -> None:
         run, heard, failure = fit.run, None if fit.rule is None else tuple(fit.rule.heard), ""
@@ -231,8 +225,8 @@ class Checkpoints:
         elif (state.heard is None) != (fit.rule is None):
             problem = "it does not say what the stopping rule heard"
         if problem:
-            advice = "Delete it to start the fit again"
-            raise ModelFileError(f"{self._path} is damaged: {problem}. {advice}")
+            problem = f"{self._path} is damaged: {problem}"
+            raise ModelFileError(f"{problem}. Delete it to start the fit again")
         x.copy_(known[:, own])
         if state.coordinates is not None:
             run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)

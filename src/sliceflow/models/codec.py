@@ -24,12 +24,10 @@ from torch import Tensor
 from sliceflow.models import packing
 from sliceflow.models.limits import Allowance
 
-__all__ = ["CODES", "Array", "Between", "Label", "Record", "pack", "store_as", "unpack"]
-
 _SCALAR, _OBJECT, _VIEW = 64, 256, 512  # bytes of a number or text, a dataclass, a tensor's own object
 _MOST_SIZE = 1 << 32  # of a dimension
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-_PLAIN = (int, float, bool, str, bytes, None, types.NoneType, torch.dtype, torch.device)
+_PLAIN = (int, float, bool, str, bytes, None, types.NoneType, torch.dtype)
 CODES = {  # what safetensors calls the dtypes of arrays
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
     torch.int32: "I32", torch.uint32: "U32", torch.int64: "I64", torch.uint64: "U64",
@@ -180,20 +178,18 @@ def _encode(value: Any) -> Any:
         return {"bytes": value.hex()}
     if isinstance(value, tuple):
         return {"tuple": [_encode(v) for v in value]}
-    if isinstance(value, torch.dtype):
-        return {"dtype": _name(value)}
-    return {"device": None} if isinstance(value, torch.device) else value  # that of the reader
+    return {"dtype": _name(value)} if isinstance(value, torch.dtype) else value
 
 
-def _decode(node: Any, device: torch.device | None) -> Any:
+def _decode(node: Any) -> Any:
     """The value of `_encode`; a KeyError, TypeError or ValueError for anything else."""
     if not isinstance(node, dict):
         return node
     ((mark, inner),) = node.items()
     if mark == "tuple":
-        return tuple(_decode(v, device) for v in [*inner])
+        return tuple(map(_decode, [*inner]))
     known = {"float": _INFINITE.__getitem__, "bytes": bytes.fromhex, "dtype": _DTYPES.__getitem__}
-    return device if mark == "device" and inner is None else known[mark](inner)
+    return known[mark](inner)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -244,7 +240,7 @@ class _Scalar:
 
     def unpack(self, node: Any, n: int, at: _At) -> list[Any]:
         try:
-            values = [_decode(v, at.device) for v in at.column(node, n)]
+            values = list(map(_decode, at.column(node, n)))
         except (KeyError, TypeError) as error:
             raise ValueError(f"{at.path} holds a value of unknown kind: {_short(node)}") from error
         return self._checked(values, at)

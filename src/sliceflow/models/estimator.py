@@ -30,8 +30,6 @@ from sliceflow.models.ranks import Ranks
 from sliceflow.models.rows import without
 from sliceflow.models.saving import Model, save
 
-__all__ = ["Call", "FlowEstimator"]
-
 _MIN_SCORED = 2_000  # `score` draws at least this many samples
 _BATCHED = ("particles_", "particle_conditions_")
 
@@ -113,9 +111,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         known = self._known_rows()
         space = self._space(like_fitted=known is not None)
         new = space.read(X, y, Ranks())
-        return self._renew(
-            space, _copied(new) if known is None else known.append(new), refresh, listeners
-        )
+        rows = _copied(new) if known is None else known.append(new)
+        return self._renew(space, rows, refresh, listeners)
 
     def forget(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
@@ -256,10 +253,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         (x, y) are compared jointly. Pass held-out rows: on the fitted rows the model that copies best
         would win. `GridSearchCV` and `cross_val_score` use this score.
         """
-        fitted = self._fitted_state()
-        seed = Seed.from_random_state(copy.deepcopy(self.random_state)).child(
-            "score"
-        )  # a generator must not advance
+        fitted, seed = self._fitted_state(), self._seed_copy().child("score")
         columns, codes = fitted.columns(self._like_fitted(X)), None
         n = columns.shape[1]
         if y is not None and fitted.condition is not None and not _hidden(fitted):

@@ -20,8 +20,6 @@ from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.limits import Allowance
 
-__all__ = ["RUN_FILE", "ModelFileError", "load", "read", "save", "write"]
-
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
 FORMAT = 1  # a new number only where an old library would misread the file
 HEADER_LIMIT = 1 << 24  # bytes of the header: parsing JSON takes some twenty times as many
@@ -69,15 +67,12 @@ def _kind(text: dict[str, Any], kinds: tuple[type[Any], ...]) -> type[Any]:
     """The class whose object the text describes."""
     number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
     if "estimator" in text or "checkpoint" in text:
-        old = f"sliceflow {library or '0.2.0'}"
         raise ValueError(
-            f"it was written by {old}, whose files are not read any more; fit the model again"
+            f"it was written by sliceflow {library or '0.2.0'}, too old; fit the model again"
         )
     if type(number) is int and number > FORMAT:
-        raise ValueError(
-            f"it has format {number}, by sliceflow {library}; this is sliceflow {own}, which reads "
-            f"format {FORMAT}: install sliceflow {library} or newer"
-        )
+        fact = f"it has format {number}, by sliceflow {library}; sliceflow {own} reads format {FORMAT}"
+        raise ValueError(f"{fact}: install sliceflow {library} or newer")
     if number != FORMAT or text.keys() != {"format", "library", "kind", "body"}:
         raise ValueError("it is not a model")
     known = {kind.__name__: kind for kind in kinds}
@@ -109,23 +104,15 @@ def write(path: str | os.PathLike[str], text: dict[str, Any], tensors: dict[str,
     end = 0
     for name, t in arrays.items():
         begin, end = end, end + t.nbytes
-        header[name] = {
-            "dtype": codec.CODES[t.dtype],
-            "shape": [*t.shape],
-            "data_offsets": [begin, end],
-        }
+        about = {"dtype": codec.CODES[t.dtype], "shape": [*t.shape]}
+        header[name] = about | {"data_offsets": [begin, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
         fact = f"the header takes {len(head)} bytes, but a file may have {HEADER_LIMIT}"
         raise ValueError(f"{fact}; are there very many labels, or very long ones?")
-
-    parts: list[bytes | memoryview] = [
-        len(head).to_bytes(8, "little"),
-        head,
-        *map(_bytes, arrays.values()),
-    ]
-    write_atomically(path, lambda file: file.writelines(parts))
+    size = len(head).to_bytes(8, "little")
+    write_atomically(path, lambda file: file.writelines([size, head, *map(_bytes, arrays.values())]))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -144,11 +131,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     if _TEXT not in metadata:
         raise ModelFileError(f"{name} holds tensors but was not written by sliceflow")
     words = metadata[_TEXT]
+    known = all(t.dtype in codec.CODES for t in tensors.values())
     bools = [t.view(torch.uint8) for t in tensors.values() if t.dtype == torch.bool]
-    whole = all(t.dtype in codec.CODES for t in tensors.values()) and not any(
-        (t > 1).any() for t in bools
-    )
-    if not whole or metadata.get(_CHECKSUM) != _checksum(words, tensors):
+    if (
+        not known
+        or any((t > 1).any() for t in bools)
+        or metadata.get(_CHECKSUM) != _checksum(words, tensors)
+    ):
         raise ModelFileError(f"{name} is damaged: its checksum is wrong; copy or save it again")
     try:
         text = json.loads(words, parse_constant=_refuse)
@@ -174,9 +163,8 @@ def _check_start(name: str) -> None:
         raise ModelFileError(f"{name} is not a file")
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size < 2 or 8 + size > status.st_size:
-        header = f" and a header of {size}" if len(start) == 8 else ""
-        fact = f"it has {status.st_size} bytes{header}"
-        raise ModelFileError(f"{name} is not a sliceflow file, or was cut off: {fact}")
+        fact = f"{name} is not a sliceflow file, or was cut off"
+        raise ModelFileError(f"{fact}: it has {status.st_size} bytes")
     if size > HEADER_LIMIT:
         raise ModelFileError(f"{name} has a header of {size} bytes; at most {HEADER_LIMIT} are allowed")
 

@@ -29,8 +29,6 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Run
 from sliceflow.models.checkpoints import Checkpoints
 
-__all__ = ["Begun", "Part", "run_parts"]
-
 
 class Part(Protocol):
     """One flow of a fit, with its planned stages and steps; the name is "" if there is only one."""
@@ -66,15 +64,13 @@ def run_parts(
     for i, part in enumerate(parts):
         heard = listeners
         if len(parts) > 1:  # the steps of a part as steps of all
-            relay = events.relayed(
-                listeners,
-                part.name,
+            before: Any = dict(
                 stages_before=sum(part.n_stages for part in parts[:i]),
                 steps_before=sum(len(history["step"]) for history in histories),
                 steps_after=sum(part.n_steps for part in parts[i + 1 :]),
                 seconds=sum(history["seconds"][-1] for history in histories if history["seconds"]),
             )
-            heard = [relay]
+            heard = [events.relayed(listeners, part.name, **before)]
         history = events.History()
         results.append(_run(part, history, heard, checkpoints[i] if checkpoints else None))
         histories.append(history.as_columns())
@@ -86,15 +82,12 @@ def run_parts(
 
 
 def _run(
-    part: Part,
-    history: events.History,
-    heard: Sequence[events.Listener],
-    checkpoint: Checkpoints | None,
+    part: Part, history: events.History, heard: Sequence[events.Listener], keeper: Checkpoints | None
 ) -> Any:
     begun, run = part.begin(), Run()
     rules = [] if begun.rule is None else [begun.rule]
     state = (run, begun.particles, history, begun.rule, begun.first)
-    with nullcontext() if checkpoint is None else checkpoint.running(*state) as keep:
+    with nullcontext() if keeper is None else keeper.running(*state) as keep:
         begun.move(run, [history, *heard, *rules])
         if keep is not None:
             keep()

@@ -15,8 +15,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import from_tensor, is_int
 from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["digest", "identity", "same_on_all"]
-
 
 def identity(
     name: str, settings: Mapping[str, Any], device: torch.device, seed: Seed | None, **data: str
@@ -36,12 +34,7 @@ def identity(
 
 
 def same_on_all(
-    ranks: Ranks,
-    name: str,
-    parameters: Mapping[str, Any],
-    device: torch.device,
-    folder: Any,
-    **data: str,
+    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any, folder: Any, **data: str
 ) -> None:
     """Raise a ValueError if parameters or digests of `data` differ between ranks, or some have no `folder`."""
     if ranks.size == 1:

@@ -15,8 +15,6 @@ from torch import Tensor
 from sliceflow.engine.compact import CompactTable
 from sliceflow.models.plan import in_bytes
 
-__all__ = ["Allowance", "by_stage", "check_reach", "grid_bytes", "offset_of", "rotation_bytes"]
-
 _SMALL = 10_000_000  # bytes of a file that must load quickly, whatever is in it
 _UNPACKED = 100 << 20  # bytes that a small file may unpack to,
 _RATIO = 16  # and a larger one, as a multiple of its size; about 6 is usual
@@ -47,12 +45,9 @@ class Allowance:
         if count <= (usual if self.most is None else self.most):
             return
         given = f"a file of {in_bytes(self.size)} may take {in_bytes(usual)}"
-        if self.most is not None:
-            given = f"max_memory is {in_bytes(self.most)}"
-        raise ValueError(
-            f"{what} {in_bytes(count)} of memory, and {given}; if you trust the file, load it with "
-            f"max_memory={count} or more"
-        )
+        given = given if self.most is None else f"max_memory is {in_bytes(self.most)}"
+        advice = f"if you trust the file, load it with max_memory={count} or more"
+        raise ValueError(f"{what} {in_bytes(count)} of memory, and {given}; {advice}")
 
 
 def check_reach(
@@ -75,10 +70,8 @@ def check_reach(
         noise = _FARTHEST * math.sqrt(2 * entropy * size * d)
         reach += len(steps) * (2 * size * _farthest(steps) * d + noise)
     if not (d * reach < most and offset < most):
-        raise ValueError(
-            f"its samples may not stay finite: maps, steps and conditions reach {reach + offset:.1e}, "
-            f"and {str(dtype).removeprefix('torch.')} ends at {most:.1e}"
-        )
+        fact = f"maps, steps and conditions reach {reach + offset:.1e}, and {dtype} ends at {most:.1e}"
+        raise ValueError(f"its samples may not stay finite: {fact}")
     return reach
 
 

@@ -12,8 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["pack", "unpack", "unpacked_bytes"]
-
 _BLOCK = 1 << 22  # bytes that are packed at a time, side by side: zlib takes longer than a fit on a GPU
 _MOST_RATIO = 1032  # zlib cannot expand its bytes by more
 _Shape = tuple[int, ...]

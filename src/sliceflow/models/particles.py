@@ -12,8 +12,6 @@ from sliceflow.engine import conditions
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["Assigned", "kept_particles"]
-
 
 @dataclass(frozen=True)
 class Assigned:

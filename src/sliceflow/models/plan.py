@@ -10,8 +10,6 @@ import torch
 
 from sliceflow.devices import need_memory, resolve_device
 
-__all__ = ["Plan", "in_bytes", "in_seconds"]
-
 _CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")  # they do not change what a fit does
 
 

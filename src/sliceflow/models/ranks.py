@@ -196,10 +196,8 @@ class Ranks:
         low, high = self.minimum(torch.from_numpy(ends)).numpy() * [[1], [-1]]
         largest = np.maximum(np.abs(values(low)), np.abs(values(high)))
         finite, power = np.isfinite(largest), np.frexp(largest)[1]
-        total, chunk = (
-            np.zeros((2, rows.shape[1]), np.int64),
-            max(1, (1 << 20) // max(1, rows.shape[1])),
-        )
+        total = np.zeros((2, rows.shape[1]), np.int64)
+        chunk = max(1, (1 << 20) // max(1, rows.shape[1]))
         for first in range(0, len(rows), chunk):
             part = np.ldexp(np.where(finite, values(rows[first : first + chunk]), 0.0), 30 - power)
             upper = np.rint(part)
@@ -231,9 +229,8 @@ class Ranks:
             yield
         except RuntimeError as error:
             lost = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
-            if isinstance(error, (LostRank, torch.OutOfMemoryError)) or not (
-                lost or _LOSS.search(str(error))
-            ):
+            lost = lost or _LOSS.search(str(error)) is not None
+            if isinstance(error, (LostRank, torch.OutOfMemoryError)) or not lost:
                 raise
             _outlive_torchrun()
             which = f"rank {self.rank} of {self.size}"
@@ -289,10 +286,8 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
     if resolve_device(device).type == "cuda":
         local, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local >= available:
-            raise ValueError(
-                f"local rank {local} has no GPU: torch sees {available} here; start at most "
-                f"--nproc-per-node {available}, or pass device='cpu'"
-            )
+            advice = f"start at most --nproc-per-node {available}, or pass device='cpu'"
+            raise ValueError(f"local rank {local} has no GPU: torch sees {available} here; {advice}")
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
     ours = not dist.is_initialized()
@@ -335,10 +330,8 @@ def _shared(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
     if exact and not isinstance(transport, Histogram):
         transport = Histogram(_FINE)
     if not isinstance(transport, Histogram):
-        raise ValueError(
-            f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together; use "
-            "transport='histogram' or 'auto', or fit in one process"
-        )
+        fact = f"transport={transport!r} sorts, which {ranks.size} ranks cannot do together"
+        raise ValueError(f"{fact}; use transport='histogram' or 'auto', or fit in one process")
     return SharedHistogram(transport, ranks)
 
 

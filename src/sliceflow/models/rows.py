@@ -20,8 +20,6 @@ from sliceflow.models.codec import Array
 from sliceflow.models.identity import digest
 from sliceflow.models.ranks import Place, Ranks
 
-__all__ = ["Conditions", "GivenRows", "join_labels", "row_keys", "without"]
-
 
 @dataclass(frozen=True)
 class Conditions:
@@ -140,10 +138,8 @@ def without(rows: Any, gone: Any) -> Any:
     left = np.ones(len(rows), dtype=bool)
     for i, key in enumerate(gone.keys()):
         if not numbers.get(key):
-            raise ValueError(
-                f"row {i} of X is not in the model, or X has it more often; nothing was forgotten. "
-                "Pass rows with their y, exactly as they were fitted"
-            )
+            advice = "nothing was forgotten. Pass rows with their y, exactly as they were fitted"
+            raise ValueError(f"row {i} of X is not in the model, or X has it more often; {advice}")
         left[numbers[key].pop()] = False
     if not left.any():
         raise ValueError(f"this would forget all {len(rows)} rows; delete the model instead")
@@ -154,16 +150,13 @@ def join_labels(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarr
     """The y of two sets of rows as one; objects if their kinds differ, or numpy would turn 1 into "1"."""
     if (first is None) != (second is None):
         given, missing = ("earlier", "new") if second is None else ("new", "earlier")
-        raise ValueError(
-            f"the {given} rows have y and the {missing} rows have none; pass y for all rows"
-        )
+        fact = f"the {given} rows have y and the {missing} rows have none"
+        raise ValueError(f"{fact}; pass y for all rows")
     if first is None or second is None:
         return None
     if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:
-        raise ValueError(
-            f"y of the new rows has shape {second.shape}, and y of the earlier rows {first.shape}; "
-            "pass y of the same kind for all rows"
-        )
+        fact = f"y of the new rows has shape {second.shape}, and y of the earlier rows {first.shape}"
+        raise ValueError(f"{fact}; pass y of the same kind for all rows")
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
         alike = second.astype(first.dtype)
         if np.array_equal(alike, second):
@@ -189,12 +182,9 @@ def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
     """Keys of rows (n, …) and their y: equal for equal numbers, whatever their types."""
     flat = np.ascontiguousarray(X).reshape(len(X), -1)
     given: list[Any] = [None] * len(X) if y is None else y.tolist()
-    return [
-        (_digest(row), conditions.label_key(tuple(c) if isinstance(c, list) else c))
-        for row, c in zip(flat, given, strict=True)
-    ]
-
-
-def _digest(row: np.ndarray) -> bytes:
-    numbers = row.astype(np.float64) + 0.0  # −0 equals 0
-    return hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
+    keys: list[Hashable] = []
+    for row, c in zip(flat, given, strict=True):
+        numbers = row.astype(np.float64) + 0.0  # −0 equals 0
+        label = conditions.label_key(tuple(c) if isinstance(c, list) else c)
+        keys.append((hashlib.blake2b(numbers.tobytes(), digest_size=16).digest(), label))
+    return keys

@@ -16,8 +16,6 @@ from sliceflow.models import file
 from sliceflow.models.codec import Array, Record
 from sliceflow.models.ranks import Ranks
 
-__all__ = ["Model", "load_estimator", "save"]
-
 _NOT_SAVED = ("device", "random_state", "verbose")
 
 

@@ -21,8 +21,6 @@ from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models.codec import Array, Between, Label, Record, store_as
 from sliceflow.neighbours.local import LocalSettings
 
-__all__ = ["FLOATS", "Count", "History", "check_steps"]
-
 FLOATS = (torch.float32, torch.float64)
 Count = Annotated[int, Between(0, 1 << 32)]
 _LISTS = dict.fromkeys(("distance", "moving", "seconds"), list[float])

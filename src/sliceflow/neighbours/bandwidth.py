@@ -10,8 +10,6 @@ from torch import Tensor
 
 from sliceflow.neighbours.search import build_search, find_nearest
 
-__all__ = ["choose_spread"]
-
 _NEAREST = 0.97  # distance of a draw to its nearest row, over that of a row to its nearest other row
 _ALWAYS, _BY_COLUMN, _LARGEST = 0.8, 0.2, 2.0  # the largest h: in few columns more would only blur
 _HALVINGS, _MEASURED = 7, 4_000  # of the range of h, and rows whose distances are measured

@@ -11,8 +11,6 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.regressions import Adjusted
 from sliceflow.neighbours.search import pick
 
-__all__ = ["centred", "draw_near", "noise_along", "transport_map"]
-
 NEAR = 20  # adjusted rows whose covariance a draw has
 MEASURED = 48  # the least draws of a condition that measure how far draws spread
 

@@ -25,8 +25,6 @@ from sliceflow.neighbours.regressions import COMPONENTS, Adjusted, adjust
 from sliceflow.neighbours.search import build_search, find_nearest, inverse_deviation, kernel_weights
 from sliceflow.neighbours.views import View, moments, project, relevance, ridge
 
-__all__ = ["LocalRows", "LocalSettings", "work_bytes"]
-
 _FEWEST, _MOST = 50, 2_000  # rows of a neighbourhood that are tried
 _TRIED = 150  # rows whose likelihood chooses k,
 _SURPRISE = 20.0  # no less than this below their median: a row that nothing foresees must not decide

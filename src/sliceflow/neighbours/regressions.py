@@ -16,8 +16,6 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import pick
 
-__all__ = ["COMPONENTS", "Adjusted", "adjust"]
-
 COMPONENTS = 4  # the most regressions of a neighbourhood
 _ITERATIONS, _STARTS, _LLOYD = 12, 3, 4  # of expectation maximisation, and of k-means before it
 _LEARNT = 500  # rows of a neighbourhood that these see

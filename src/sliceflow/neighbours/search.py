@@ -6,8 +6,6 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-__all__ = ["build_search", "find_nearest", "inverse_deviation", "kernel_weights", "pick"]
-
 _FEW, _MANY = 6, 100_000  # columns and rows beyond which all distances are faster than a tree
 
 

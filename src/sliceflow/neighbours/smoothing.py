@@ -18,8 +18,6 @@ from sliceflow.neighbours.bandwidth import choose_spread
 from sliceflow.neighbours.draws import noise_along, transport_map
 from sliceflow.neighbours.search import build_search, find_nearest
 
-__all__ = ["Group", "choose_smoothing", "find_groups"]
-
 _TRIED = 2_000  # draws whose distances choose h
 _NUMBERS = 1 << 22  # numbers in memory at a time
 _MOST_COLUMNS = 256  # whose covariance draws keep: of more, they keep the variances

@@ -19,8 +19,6 @@ from torch import Tensor
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import inverse_deviation
 
-__all__ = ["View", "heavy_tail", "moments", "project", "relevance", "ridge"]
-
 _KNOTS = 257  # quantiles of a heavy-tailed column, with straight lines between them
 _HEAVY = 40.0  # times the median distance from the median; a normal column stays below 7
 _LEARNT, _SCORED = 60_000, 2_000  # rows of a ridge regression, and rows whose errors choose its penalty
@@ -39,11 +37,7 @@ def heavy_tail(column: np.ndarray) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class View:
-    """A function of y (n, l), float64.
-
-    `scores` has the number of each heavy-tailed column with values and their scores. Columns enter
-    `n_features` random features with their `mean` and `unit` (l,).
-    """
+    """A function of y (n, l): `scores` of heavy-tailed columns, and features by its `mean` and `unit`."""
 
     scores: dict[int, tuple[np.ndarray, np.ndarray]]
     mean: Tensor

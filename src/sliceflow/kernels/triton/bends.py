@@ -16,8 +16,6 @@ from torch import Tensor
 from sliceflow.kernels.reference import MOST_LEVEL, ROUNDS
 from sliceflow.kernels.triton.values import larger
 
-__all__ = ["at_bends", "through_knots"]
-
 _WIDE = 1024  # bins of a map looked at together,
 _PAIRS = 4096  # and pairs of a knot and a bin
 

@@ -17,8 +17,6 @@ from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.triton.values import bins_per_unit, larger
 
-__all__ = ["compose", "count", "histogram", "histogram_of_runs", "shrink"]
-
 _BLOCK = 4096  # values of one direction looked at together, at most
 _IN_REGISTERS = 512  # bins, at most
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from sliceflow.kernels import reference
 
-__all__ = ["laplace", "philox"]
-
 
 @triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
 def _philox_kernel(out, first, n, key0, key1, BLOCK: tl.constexpr):

@@ -35,8 +35,6 @@ from sliceflow.kernels.triton.values import (
     pack,
 )
 
-__all__ = ["lanes", "move_tiles", "project_tiles"]
-
 _ON_CHIP = 256  # the most lanes of a tile for which a whole step stays on chip
 # Lanes: (directions at a time, columns at a time, warps) of a move.
 _MOVE = {16: (16, 128, 4), 32: (32, 64, 4), 64: (64, 64, 4), 128: (64, 64, 4), 256: (64, 32, 4)}

@@ -15,12 +15,6 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 
-__all__ = [
-    "Packed", "add_class_offsets",
-    "bins_per_unit", "block_of", "blocks_of", "by_word", "displace_grid", "displace_in_place",
-    "displace_runs", "larger", "pack", "value_range",
-]  # fmt: skip
-
 Packed = tuple[Tensor, Tensor]  # where the bins lie (h, 4), and a word for each bin (≥ h, B)
 
 
@@ -59,11 +53,7 @@ def larger(a, b):
 
 @triton.jit
 def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
-    """A direction's table, packed: the place of the bins, and a word per bin.
-
-    The word holds the displacement at the bin's left edge and its growth to the right one, in half
-    precision each: a displacement is small where it matters.
-    """
+    """A direction's table: the place of the bins, and per bin the displacement and growth in half precision."""
     row = tl.program_id(0).to(tl.int64)
     start, end = tl.load(lo + row).to(tl.float32), tl.load(hi + row).to(tl.float32)
     values += row * (n_bins + 1)

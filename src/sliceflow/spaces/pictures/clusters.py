@@ -1,10 +1,4 @@
-"""Clusters of pictures without labels, used as classes.
-
-A flow with separate maps for each class makes far better pictures, even for samples of all classes.
-So k-means divides unlabelled pictures into clusters: grey ones by coarse versions of them, colour ones
-by their gradients. Each cluster gets its own maps, and samples are drawn from all clusters in
-proportion.
-"""
+"""Clusters of pictures without labels, used as classes: separate maps make far better pictures."""
 
 from __future__ import annotations
 
@@ -26,12 +20,6 @@ def centres(x: Tensor, k: int, seed: Seed) -> Tensor:
     """The means (f, k) of k clusters of the columns of x (f, n), by Lloyd's algorithm.
 
     It uses float64 and matrix products only, so that the same seed gives the same bits.
-
-    Examples
-    --------
-    >>> x = torch.cat((torch.zeros(1, 50), torch.ones(1, 50)), dim=1)
-    >>> centres(x, 2, Seed(0)).sort().values
-    tensor([[0., 1.]], dtype=torch.float64)
     """
     x, n = x.double(), x.shape[1]
     means = x[:, seed.permutation(n)[:k].to(x.device)]
@@ -51,16 +39,8 @@ def gradient_histograms(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """Histograms of oriented gradients (Dalal and Triggs 2005) of pictures x (d, n): (128, n).
 
     In each of 4×4 cells, the lengths of the gradients of brightness are added up in 8 orientations; the
-    8 sums of a cell are divided by their norm. Photographs with the same histograms have edges in the
-    same places, and more often show the same kind of thing than those with the same colours.
-
-    Examples
-    --------
-    >>> ramp = torch.arange(8.0).repeat(8, 1)  # 8×8, brighter to the right
-    >>> x = torch.stack((ramp.flatten(), ramp.T.flatten()), dim=1)
-    >>> found = gradient_histograms(x, (1, 8, 8)).view(16, 8, 2)
-    >>> found[0].argmax(0).tolist()  # orientations 0 and π/2
-    [0, 4]
+    8 sums of a cell are divided by their norm. Pictures with the same histograms often show the same
+    kind of thing.
     """
     c, h, w = shape
     light = x.view(c, h, w, -1).mean(0)

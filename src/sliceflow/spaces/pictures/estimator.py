@@ -36,10 +36,8 @@ class ImageFlow(FlowEstimator):
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
         ``"1[1] 2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`
-    n_particles : number of particles to keep; None takes twice the number of pictures (each once, if
-        there are mirror images as well), or the smallest multiple of this that is at least 10,000. The
-        fit may move more to improve the model: at least 2,000, and per class 200, or 1,000 if classes
-        have separate maps
+    n_particles : number of particles to keep; None takes twice the number of pictures (without mirror
+        images), or the smallest multiple of this that is at least 10,000. The fit may move more
     quality : "draft", "standard" or "best", or the number of steps per stage. The names are 3, 8 and
         25 steps, or 18, 48 and 150 if all pictures share maps and particles start as noise. On a CPU
         "draft" is 2 steps, or 12
@@ -58,11 +56,9 @@ class ImageFlow(FlowEstimator):
     patch_basis : the basis of a tile's directions: "pixels" combines all pixels; "cosines" combines a
         few cosines; "random" replaces tiles by the paper's random patches. "auto" takes pixels for
         drawings, where less than a fifth of the pixels are neither dark nor light, else cosines
-    n_clusters : divides pictures without labels into this many clusters, each with its own maps
-        (`spaces.pictures.clusters`); 1 turns clustering off. "auto" is 25 for colour
-        pictures, and fewer if clusters would have fewer than 2,000 different pictures; 30 for grey
-        ones, and fewer if clusters would have fewer than 1,000 pictures or 470,000·√steps values,
-        because small clusters are copied. Clustering is off with sorted transport or a mask
+    n_clusters : divides pictures without labels into this many clusters, each with its own maps; 1
+        turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and fewer if clusters
+        would be small, because these are copied; 1 with sorted transport or a mask
     keep_rows : keep the pictures in the model and its file: then pictures can be added, removed, and
         completed from any part (`inpaint`). `partial_fit` always keeps them
     preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
@@ -142,10 +138,7 @@ class ImageFlow(FlowEstimator):
         if fitted.observed is not None:
             if mask is not None or y is not None:
                 given = "mask" if mask is not None else "y"
-                raise ValueError(
-                    f"{given} was given, but a model with observed= has its own mask and no labels; "
-                    f"omit {given}"
-                )
+                raise ValueError(f"a model with observed= has its own mask and no labels; omit {given}")
             return fitted.completions(X, n, seed)[0]
         if mask is None:
             raise ValueError("pass mask=, what is known of the pictures, such as mask='left'")
@@ -155,8 +148,8 @@ class ImageFlow(FlowEstimator):
         if y is not None:
             if fitted.condition is None or fitted.condition.hidden:
                 raise ValueError("y was given but the model was fitted without labels; omit y")
-            k = len(pictures)
-            codes = fitted.condition.encode(conditions.repeated(fitted.condition, y, k))
+            names = conditions.repeated(fitted.condition, y, len(pictures))
+            codes = fitted.condition.encode(names)
             labels = {"y": codes.numpy(), "like_y": like_codes}
         values = layout.n_pixel_values or 256
         done = complete_pictures(pictures, known, like, n=n, n_pixel_values=values, seed=seed, **labels)
@@ -169,10 +162,8 @@ class ImageFlow(FlowEstimator):
         if rows is not None:
             return rows.pictures, None if codes is None else codes[: len(rows)]
         if fitted.mosaics is None:
-            raise ValueError(
-                "mask needs a model that keeps its pictures, and this one keeps none; fit it with "
-                "keep_rows=True, or fit a flow for one mask with observed="
-            )
+            fact = "mask needs a model that keeps its pictures, and this one keeps none"
+            raise ValueError(f"{fact}; fit it with keep_rows=True, or for one mask with observed=")
         kept = fitted.mosaics.pictures(replace(fitted.layout, tensor=False))
         return kept, None if codes is None else codes[: len(kept)]
 
@@ -189,13 +180,11 @@ class ImageFlow(FlowEstimator):
 
         Returns
         -------
-        (frames, n, h, w[, c]), with X (frames, k, n, h, w[, c]): first the start, last the samples. In
-        between, detail above the resolution of the step is still that of the start
+        (frames, n, h, w[, c]), with X (frames, k, n, h, w[, c]): first the start, last the samples
 
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> from sliceflow import ImageFlow
         >>> images = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(n_particles=500, quality=2, n_pixel_values=17, random_state=0).fit(images)
         >>> way = flow.evolution(3, random_state=1, n_frames=5)

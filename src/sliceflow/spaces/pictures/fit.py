@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,8 +95,7 @@ class PictureSpace:
         apart, shared = width if math.isinf(amplifier) else 0, 0 < amplifier < math.inf
         n_summed = plans.choose_start(options.start, layout, shared, observed is not None)
         joint = not apart and not n_summed
-        pictures = layout, data.raw, data.own_numbers, n
-        basis = plans.choose_patch_basis(parameters["patch_basis"], *pictures, ranks)
+        basis = plans.choose_patch_basis(parameters["patch_basis"], data, ranks)
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
         kind: Any = "none" if condition is None else "clusters" if condition.hidden else "labels"
@@ -111,7 +110,7 @@ class PictureSpace:
             condition="observed" if observed is not None else kind,
             n_conditions=width,
             amplifier=amplifier,
-            stages=tuple(plans.choose_stages(parameters, layout, joint, self.device)),
+            stages=tuple(plans.choose_stages(parameters["schedule"], layout, steps)),
             patch_basis=basis,
             transport=plans.choose_transport(parameters["transport"], amplifier),
             n_looked_at=None,
@@ -150,12 +149,12 @@ class PictureSpace:
 class PictureJob:
     """A planned fit of pictures. No particle has moved yet. It is its own only part."""
 
-    plan: PicturePlan  # the plan of the fit
-    data: PictureData  # the pictures, with mirror images and clusters if enabled
+    plan: PicturePlan
+    data: PictureData  # with mirror images and clusters
     assigned: Assigned  # the particles' classes
-    mask: Tensor | None  # (d, 1) observed pixels, or None
-    seed: Seed  # the seed of all random numbers
-    ranks: Ranks  # the processes of the fit
+    mask: Tensor | None  # (d, 1) observed pixels
+    seed: Seed
+    ranks: Ranks
     name: str = ""
 
     @property
@@ -204,14 +203,11 @@ class PictureJob:
         return None if empty or self.mask is None else self.mask.to(self.data.device)
 
     def _parts(self) -> list[Tensor]:
-        """The columns of the pictures that each stage looks at, in turn; none if all stages see all.
-
-        On a CPU even the encoding of all pictures takes long. Each class has an equal share of a part.
-        """
+        """The columns of the pictures that each stage looks at, in turn; none if all stages see all."""
         plan, data, most = self.plan, self.data, self.plan.n_looked_at
         shared = 0 < plan.amplifier < math.inf
         if data.device.type != "cpu" or most is None or plan.n_moved > most or data.n <= most or shared:
-            return []
+            return []  # else even the encoding of all pictures would take long
         order = self.seed.child("batches", "order").permutation(data.n)
         runs = Runs((0, data.n))
         if plan.apart and data.own_codes is not None:
@@ -220,13 +216,10 @@ class PictureJob:
         return [order[columns] for columns in even_parts(runs, most, data.device)[0]]
 
     def _batches(self, codes: Tensor | None, codes_p: Tensor | None, runs: Runs | None) -> Batches:
-        """The columns that each step uses. With several ranks, a step uses all columns.
-
-        `runs` are those of this rank's particles, if each class has its own maps.
-        """
+        """The columns that each step uses; `runs` are those of this rank's particles, if apart."""
         plan, data, seed = self.plan, self.data, self.seed.child("batches")
         codes_p = None if plan.amplifier == 0 else codes_p
-        if self.ranks.size > 1:
+        if self.ranks.size > 1:  # a step uses all columns
             if runs is not None and data.own_codes is not None:
                 own_runs = Runs.from_codes(data.own_codes, plan.apart)
                 order = torch.argsort(data.own_codes, stable=True)
@@ -240,25 +233,22 @@ class PictureJob:
         """The particles' observed pixels. Kept and other particles use each picture equally often."""
         data, seed, n_kept = self.data, self.seed, self.plan.n_particles
         seeds = seed.child("conditions"), seed.child("conditions", "further")
-        counts = n_kept, share.total - n_kept
-        pairs = zip(counts, seeds, strict=True)
+        pairs = zip((n_kept, share.total - n_kept), seeds, strict=True)
         numbers = torch.cat([conditions.even_rows(data.n, *pair) for pair in pairs])[share.slice]
         raw = data.picked(numbers.to(data.device), self.ranks)
         how: Any = dict(dequantize=self.plan.options.dequantize, total=share.total)
         return data.layout.encode(raw, seed.child("observed"), runs=[share.slice], **how)
 
     def finish(self, results: Sequence[Any]) -> tuple[FittedPictures, Any, Any]:
-        (result,) = results
-        y = self.assigned.y
+        ((fitted, pixels),), y = results, self.assigned.y
         y = None if y is None else y[self.ranks.share(self.plan.n_particles).slice]
-        return result.fitted, self.data.layout.write(result.pixels), y
+        return fitted, self.data.layout.write(pixels), y
 
     def copies(self, results: Sequence[Any]) -> str:
         if self.ranks.size > 1 or self.mask is not None:
             return ""
-        (result,) = results
-        layout = replace(self.data.layout, tensor=False)
-        particles = layout.write(result.pixels).reshape(result.pixels.shape[1], -1)
+        ((_, pixels),), layout = results, replace(self.data.layout, tensor=False)
+        particles = layout.write(pixels).reshape(pixels.shape[1], -1)
         shape = (*layout.shape, self.data.raw.shape[1])
         rows = self.data.raw.view(shape).permute(3, 1, 2, 0).reshape(shape[3], -1)
         shown = copy_warning([(rows, particles)], self.plan.device)
@@ -266,23 +256,16 @@ class PictureJob:
         return shown and f"{shown}); {more}, or a lower quality, help"
 
 
-class Result(NamedTuple):
-    """The fitted state, and the pixels (d, n) of this rank's kept particles."""
-
-    fitted: FittedPictures
-    pixels: Tensor
-
-
 @dataclass
 class MovingPictures:
     """A fit whose particles stand at their start, or are on their way."""
 
-    job: PictureJob  # what was planned
-    particles: Cloud  # this rank's particles
+    job: PictureJob
+    particles: Cloud  # of this rank
     column: Tensor | None  # of each particle, the kept ones first; None if they are in that order
-    batches: Batches  # the particles and data that each step uses
+    batches: Batches
     parts: list[Tensor]  # pictures that stages look at, in turn; none if all stages see all
-    noise: Noise  # the particles' random numbers
+    noise: Noise
     share: Place  # this rank's part of all moved particles
     mosaics: Mosaics | None  # where the particles started; None is noise
     rates: tuple[float, ...]  # of the noise of the maps
@@ -295,17 +278,15 @@ class MovingPictures:
     def _shrunk(self, transport: Transport) -> Transport:
         """The transport with shrunk maps, if the plan has shrinkage."""
         plan = self.job.plan
-        if not plan.shrinkage:
-            return transport
         n_shared = plan.n_conditions if 0 < plan.amplifier < math.inf else 0
-        return Shrunk(transport, plan.shrinkage, self.rates, n_shared)
+        shrunk = Shrunk(transport, plan.shrinkage, self.rates, n_shared)
+        return shrunk if plan.shrinkage else transport
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         job, plan = self.job, self.job.plan
         data, options = replace(job.data, order=self.batches.order), plan.options
         levels = plan.levels(job.seed, data.device, job.known)
-        flow = levels.flow(plan.transport, plan.n_knots, self._shrunk)
-        flow = across_ranks(flow, job.ranks)
+        flow = across_ranks(levels.flow(plan.transport, plan.n_knots, self._shrunk), job.ranks)
         every_step = options.dequantize and options.dequantize_every == "step"
         parts: list[slice] = []
         if self.parts:  # side by side in memory
@@ -324,9 +305,9 @@ class MovingPictures:
         target = Target(draw, self.batches, every_step)
         simulate(flow, self.particles, target, self.noise, listeners=listeners, run=run)
 
-    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
+    def finish(self, run: Run, listeners: Sequence[events.Listener]) -> tuple[FittedPictures, Tensor]:
+        """The fitted state, and the pixels (d, n) of this rank's kept particles."""
         job, data, m = self.job, self.job.data, self.job.plan.n_particles
         x = kept_particles(self.particles.x, self.column, self.share, m, job.ranks)
-        y = data.condition, data.codes
-        model = job.plan, job.seed, tuple(run.model)
-        return Result(FittedPictures(*model, *y, job.mask, self.mosaics, data.device), x)
+        model = job.plan, job.seed, tuple(run.model), data.condition, data.codes
+        return FittedPictures(*model, job.mask, self.mosaics, data.device), x

@@ -12,7 +12,7 @@ from torch import Tensor
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud, sort_by_class
 from sliceflow.engine.compact import ModelStep
-from sliceflow.engine.flow import Noise, replay
+from sliceflow.engine.flow import Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
@@ -33,15 +33,13 @@ _CHUNK = 1 << 13  # offline samples per pass
 class FittedPictures:
     """The state of a fitted estimator."""
 
-    plan: PicturePlan  # what the fit did
+    plan: PicturePlan
     seed: Seed  # of the fit: its frames are drawn again
-    steps: tuple[ModelStep, ...]  # the maps of each step
-    condition: conditions.Labels | None = None  # classes or clusters; None without
-    # the pictures' classes
+    steps: tuple[ModelStep, ...]
+    condition: conditions.Labels | None = None  # classes or clusters
     codes: Annotated[Tensor, Array("n", torch.int64, ge=0, packed="planes")] | None = None
-    mask: Annotated[Tensor, Array("d 1", torch.bool)] | None = None  # (d, 1) observed pixels, or None
+    mask: Annotated[Tensor, Array("d 1", torch.bool)] | None = None  # observed pixels
     mosaics: Mosaics | None = None  # the pictures that particles start from; None is noise
-    # device that draws the samples
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     def check(self) -> None:
@@ -60,16 +58,12 @@ class FittedPictures:
             raise ValueError("the kept pictures and the start of the plan do not fit")
         if self.mosaics is not None and self.mosaics.layout.shape != layout.shape:
             raise ValueError("the kept pictures have another layout than the model")
-        levels = plan.levels(self.seed, torch.device("cpu"))
-        flow = levels.flow()
-
-        def n_maps(i: int, k: int) -> int:
-            return levels.count_directions(i, k) * (plan.apart or 1)
-
-        check_steps(self.steps, [stage.n_steps for stage in flow.stages], n_maps)
+        levels, each = plan.levels(self.seed, torch.device("cpu")), plan.apart or 1
+        counts = [stage.n_steps for stage in plan.stages]
+        check_steps(self.steps, counts, lambda i, k: levels.count_directions(i, k) * each)
         if any(step.theta is not None for step in self.steps):
             raise ValueError("a step has directions of its own, which those of pictures never have")
-        stages = by_stage(flow.stages, self.steps)
+        stages = by_stage(levels.flow().stages, self.steps)
         offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
         beginning = max(1.0, plan.options.start_noise)
         check_reach(stages, layout.dimension, torch.float32, start=beginning, offset=offset)
@@ -109,9 +103,7 @@ class FittedPictures:
     def need_maps(self) -> None:
         """Raise a ValueError if the model has no maps."""
         if not self.steps:
-            raise ValueError(
-                "the model was fitted with n_knots=0, which keeps no maps; fit again with n_knots > 0"
-            )
+            raise ValueError("the model keeps no maps, as n_knots=0 says; fit again with n_knots > 0")
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         return self.frames(n, codes, seed)[0]
@@ -123,8 +115,8 @@ class FittedPictures:
     ) -> list[Any]:  # fmt: skip
         """n pictures on their way, the last frame at the end; `raw` (d, N) are pictures to complete."""
         self.need_maps()
-        known = self.mask
-        known = None if known is None or not bool(known.any()) else known.to(self.device)
+        any_known = self.mask is not None and bool(self.mask.any())
+        known = self.mask.to(self.device) if self.mask is not None and any_known else None
         flow = self.plan.levels(self.seed, self.device, known).flow()
         out, chunk = [], self._chunk()
         for part in (slice(first, min(first + chunk, n)) for first in range(0, n, chunk)):
@@ -137,14 +129,11 @@ class FittedPictures:
             if self.plan.apart and y is not None and y.dim() == 1:
                 y, sorting, order, runs = sort_by_class(y, self.plan.apart)
                 cloud = Cloud(x[:, sorting], y, runs)
-            if n_frames == 1:
-                replay(flow, self.steps, cloud, noise)
-                frames = [cloud.x]
-            else:
-                frames = evolution(flow, self.steps, cloud, noise, n_frames)
+            frames = evolution(flow, self.steps, cloud, noise, n_frames)
             frames = frames if order is None else [x[:, order] for x in frames]
             out.append([self.layout.write(x) for x in frames])
-        return [_concatenated(list(parts)) for parts in zip(*out, strict=True)]
+        join: Any = torch.cat if self.layout.tensor else np.concatenate
+        return [parts[0] if len(parts) == 1 else join(parts) for parts in zip(*out, strict=True)]
 
     def _observed_values(self, raw: Tensor, n: int, part: slice, seed: Seed) -> Tensor:
         """The pixels, in [−1, 1], of the pictures that samples `part` of n complete."""
@@ -154,21 +143,12 @@ class FittedPictures:
 
     def completions(self, pictures: Any, n: int, seed: Seed, n_frames: int = 1) -> Any:
         """n completions of each picture on their way: (frames, k, n, h, w[, c])."""
-        known = self.observed
-        assert known is not None
+        known: Any = self.observed
         array = without_hidden(pictures, known)
         raw = self.layout.read(array, self.device)
         frames = self.frames(raw.shape[1] * n, None, seed, n_frames, raw)
         completed = np.stack([np.asarray(frame) for frame in frames])
         # Encoding rounds the values; copy the exact ones.
-        exact = array.astype(self.layout.dtype)[:, known].repeat(n, 0)
-        completed[:, :, known] = exact
+        completed[:, :, known] = array.astype(self.layout.dtype)[:, known].repeat(n, 0)
         completed = completed.reshape(len(completed), raw.shape[1], n, *completed.shape[2:])
         return torch.from_numpy(completed) if self.layout.tensor else completed
-
-
-def _concatenated(chunks: list[Any]) -> Any:
-    """Pictures of all chunks, as an array or tensor like the chunks."""
-    if len(chunks) == 1:
-        return chunks[0]
-    return torch.cat(chunks) if isinstance(chunks[0], Tensor) else np.concatenate(chunks)

@@ -96,16 +96,12 @@ class Layout:
         low, high = array.min(), array.max()
         if self.n_pixel_values is None:
             if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 1:
-                raise ValueError(
-                    f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}; "
-                    "divide by the largest value, or pass integers with n_pixel_values="
-                )
+                fact = f"float pictures must be in [0, 1] but range from {low:.6g} to {high:.6g}"
+                raise ValueError(f"{fact}; divide by the largest value, or pass integers")
         elif low < 0 or high >= self.n_pixel_values:
-            raise ValueError(
-                f"integer pictures must be in 0..{self.n_pixel_values - 1} but range from {low} to "
-                f"{high}; "
-                "set n_pixel_values= to one more than the largest possible value"
-            )
+            most = self.n_pixel_values - 1
+            fact = f"integer pictures must be in 0..{most} but range from {low} to {high}"
+            raise ValueError(f"{fact}; set n_pixel_values= to one more than the largest possible value")
 
     def read(self, images: Any, device: torch.device | str = "cpu") -> Tensor:
         """The raw values as columns (C·H·W, n), on `device`."""
@@ -124,8 +120,7 @@ class Layout:
     ) -> Tensor:  # fmt: skip
         """Raw columns to values in [-1, 1]; `seed` draws the dequantisation noise.
 
-        A picture's noise depends on its column number. If the columns are only the slices `runs` of
-        `total` columns, numbers count all of these.
+        A picture's noise depends on its number. The columns may be the slices `runs` of `total`.
         """
         x = raw.to(torch.float32)
         if self.n_pixel_values is None:
@@ -134,7 +129,7 @@ class Layout:
             # One row of numbers per pixel, as the pictures are stored: no transposition.
             d, n = len(raw), raw.shape[1] if total is None else total
             kind: Any = dict(dtype=torch.float32, device=raw.device)
-            parts = [seed.uniform_part(d, n, run, **kind) for run in _merged(runs or [slice(0, n)])]
+            parts = [seed.uniform_part(d, n, run, **kind) for run in runs or [slice(0, n)]]
             u = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)  # else v + u could round up to v + 1
         else:
@@ -143,8 +138,7 @@ class Layout:
 
     def write(self, x: Tensor) -> Any:
         """Columns of values to pictures in the user's dtype and layout."""
-        c, h, w = self.shape
-        n = x.shape[1]
+        (c, h, w), n = self.shape, x.shape[1]
         need_finite(x, "use an amplifier and start_noise closer to the defaults")
         if self.n_pixel_values is None:
             x = ((x + 1) / 2).clamp(0, 1)
@@ -160,17 +154,6 @@ class Layout:
         """The pictures followed by their mirror images, flipped left to right."""
         flipped = raw.view(*self.shape, -1).flip(2).reshape(raw.shape)
         return torch.cat((raw, flipped), dim=1)
-
-
-def _merged(runs: Sequence[slice]) -> list[slice]:
-    """The same columns, with adjacent slices merged."""
-    out = [runs[0]]
-    for run in runs[1:]:
-        if run.start == out[-1].stop:
-            out[-1] = slice(out[-1].start, run.stop)
-        else:
-            out.append(run)
-    return out
 
 
 def as_array(images: Any) -> np.ndarray:
@@ -205,22 +188,16 @@ MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
 
 
 def part_of(observed: Any, layout: Layout, name: str = "observed") -> np.ndarray:
-    """(h, w) booleans, True where a pixel is observed, from a name or such a mask.
-
-    `name` is that of the parameter, for errors.
-    """
+    """(h, w) booleans, True where a pixel is observed, from a name or mask; `name` is for errors."""
     h, w = layout.height, layout.width
     if isinstance(observed, str):
         if observed not in MASKS:
             raise ParameterError(name, observed, f"is not one of {sorted(MASKS)}, nor a mask")
-        mask = MASKS[observed](h, w)
-    else:
-        mask = np.asarray(unmasked(observed, name))
-        if mask.shape != (h, w) or mask.dtype != bool:
-            fact = f"{name} has shape {mask.shape} and dtype {mask.dtype}"
-            raise ValueError(
-                f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known"
-            )
+        return MASKS[observed](h, w)
+    mask: np.ndarray = np.asarray(unmasked(observed, name))
+    if mask.shape != (h, w) or mask.dtype != bool:
+        fact = f"{name} has shape {mask.shape} and dtype {mask.dtype}"
+        raise ValueError(f"{fact}; pass an ({h}, {w}) mask of booleans, True where a pixel is known")
     return mask
 
 

@@ -37,10 +37,6 @@ class LevelFlow:
 
     A stage moves the coefficients of its level; at its end the change is upsampled and added to the
     pixels. With observed pixels, every step is upsampled instead, and the observed pixels are masked.
-
-    With ``patch_basis="random"`` each step has H = `n_directions` of the paper's random patches, and
-    η = min(d, H), where d is the dimension of the level. With fewer directions η = d diverges: near the
-    data the mean squared errors grow by d/H in each step. The authors' script has the same bound.
     """
 
     layout: Layout
@@ -84,10 +80,7 @@ class LevelFlow:
 
     def count_directions(self, i: int, step: int) -> int:
         """The number of directions of a step of stage i."""
-        kind = self.directions(i)
-        if isinstance(kind, RandomPatches):
-            return kind.n_directions
-        return kind.count(self.seed.child(*_branch(i)), step)
+        return self.directions(i).count(self.seed.child(*_branch(i)), step)
 
     def _stage(
         self, i: int, transport: Transport, n_knots: int, shrunk: Callable[[Transport], Transport]
@@ -105,7 +98,7 @@ class LevelFlow:
         # A bound on moves: pixels are in [−1, 1]. Lanczos spreads a tile a little, hence the + 2.
         share = min(1.0, (level.patch + 2) ** 2 / (level.h * level.w))
         size = 1.0
-        if self.patch_basis == "random":  # η is at most H
+        if self.patch_basis == "random":  # η is at most H, as in the authors' script: else it diverges
             size = min(1.0, self.n_directions / subspace.dimension)
         knots = SINGLE_PIXEL_BINS if n_knots and finer != transport else n_knots
         how: Any = dict(step_size=size, taper=self.taper if last else 0.0, n_knots=knots)
@@ -140,7 +133,10 @@ def _branch(i: int) -> tuple[str | int, ...]:
 def evolution(
     flow: Flow, model: Sequence[ModelStep], particles: Cloud, noise: Noise, n_frames: int
 ) -> list[Tensor]:
-    """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end."""
+    """As `replay`; returns whole pictures (d, n) at the start, in between, and at the end; or the end."""
+    if n_frames == 1:
+        replay(flow, model, particles, noise)
+        return [particles.x]
     total, taken = len(model), [particles.x.clone()]
     due = {round(total * k / (n_frames - 1)) for k in range(1, n_frames - 1)} - {total}
 

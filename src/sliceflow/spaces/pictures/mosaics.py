@@ -7,8 +7,7 @@ A particle of a class with mean μ starts, at pixel p, as
 where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of one more. The
 weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that change smoothly over the
 picture, with mean 0 over it. So each picture prevails somewhere and none everywhere, and edges stay
-edges, which a flow hardly makes from noise. No picture can be seen in the whole, not even one of high
-contrast. With β = 0 all weights are 1/√s.
+edges, which a flow hardly makes from noise. With β = 0 all weights are 1/√s.
 """
 
 from __future__ import annotations
@@ -43,17 +42,7 @@ _LEVELS = 64  # pixel values that are kept: files are a third smaller than with 
 
 @dataclass(frozen=True)
 class Mosaics:
-    """Mosaics of `size` pictures.
-
-    Examples
-    --------
-    >>> pixels = torch.randint(256, (1000, 3, 2, 2), dtype=torch.uint8)
-    >>> mosaics = Mosaics(4, 2.0, Layout(2, 2, 3, "uint8", 256), pixels)
-    >>> x = mosaics.start(5000, None, Noise(Seed(0)))
-    >>> values = mosaics.layout.encode(mosaics.raw, Seed(0), dequantize=False)
-    >>> bool(((x.std(1) / values.std(1) - 1).abs() < 0.1).all())
-    True
-    """
+    """Mosaics of `size` pictures."""
 
     size: Annotated[int, Between(1, 1 << 10)]  # s
     locality: Annotated[float, Between(0)]  # β
@@ -61,10 +50,8 @@ class Mosaics:
     # (n, c, h, w), all pictures, with at most 64 or all of their values
     pixels: Annotated[Tensor, Array("n c h w", torch.uint8, packed="pictures")]
     mirrored: bool = False  # whether mirror images follow them
-    # (N,) class numbers, also of mirror images; None if there are no classes
-    codes: Annotated[Tensor, _CODES] | None = None
+    codes: Annotated[Tensor, _CODES] | None = None  # (N,) class numbers, also of mirror images
     n_classes: Annotated[int, Between(1, 1 << 24)] = 1  # C; 1 without classes
-    # that makes mosaics
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     @classmethod
@@ -153,11 +140,7 @@ class Mosaics:
         return weights / weights.square().sum(0).sqrt()
 
     def start(self, count: int, y: Tensor | None, noise: Noise) -> Tensor:
-        """The start (d, count) of particles of classes y (count,); y is None without classes.
-
-        With class weights y (count, C), the classes of the pictures in a sum are drawn by them, and μ
-        is the weighted mean.
-        """
+        """The start (d, count) of particles of classes y (count,), or of class weights y (count, C)."""
         order, starts, sizes = self._order
         x = torch.empty(len(self.raw), count, dtype=torch.float32, device=self.raw.device)
         noise.child("start").fill(x).mul_(_SPREAD)

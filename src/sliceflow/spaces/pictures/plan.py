@@ -25,6 +25,7 @@ from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import PATCH_BASES, SINGLE_PIXEL_BINS, LevelFlow
 from sliceflow.spaces.pictures.options import PictureOptions
+from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
 
@@ -41,11 +42,8 @@ _MAX_COLUMNS = 1 << 20  # columns per step: smaller batches are slower on a GPU,
 _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
 FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
-_PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_SHRINKAGE, _MAX_SHRINKAGE = 2.5, 2.0  # κ over √(steps per stage/pictures per map), and at most
 _SUMMED = 4  # pictures that a particle starts as the mosaic of
-_SHRINKAGE_OF_MOSAICS = 8.0  # κ if particles start as mosaics
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
 _CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user says how many; else
@@ -60,26 +58,24 @@ Real = Annotated[float, Between(0)]
 class PicturePlan(Plan):
     """What a fit of pictures does. It prints as a table."""
 
-    n_pictures: Count  # pictures fitted, including mirror images, of all ranks
-    layout: Layout  # the pictures' layout
-    mirror: bool  # whether mirror images are included
+    n_pictures: Count  # of all ranks, including mirror images
+    layout: Layout
+    mirror: bool
     n_particles: Count  # particles kept
     n_moved: Count  # particles moved; may be more than are kept, to improve the model
     condition: Literal["none", "labels", "clusters", "observed"]
     n_conditions: Count  # number of classes or clusters
-    # ξ; 0 if the flow ignores conditions, ∞ if each class has its own maps
-    amplifier: Annotated[float, Between(0, math.inf)]
-    stages: tuple[PictureStage, ...]  # resolution, patch size and number of steps of each stage
-    patch_basis: Literal["pixels", "cosines", "random"]  # basis of the directions
-    transport: Transport  # how to solve the directions
+    amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
+    stages: tuple[PictureStage, ...]
+    patch_basis: Literal["pixels", "cosines", "random"]
+    transport: Transport
     n_looked_at: int | None  # maximum number of particles, and of pictures, per step; None uses all
     n_knots: Annotated[int, Between(0, 1 << 16)]  # knots kept per map; 0 keeps no model
     precision: torch.dtype | None  # of matrix products on a GPU; None takes the particles'
-    # particles start as mosaics of this many pictures; 0 starts them as noise
-    n_summed: Annotated[int, Between(0, 1 << 10)]
+    n_summed: Annotated[int, Between(0, 1 << 10)]  # pictures of a mosaic; 0 starts as noise
     locality: Real  # β of these mosaics
     shrinkage: Real  # κ of the maps; 0 is off
-    options: PictureOptions  # the options; those above are resolved
+    options: PictureOptions  # as given; those above are resolved
 
     @property
     def apart(self) -> int:
@@ -91,9 +87,8 @@ class PicturePlan(Plan):
         """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
         if self.condition in ("observed", "clusters"):
             return "completion" if self.condition == "observed" else "clusters"
-        if self.amplifier == 0:
-            return "SWF"
-        return "per class" if self.apart else f"CSWF ξ={self.amplifier:g}"
+        shared = f"CSWF ξ={self.amplifier:g}" if self.amplifier else "SWF"
+        return "per class" if self.apart else shared
 
     @property
     def n_steps(self) -> int:
@@ -105,7 +100,7 @@ class PicturePlan(Plan):
         """Where particles start, in words."""
         if not self.n_summed:
             return "noise"
-        whose = "their class" if self.condition == "labels" else "their cluster"
+        whose = f"their {'class' if self.condition == 'labels' else 'cluster'}"
         whose = whose if self.apart else "the data"
         return f"mosaics of {self.n_summed} training pictures of {whose}, which the model keeps"
 
@@ -115,8 +110,8 @@ class PicturePlan(Plan):
         y: Any = dict(n_conditions=self.n_conditions, amplifier=self.amplifier, known=known)
         steps: Any = dict(clip=options.clip, taper=options.taper, budget=projection_budget(device))
         basis: Any = dict(patch_basis=self.patch_basis, n_directions=options.n_directions)
-        basis |= dict(precision=self.precision if device.type != "cpu" else None)
-        basis |= dict(upsampling=options.upsampling)
+        precision = self.precision if device.type != "cpu" else None
+        basis |= dict(precision=precision, upsampling=options.upsampling)
         return LevelFlow(self.layout, stages, seed.child("flow"), **y, **steps, **basis)
 
     @property
@@ -189,18 +184,13 @@ def fit_seconds(plan: PicturePlan) -> float:
 def choose_shrinkage(
     shrinkage: str | float, n_per_map: float, n_steps: int, mosaics: bool = False
 ) -> float:
-    """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage.
-
-    "auto" is 8 if particles start as mosaics, which need only small corrections: CIFAR-10 is as good
-    with 8 as with 4. From noise it is 2.5·√(steps/pictures), at most 2: every step adds noise, and few
-    pictures have more of it. On CIFAR-10 this is 0.5 for 200 steps, where 0.25 to 0.7 measure alike;
-    digits would be copied with less than 1.
-    """
+    """κ for `n_per_map` different pictures that a map is fitted to, and `n_steps` steps per stage."""
     if shrinkage != "auto":
         return float(shrinkage)
-    if mosaics:
-        return _SHRINKAGE_OF_MOSAICS
-    return min(_MAX_SHRINKAGE, _SHRINKAGE * math.sqrt(n_steps / max(1.0, n_per_map)))
+    if mosaics:  # they need only small corrections
+        return 8.0
+    # Every step adds noise, and few pictures have more of it: digits would be copied with less than 1.
+    return min(2.0, 2.5 * math.sqrt(n_steps / max(1.0, n_per_map)))
 
 
 def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool) -> int:
@@ -218,21 +208,18 @@ def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool)
     return int(start)
 
 
-def choose_stages(
-    parameters: Mapping[str, Any], layout: Layout, joint: bool, device: torch.device
-) -> list[PictureStage]:
-    """The stages for pictures of this layout; `joint` if all share maps and start as noise."""
-    text, (channels, height, width) = parameters["schedule"], layout.shape
+def choose_stages(text: str, layout: Layout, steps: int) -> list[PictureStage]:
+    """The stages of a schedule for pictures of this layout."""
+    channels, height, width = layout.shape
     if text == "auto":
         text = schedules.auto(height, width, channels)
     elif text == "paper":
         text = schedules.paper(height, width)
-    steps = steps_per_stage(parameters["quality"], joint, device)
     return schedules.from_string(schedules.PRESETS.get(text, text), height, width, steps)
 
 
 def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> int:
-    """The number of steps for draft, standard and best."""
+    """The number of steps; `joint` if all pictures share maps and start as noise."""
     if not isinstance(quality, str):
         return int(quality)
     steps = _CPU_DRAFT if (quality, device.type) == ("draft", "cpu") else QUALITY[quality]
@@ -242,12 +229,7 @@ def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> in
 def choose_particles(
     parameters: Mapping[str, Any], n: int, condition: Labels | None, device: torch.device
 ) -> int:
-    """M for n pictures; each class needs a particle.
-
-    The default is twice the number of different pictures, and at least 10,000. With half as many,
-    offline samples of MNIST have FD .14, and .09 so. On a CPU, where each particle takes a hundred
-    times as long, there are fewer, and a stage looks at as many pictures.
-    """
+    """M for n pictures; each class needs a particle. On a CPU, where they take long, there are fewer."""
     m: int = parameters["n_particles"] or default_particles(n if parameters["mirror"] else 2 * n)
     if parameters["n_particles"] is None and device.type == "cpu" and parameters["preset"] is None:
         m = min(m, _CPU_PARTICLES.get(parameters["quality"], _MOST_CPU_PARTICLES))
@@ -260,11 +242,7 @@ def choose_particles(
 def choose_amplifier(
     amplifier: str | float, transport: str | Transport, m: int, n: int, n_classes: int
 ) -> float:
-    """ξ for m particles and n pictures of `n_classes` classes.
-
-    "auto" is ∞ if the transport uses histograms and classes have at least 100 pictures on average:
-    digits by class have FD-PCA32 .22 and NN ratio .97 so, .24 and .98 with ξ = 10.
-    """
+    """ξ for m particles and n pictures of `n_classes` classes."""
     histograms = uses_histograms(transport, m, n)
     if amplifier == "auto":
         return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
@@ -311,9 +289,9 @@ def choose_transport(transport: str | Transport, amplifier: float) -> Transport:
     """The transport of that name. `amplifier` is 0 without labels."""
     if not isinstance(transport, str):
         return transport
-    n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
     if transport in ("sorted", "interpolated"):
         return transports.Sorted() if transport == "sorted" else transports.Interpolated()
+    n_bins = 1024 if 0 < amplifier < math.inf else 128  # classes that share a histogram need more
     kind = transports.Auto if transport == "auto" else transports.Histogram
     return kind(n_bins=n_bins, most=_MAX_COLUMNS)
 
@@ -328,17 +306,12 @@ def choose_knots(n_knots: str | int, m: int, amplifier: float, n_classes: int) -
     return min(_MAX_KNOTS, max(_MIN_KNOTS, round(each / _PARTICLES_PER_KNOT)))
 
 
-def choose_patch_basis(
-    patch_basis: Any, layout: Layout, raw: Tensor, own_numbers: Tensor, n: int, ranks: Ranks
-) -> Any:
-    """The basis for pictures `raw`, which are this rank's: numbers `own_numbers` out of n.
-
-    "auto" takes pixels for drawings, where less than a fifth of the pixels are between dark and bright.
-    """
+def choose_patch_basis(patch_basis: Any, data: PictureData, ranks: Ranks) -> Any:
+    """The basis of directions; "auto" takes pixels for drawings, which have few grey pixels."""
     if patch_basis != "auto":
         return patch_basis
-    subset = raw[:, own_numbers % max(1, n // 10_000) == 0].float()
-    value = subset / (1 if layout.n_pixel_values is None else layout.n_pixel_values - 1)
+    subset = data.raw[:, data.own_numbers % max(1, data.n // 10_000) == 0].float()
+    value = subset / ((data.layout.n_pixel_values or 2) - 1)
     between = int(((value > 0.1) & (value < 0.9)).sum())
     between, pixels = ranks.sum(torch.tensor([between, subset.numel()])).tolist()
     return "pixels" if between / pixels < 0.2 else "cosines"
@@ -346,8 +319,8 @@ def choose_patch_basis(
 
 def choose_operands(precision: str, device: torch.device) -> torch.dtype | None:
     """The dtype of operands of matrix products; None on a CPU: the particles' dtype."""
-    chosen = _PRECISIONS["float16" if precision == "auto" else precision]
-    return None if device.type == "cpu" else chosen
+    name = "float16" if precision == "auto" else precision
+    return None if device.type == "cpu" else getattr(torch, name)
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:

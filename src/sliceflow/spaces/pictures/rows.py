@@ -47,8 +47,9 @@ class PictureRows(GivenRows):
         if self.pixels.shape[1:] != self.layout.shape:
             raise ValueError(f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}")
         if self.given is not None and len(self.given.codes) != len(self.pixels):
-            counts = f"{len(self.given.codes)} labels for {len(self.pixels)} pictures"
-            raise ValueError(f"there are {counts}")
+            raise ValueError(
+                f"there are {len(self.given.codes)} labels for {len(self.pixels)} pictures"
+            )
         self.layout.check_pictures(self.pictures)
 
     @property
@@ -91,10 +92,7 @@ class PictureRows(GivenRows):
 def read_pictures(
     X: Any, y: Any, n_pixel_values: int, layout: Layout | None, ranks: Ranks
 ) -> PictureRows:
-    """The user's pictures and labels. Raises a ValueError if they are not valid.
-
-    `layout` is that of the model, if the pictures must be like its own.
-    """
+    """The user's pictures and labels, checked; like those of `layout`, if this is not None."""
     array = as_array(X)
     if layout is None:
         layout = Layout.infer(X, n_pixel_values)
@@ -127,9 +125,9 @@ def read_pictures(
 class PictureData:
     """This rank's pictures as columns on a device, and the labels of all ranks."""
 
-    layout: Layout  # the pictures' layout
+    layout: Layout
     raw: Tensor  # (d, n) raw values, on the device
-    device: torch.device  # device of the fit
+    device: torch.device
     place: Place  # position of this rank's pictures among those of all ranks, without mirror images
     condition: conditions.Labels | None = None  # the classes; None without labels
     codes: Tensor | None = None  # encoded labels, on the CPU; mirror images come after all pictures
@@ -160,14 +158,15 @@ class PictureData:
     def runs(self) -> list[slice]:
         """The numbers of this rank's pictures among all N, as slices."""
         first, total = self.place.slice, self.place.total
+        if self.mirrored and self.place.count == total:
+            return [slice(0, 2 * total)]
         second = slice(total + first.start, total + first.stop)
         return [first, second] if self.mirrored else [first]
 
     @property
     def own_numbers(self) -> Tensor:
         """The numbers of this rank's pictures among all N."""
-        runs = [torch.arange(run.start, run.stop, device=self.device) for run in self.runs]
-        return torch.cat(runs)
+        return torch.cat([torch.arange(v.start, v.stop, device=self.device) for v in self.runs])
 
     def part(self, columns: Tensor | slice) -> Self:
         """Some of the pictures of a single process, as if there were no others."""
@@ -177,11 +176,10 @@ class PictureData:
 
     def with_mirror_images(self) -> Self:
         """The pictures followed by their mirror images, with the same labels."""
-        both = (None if t is None else t.repeat(2) for t in (self.codes, self.own_codes))
-        labels: Any = dict(zip(("codes", "own_codes"), both, strict=True))
+        codes, own = (None if t is None else t.repeat(2) for t in (self.codes, self.own_codes))
         names = None if self.names is None else np.concatenate((self.names, self.names))
         raw = self.layout.mirrored(self.raw)
-        return replace(self, raw=raw, names=names, mirrored=True, **labels)
+        return replace(self, raw=raw, names=names, codes=codes, own_codes=own, mirrored=True)
 
     def clustered(self, k: int, seed: Seed, upsampling: str, ranks: Ranks) -> Self:
         """The pictures with k clusters as hidden labels."""
@@ -191,17 +189,15 @@ class PictureData:
         coarse = Subspace(c, height, width, h, w, upsampling)
 
         def features(raw: Tensor) -> Tensor:
-            values = self.layout.encode(raw, seed, dequantize=False)
-            return coarse.down(values) if c == 1 else gradient_histograms(values, (c, height, width))
+            parts = torch.split(raw, max(1, _CLUSTER_VALUES // self.layout.dimension), dim=1)
+            values = (self.layout.encode(part, seed, dequantize=False) for part in parts)
+            if c == 1:
+                return torch.cat([coarse.down(x) for x in values], dim=1)
+            return torch.cat([gradient_histograms(x, (c, height, width)) for x in values], dim=1)
 
         numbers = torch.arange(0, self.n, max(1, self.n // _CLUSTER_SAMPLE), device=self.device)
-        chunk = max(1, _CLUSTER_VALUES // self.layout.dimension)
-
-        def all_features(raw: Tensor) -> Tensor:
-            return torch.cat([features(part) for part in torch.split(raw, chunk, dim=1)], dim=1)
-
-        means = centres(all_features(self.picked(numbers, ranks)), k, seed.child("clusters"))
-        own = nearest(all_features(self.raw), means)
+        means = centres(features(self.picked(numbers, ranks)), k, seed.child("clusters"))
+        own = nearest(features(self.raw), means)
         halves = own.cpu().chunk(2 if self.mirrored else 1)
         codes = torch.cat([torch.from_numpy(ranks.gather(half.numpy())) for half in halves])
         condition = conditions.Labels(np.arange(k), hidden=True)

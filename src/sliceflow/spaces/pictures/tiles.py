@@ -20,7 +20,6 @@ from sliceflow.engine.conditions import offset_of
 from sliceflow.engine.frames import Frame, condition_directions, rotation, step_uniform
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import GridTable
-from sliceflow.errors import is_int, need
 from sliceflow.kernels.geometry import Geometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import upsampled
@@ -58,13 +57,11 @@ class TileFrame:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
         if isinstance(columns, slice):
             cloud, columns = cloud.part(columns), None
-        offset = offset_of(self.theta_y, cloud.y)
-        fused = offset is not None and offset.by_class
-        shift = (offset.theta, offset.codes) if offset is not None and fused else (None, None)
-        kernel = kernels.for_tensor(cloud.x)
-        z: Tensor = kernel.project_tiles(cloud.x, self.theta, self.geometry, columns, *shift)
-        if offset is None or fused:
-            return z
+        offset, project = offset_of(self.theta_y, cloud.y), kernels.for_tensor(cloud.x).project_tiles
+        if offset is None or offset.by_class:
+            shift = (None, None) if offset is None else (offset.theta, offset.codes)
+            return project(cloud.x, self.theta, self.geometry, columns, *shift)  # type: ignore[no-any-return]
+        z: Tensor = project(cloud.x, self.theta, self.geometry, columns, None, None)
         return (offset if columns is None else offset.of(columns)).added(z)
 
     def lift(self, dz: Tensor) -> Tensor:
@@ -96,23 +93,21 @@ class Tiles:
     height: int
     width: int
     patch: int  # S; at most the size of the picture
-    cosines: bool = (
-        False  # rotate small groups of a tile's cosines, for photographs; else rotate all pixels
-    )
+    cosines: bool = False  # rotate groups of a tile's cosines, for photographs; else all pixels
     precision: torch.dtype | None = None  # dtype of the rotations; None takes the particles'
 
     @property
     def most_directions(self) -> int:
         """The maximum number of directions over all offsets."""
-        s, t = min(self.patch, self.height), min(self.patch, self.width)
-        offset = (s - 1 if s < self.height else 0, t - 1 if t < self.width else 0)
-        return Geometry((self.channels, self.height, self.width), (s, t), offset).n_directions
+        return self._geometry(1 - 1e-9, 1 - 1e-9).n_directions
 
     def geometry(self, seed: Seed, step: int) -> Geometry:
         """The tiles of `step`."""
+        return self._geometry(*step_uniform(seed.child("offset"), step, 2))
+
+    def _geometry(self, down: float, right: float) -> Geometry:
+        """The tiles at these fractions of a tile; one as large as the picture has offset 0."""
         s, t = min(self.patch, self.height), min(self.patch, self.width)
-        # A tile as large as the picture has offset 0 along that axis.
-        down, right = step_uniform(seed.child("offset"), step, 2)
         offset = (int(down * s) if s < self.height else 0, int(right * t) if t < self.width else 0)
         return Geometry((self.channels, self.height, self.width), (s, t), offset)
 
@@ -147,31 +142,15 @@ class RandomPatches:
 
     A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level, where
     the mean of θθᵀ is I/d. The d of the full picture would overshoot on lower levels.
-
-    Parameters
-    ----------
-    channels, height, width : shape of the pictures, or of a pyramid level's coefficients
-    patch : S
-    n_directions : H; the paper uses 10,000
-    full : height and width of the picture; None if the level has the full resolution
-    upsampling : from the level to the picture, a name of `pyramid.UPSAMPLINGS`
     """
 
     channels: int
-    height: int
+    height: int  # and width: of the pictures, or of a pyramid level's coefficients
     width: int
-    patch: int
-    n_directions: int = 1000
-    full: tuple[int, int] | None = None
-    upsampling: str = "lanczos"
-
-    def __post_init__(self) -> None:
-        need(is_int(self.n_directions, 1), "n_directions", self.n_directions, "an int of at least 1")
-
-    @property
-    def most_directions(self) -> int:
-        """H."""
-        return self.n_directions
+    patch: int  # S
+    n_directions: int = 1000  # H; the paper uses 10,000
+    full: tuple[int, int] | None = None  # size of the picture; None if the level has it
+    upsampling: str = "lanczos"  # from the level to the picture
 
     def count(self, seed: Seed, step: int) -> int:
         """H."""

@@ -24,10 +24,10 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.spaces.tables.columns import Column
 
-__all__ = ["COST", "LEAF", "Allowed", "Link", "Tree", "grow"]
+__all__ = ["COST", "Allowed", "Link", "Tree", "grow", "leaf_size"]
 
-LEAF = 10  # rows of a leaf, at least
-COST = 2.5  # what a split must gain, relative to one of noise
+_LEAF, _PER_LEAF = 20, 15  # rows of a leaf, at least; fewer if there would be fewer leaves than this
+COST = 2.75  # what a split must gain, relative to one of noise
 _COSINES, _TAIL = 8, 1.5  # functions of the rank, and the weight of the normal score beside them
 _CLASSES = 30  # more levels than this are one-hot, the most frequent
 _MOST_ROWS = 50_000  # that a tree is grown on; all rows are in its leaves
@@ -39,6 +39,11 @@ _LINEAR, _RIDGE = 12, 1e-3  # levels of a number from which on it has a linear p
 _TRIES, _CLIMB = 24, 4  # draws until one is allowed, and draws per node on the way up
 
 Allowed = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (rows, positions) -> which are allowed
+
+
+def leaf_size(n: int) -> int:
+    """The rows of a leaf, at least, of n rows."""
+    return min(_LEAF, max(3, n // _PER_LEAF))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +75,7 @@ class Tree:
         An honest tree is grown on one half of the rows and has the other half in its leaves.
         """
         n, one = len(y), np.zeros(1, dtype=np.int64)
-        if x.shape[1] == 0 or n < 4 * leaf:
+        if x.shape[1] == 0 or n < 2 * leaf or (honest and n < 4 * leaf):
             return cls(None, np.argsort(y, kind="stable"), one, one + n, one)
         mixed = rng.permutation(n)
         some = np.sort(mixed[: n // 2][:_MOST_ROWS] if honest else mixed[:_MOST_ROWS])
@@ -235,8 +240,9 @@ def _between(column: Column, other: Column, numbers: np.ndarray) -> np.ndarray:
 
 
 def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],
-         leaf: int = LEAF, honest: bool = False) -> Link:  # fmt: skip
+         leaf: int | None = None, honest: bool = False) -> Link:  # fmt: skip
     """The link of a column, given the columns `before`, from positions z (n, d) of the rows."""
+    leaf = leaf or leaf_size(len(z))
     rng, y, own = np.random.default_rng(seed), z[:, column], columns[column]
     before = _related(z, column, before)
     slopes = _slopes(columns, z, column, before, rng)

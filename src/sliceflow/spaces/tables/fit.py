@@ -20,7 +20,7 @@ from sliceflow.models.codec import Between, Label
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import TableRows, read_frame, shown
-from sliceflow.spaces.tables.chain import COST, LEAF, Link
+from sliceflow.spaces.tables.chain import COST, Link, leaf_size
 from sliceflow.spaces.tables.files import read_frame_or_file
 from sliceflow.spaces.tables.table import Table, draw_rows, grow_chain, grow_link
 
@@ -144,7 +144,7 @@ class TableSpace:
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.order),
-            leaf=LEAF,
+            leaf=leaf_size(rows.n),
             cost=COST,
             rules=tuple(rule.text for rule in table.rules.rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
