@@ -146,28 +146,6 @@ def test_kept_maps_have_rigid_tails(seed, shift):
             assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
 
 
-@given(
-    counts=st.lists(st.integers(5, 100), min_size=2, max_size=5),
-    seed=st.integers(0, 99),
-)
-def test_thinned_maps_keep_jumps_between_atoms(counts, seed):
-    """Fresh particles end on the atoms, except between the two particles beside a jump."""
-    rng = np.random.default_rng(seed)
-    values = np.repeat([-3.0, 0.0, 1.0, 2.5, 9.0][: len(counts)], counts).tolist()
-    z_p, z_q = torch.from_numpy(rng.normal(size=(1, 5000))), torch.tensor([values], dtype=torch.float64)
-    table = Sorted().fit(z_p, z_q).table
-    thin = thinned(table, 32, None, False, tails=True)
-    assert bool((thin.knots.diff(dim=1) >= 0).all())
-    assert bool((thin.values.diff(dim=1) >= 0).all())
-    fresh = torch.from_numpy(rng.normal(size=(1, 20_000)))
-    found = (fresh + thin.displace(fresh)).numpy()
-    off = np.abs(found[..., None] - np.unique(values)).min(-1) > 1e-9
-    assert off.mean() < 0.005
-    for value in set(values):
-        share = (np.abs(found - value) < 1e-9).mean()
-        assert share == pytest.approx(values.count(value) / len(values), abs=0.03)
-
-
 def test_thinned_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)

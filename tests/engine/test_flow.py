@@ -210,16 +210,6 @@ def test_a_stage_moves_particles_in_its_own_space():
     assert torch.allclose(again.x, particles.x, atol=1e-12)
 
 
-def test_positions_on_the_way_are_whole():
-    flow, (particles, data) = with_a_subspace(), clouds(m=40)
-    model, start, taken = fit(flow, particles, data), clouds(m=40)[0], []
-    replay(flow, model, start, Noise(Seed(0)), lambda step: taken.append((step.turn, step.positions())))
-    assert [turn for turn, _ in taken] == list(range(6))
-    assert all(x.shape == (3, 40) for _, x in taken)
-    assert torch.equal(taken[0][1][2], clouds(m=40)[0].x[2])  # not yet finished
-    assert torch.equal(taken[-1][1], start.x)
-
-
 @pytest.mark.parametrize("stop", range(1, 6))
 def test_a_run_resumes_at_any_step_with_the_same_bits(stop):
     """Also within a stage that moves coordinates: they are part of the run."""

@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours import views
-from sliceflow.neighbours.views import View, heavy_tail, moments, project, relevance, ridge
+from sliceflow.neighbours.views import View, heavy_tail, moments, relevance, ridge
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,6 @@ def test_a_ridge_regression_has_the_penalty_of_the_least_error_of_rows_left_out(
         rest = (wanted - torch.from_numpy(model.predict(y))) / (1 - hat.diagonal() - 1 / n)[:, None]
         errors.append((float(rest.square().mean()), float(np.abs(model.coef_.T - found.numpy()).max())))
     assert min(errors)[1] < 1e-8
-
-
-def test_a_part_of_the_rows_at_a_time_is_the_whole(monkeypatch):
-    y = Seed(0).normal(50, 3)
-    view, projection = View.fit_to(y, 20), Seed(1).normal(23, 2)
-    whole = view(y) @ projection
-    monkeypatch.setattr(views, "_NUMBERS", 100)
-    assert torch.allclose(project(view, y, projection), whole)
 
 
 def test_columns_that_do_not_matter_count_nothing():
