@@ -45,8 +45,7 @@ class SlicedWassersteinFlow(FlowEstimator):
         fewer steps and a smaller model for many columns) or "axis", or an object from
         `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``
     transport : how to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`
-    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ``math.inf`` fits each class
-        separately
+    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits each class separately
     entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
     device : "auto" uses a GPU if there is one
     random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
@@ -54,16 +53,14 @@ class SlicedWassersteinFlow(FlowEstimator):
     standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
         first (`Units`). Results are in the user's units either way. With False the flow still starts
         from N(0, I), so scale the data to be near it
-    early_stopping : hold out rows, and stop when the particles no longer get closer to those of their
-        own condition
+    early_stopping : hold out rows, and stop when the particles no longer get closer to these
     preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
-        defaults take its values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale
+        defaults take its values. The data should be near N(0, I) in scale
     condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
         "local" keeps the rows and samples from those near the y that is asked for, without steps or
         maps. "auto" is local unless ξ = 0, ``early_stopping`` or several ranks need the joint flow.
         Labels alone are never local
-    keep_rows : keep the rows in the model and its file: then rows can be added and removed later.
-        `partial_fit` always keeps them, and so do local conditions
+    keep_rows : keep the rows in the model and its file, so that rows can be added and removed later
     options : VectorOptions or None; rarely changed settings, None takes the defaults
 
     Attributes

@@ -57,7 +57,6 @@ class FittedVectors:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether samples need the rows: conditions are local."""
         return len(self.settings) > 0
 
     def with_rows(self, rows: VectorRows | None) -> FittedVectors:

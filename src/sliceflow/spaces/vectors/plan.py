@@ -89,7 +89,6 @@ class VectorPlan(Plan):
 
     @property
     def n_directions(self) -> int:
-        """Directions of a step."""
         return max(getattr(self.frame, "n_directions", 0), self.n_columns)
 
     @property
