@@ -1,9 +1,8 @@
 """Batches: which particles and data a step is fitted to.
 
 A map fitted to some tens of thousands of columns is nearly as good as one fitted to all, and moves them
-all. The columns are divided once into batches that take turns, so that every step is cheap and every
-column is used. In every batch each condition has as many data as particles: where masses differ, the
-surplus of one class would be transported across the gap to another.
+all. The columns are divided once into batches that take turns. In every batch each condition has as
+many data as particles: a surplus of one class would be transported across the gap to another.
 
 Batches are contiguous columns, which a GPU reads at full speed. So particles must be in random order,
 and data in the `order` that `divide` returns.
@@ -109,13 +108,7 @@ def divide(
     m: int, n: int, most: int | None, codes_p: Tensor | None, codes_q: Tensor | None, seed: Seed,
     device: torch.device | str = "cpu",
 ) -> Batches:  # fmt: skip
-    """Batches of at most `most` of m particles and of n data.
-
-    Parameters
-    ----------
-    most : None uses all columns
-    codes_p, codes_q : the conditions of particles and data; None if they play no part
-    """
+    """Batches of at most `most` of m particles and of n data, by their conditions if they have any."""
     conditions = None if codes_p is None or codes_q is None else (codes_q, codes_p)
     if most is None or max(m, n) <= most:
         return Batches() if conditions is None else _weighted(*conditions)
@@ -137,10 +130,7 @@ def divide(
 def divide_apart(
     most: int | None, codes_p: Tensor, codes_q: Tensor, n_classes: int, seed: Seed
 ) -> Batches:
-    """The same if every class has its own maps: masses may differ.
-
-    The particles must be sorted by class; the returned `order` sorts the data.
-    """
+    """The same if every class has its own maps, and the particles are sorted by class."""
     m, n = len(codes_p), len(codes_q)
     all_runs = [Runs.from_codes(codes, n_classes) for codes in (codes_p, codes_q)]
     if most is None or max(m, n) <= most:
@@ -186,10 +176,7 @@ def _parts(n: int, most: int) -> list[slice]:
 
 
 def _partners(batches: list[slice], groups_p: Tensor, groups_q: Tensor) -> list[Tensor]:
-    """For every batch of particles, in turn, data of the same conditions, different ones every time.
-
-    The data must be sorted by group.
-    """
+    """For every batch of particles, in turn, data (sorted by group) of the same conditions."""
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     size = torch.bincount(groups_q, minlength=n_groups)
     start = size.cumsum(0) - size

@@ -1,9 +1,8 @@
 """Clouds: particles and data as columns, with their conditions.
 
-With a finite ξ a class shifts the projections, and a direction has one map for all classes. The larger
-ξ, the fewer neighbours of another class a particle has. In the limit ξ = ∞ the flow is one flow for
-each class with the same directions. Its columns are then sorted, so that a class is a run of columns,
-and its tables have C·h rows, class by class.
+With a finite ξ a class shifts the projections, and a direction has one map for all classes. With ξ = ∞
+each class has its own maps, with the same directions. Columns are then sorted, so that a class is a run
+of columns, and tables have C·h rows, class by class.
 """
 
 from __future__ import annotations
@@ -66,13 +65,6 @@ class Cloud:
 
 
 def sort_by_class(codes: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor, Runs]:
-    """Class numbers (n,) sorted, the order that sorts them, its inverse, and the runs.
-
-    Examples
-    --------
-    >>> codes, order, inverse, runs = sort_by_class(torch.tensor([1, 0, 1]), 2)
-    >>> codes, order, inverse, runs
-    (tensor([0, 1, 1]), tensor([1, 0, 2]), tensor([1, 0, 2]), Runs(starts=(0, 1, 3)))
-    """
+    """Class numbers (n,) sorted, the order that sorts them, its inverse, and the runs."""
     codes, order = codes.sort(stable=True)
     return codes, order, order.argsort(), Runs.from_codes(codes, n_classes)

@@ -222,13 +222,11 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
 
     A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p, the mean square
     of this error is least if the density of the knots is proportional to (p·D″²)^⅕. The lines are then
-    fitted to all particles between them: lines through the map itself would cut its corners, and
-    samples would shrink. Displacements are rounded to whole steps, about 8,000 in `reach`.
+    fitted to all particles between them. Displacements are rounded to about 8,000 steps in `reach`.
     """
     n_bins, counts = table.values.shape[1] - 1, table.counts
     if counts is None:
         counts = torch.ones((len(table.lo), n_bins), device=table.lo.device)
     exponent, at_bends = math.frexp(reach / _STEPS)[1], kernels.for_tensor(table.values).at_bends
     maps = at_bends(table.lo, table.hi, table.values, counts, n_knots, exponent)
-    lo, hi, at, levels = maps
-    return CompactTable(lo, hi, at, levels, n_bins, exponent, table.values.dtype).plain()
+    return CompactTable(*maps, n_bins, exponent, table.values.dtype).plain()

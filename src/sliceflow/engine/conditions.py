@@ -80,12 +80,6 @@ class Labels:
     """Class labels of any hashable kind, as one-hot vectors.
 
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
-
-    Examples
-    --------
-    >>> labels = Labels.fit_to(np.array(["cat", "dog", "cat"]))
-    >>> labels.encode(["dog", "cat"])
-    tensor([1, 0])
     """
 
     classes: np.ndarray
@@ -112,8 +106,8 @@ class Labels:
         if array.ndim == 2 and array.shape[1] == self.width:
             return torch.from_numpy(_finite(array))
         if array.ndim == 2:
-            known = f"{self.width} (one-hot labels of {self.width} classes)"
-            fact = f"y has {array.shape[1]} columns but the model was fitted with {known}"
+            known = f"the model was fitted with {self.width} (one-hot labels)"
+            fact = f"y has {array.shape[1]} columns but {known}"
             raise ValueError(f"{fact}; pass class labels or an (n, {self.width}) array")
         number = {label_key(label): i for i, label in enumerate(self.classes.tolist())}
         labels = array.tolist()
@@ -123,10 +117,8 @@ class Labels:
             raise ValueError(_HASHABLE) from error
         if None in numbers:
             unknown = list(dict.fromkeys(v for v, i in zip(labels, numbers, strict=True) if i is None))
-            raise ValueError(
-                f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}; "
-                f"the model knows {_listed(self.classes.tolist())}"
-            )
+            fact = f"unknown label{'s' if len(unknown) > 1 else ''} {_listed(unknown)}"
+            raise ValueError(f"{fact}; the model knows {_listed(self.classes.tolist())}")
         return torch.tensor(numbers, dtype=torch.int64)
 
     def decode(self, codes: Tensor) -> np.ndarray:
@@ -154,10 +146,9 @@ class Columns:
     def encode(self, y: Any) -> Tensor:
         array = as_array(y)
         if array.ndim != 2 or array.shape[1] != self.width:
-            raise ValueError(
-                f"y has shape {array.shape} but the model was fitted with {self.width} continuous "
-                f"condition column{'s' if self.width > 1 else ''}; pass an (n, {self.width}) array"
-            )
+            known = f"the model was fitted with {self.width} continuous columns"
+            fact = f"y has shape {array.shape} but {known}"
+            raise ValueError(f"{fact}; pass an (n, {self.width}) array")
         return torch.from_numpy((_finite(_floats(array)) - self.mean) / self.scale)
 
     def decode(self, codes: Tensor) -> np.ndarray:
@@ -170,12 +161,6 @@ class Mixed:
 
     Columns that are not all numbers are `labelled`. Codes (n, l) have the number of a row's combination
     of labels, a tuple, first, and then its standardised columns.
-
-    Examples
-    --------
-    >>> y = np.array([["a", 1.0], ["b", 2.0], ["a", 3.0]], dtype=object)
-    >>> Mixed.fit_to(y).encode(("b", 2.0))
-    tensor([[1., 0.]], dtype=torch.float64)
     """
 
     labels: Labels
@@ -186,10 +171,8 @@ class Mixed:
     def fit_to(cls, y: np.ndarray) -> Mixed:
         labelled = tuple(not all(_is_number(type(v)) for v in column) for column in y.T)
         if all(labelled):
-            raise ValueError(
-                f"y has {len(labelled)} columns, all of them labels; pass one label for each row, such "
-                "as a tuple, or at least one column of numbers"
-            )
+            fact = f"y has {len(labelled)} columns, all of them labels"
+            raise ValueError(f"{fact}; pass one label per row, such as a tuple, or a column of numbers")
         is_label = np.array(labelled)
         rows = _objects([tuple(row) for row in y[:, is_label].tolist()])
         _need_labels(rows, "y")
@@ -206,10 +189,9 @@ class Mixed:
             array = np.array([list(row) for row in array], dtype=object)
         array = np.atleast_2d(array)
         if array.ndim != 2 or array.shape[1] != len(self.labelled):
-            raise ValueError(
-                f"y has shape {np.shape(y)} but the model was fitted with {len(self.labelled)} "
-                f"columns, {sum(self.labelled)} of them labels; pass an (n, {len(self.labelled)}) array"
-            )
+            known = f"{len(self.labelled)} columns, {sum(self.labelled)} of them labels"
+            fact = f"y has shape {np.shape(y)} but the model was fitted with {known}"
+            raise ValueError(f"{fact}; pass an (n, {len(self.labelled)}) array")
         is_label = np.array(self.labelled)
         rows = _objects([tuple(row) for row in array[:, is_label].astype(object).tolist()])
         numbers = self.labels.encode(rows)[:, None].double()
@@ -237,10 +219,8 @@ def infer(array: np.ndarray, n_rows: int, name: str = "y") -> Condition:
         return Columns.fit_to(_finite(_floats(array)))
     _need_labels(array, name)
     if array.dtype.kind == "f" and len(fractions := array[_finite(array, name) % 1 != 0]):
-        raise ValueError(
-            f"{name} is one-dimensional, which means class labels, but holds fractions such as "
-            f"{fractions[0]}; pass y[:, None] for a continuous condition"
-        )
+        fact = f"{name} is one-dimensional: labels, but holds fractions such as {fractions[0]}"
+        raise ValueError(f"{fact}; pass y[:, None] for a continuous condition")
     return Labels.fit_to(array)
 
 
@@ -293,11 +273,6 @@ def extra_codes(codes_q: Tensor, codes_p: Tensor, apart: bool, seed: Seed) -> Te
 
     Maps of few particles are poor for fresh ones. So a fit has at least `ENOUGH` particles, and at
     least 200 of every class in the data, or 2√M of M; classes `apart`, with their own maps, have 1,000.
-    The data are weighted to the particles' shares (`row_weights`).
-
-    >>> data = torch.tensor([0] * 9_990 + [1] * 10)
-    >>> extra_codes(data, data, False, Seed(0)).bincount()
-    tensor([  0, 190])
     """
     m, n = len(codes_p), len(codes_q)
     base = max(m, ENOUGH)
@@ -319,9 +294,9 @@ def moved(codes_q: Tensor, codes_p: Tensor, amplifier: float, seed: Seed, model:
     if not model:
         return codes_p
     if amplifier == 0:
-        more = even_rows(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)
-        return torch.cat((codes_p, codes_p[more]))
-    more = extra_codes(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
+        more = codes_p[even_rows(len(codes_p), max(0, ENOUGH - len(codes_p)), seed)]
+    else:
+        more = extra_codes(codes_q, codes_p, math.isinf(amplifier), seed.child("further"))
     return torch.cat((codes_p, more))
 
 
@@ -414,10 +389,8 @@ def _need_labels(array: np.ndarray, name: str) -> None:
         return
     for row, label in enumerate(array if array.dtype.kind in "mM" else array.tolist()):
         if _is_missing(label):
-            raise ValueError(
-                f"row {row} of {name} has no label ({format_label(label)}); drop such rows, or give "
-                "them a label of their own, such as 'unknown'"
-            )
+            fact = f"row {row} of {name} has no label ({format_label(label)})"
+            raise ValueError(f"{fact}; drop such rows, or give them a label such as 'unknown'")
         try:
             hash(label)
         except TypeError as error:
@@ -436,24 +409,18 @@ def _is_missing(label: Any) -> bool:
 
 def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
     if y.dtype.kind not in "fiub":
-        raise ValueError(
-            f"{name} has columns of dtype {y.dtype}; continuous conditions must be numbers, labels 1-D"
-        )
+        fact = f"{name} has columns of dtype {y.dtype}"
+        raise ValueError(f"{fact}; continuous conditions must be numbers, labels 1-D")
     y = y.astype(np.float64)
     if len(bad := np.argwhere(~np.isfinite(y))):
         at = tuple(bad[0].tolist())
-        raise ValueError(
-            f"{name} contains {y[at]} at {list(at)}; conditions must be finite: drop or fill such rows"
-        )
+        fact = f"{name} contains {y[at]} at {list(at)}"
+        raise ValueError(f"{fact}; conditions must be finite: drop or fill such rows")
     return y
 
 
 def format_label(label: Any) -> str:
-    """A label for a message, as Python writes it, without numpy's types.
-
-    >>> format_label((np.int64(3), np.str_("dog"))), format_label(np.datetime64("2020-01-31"))
-    ("(3, 'dog')", '2020-01-31')
-    """
+    """A label for a message, as Python writes it, without numpy's types."""
     if isinstance(label, tuple):
         return f"({', '.join(map(format_label, label))}{',' if len(label) == 1 else ''})"
     if isinstance(label, np.datetime64 | np.timedelta64):
@@ -467,7 +434,5 @@ def _listed(labels: list[Any], most: int = 12) -> str:
 
 
 def default_particles(n: int) -> int:
-    """The smallest multiple of n rows, to use their conditions equally often, of at least 10,000: maps
-    of fewer particles follow their noise, and offline samples are poor.
-    """
+    """The smallest multiple of n rows, to use their conditions equally often, of at least 10,000."""
     return n * max(1, -(-10_000 // n))

@@ -57,11 +57,7 @@ _COLUMNS = ("stage", "step", "distance", "moving", "seconds")  # of a history
 
 @dataclass
 class History:
-    """Records the events. `moving` is the share of maps that move anything: 1 without shrinkage.
-
-    >>> list(History().as_columns())
-    ['stage', 'step', 'distance', 'moving', 'seconds']
-    """
+    """Records the events. `moving` is the share of maps that move anything: 1 without shrinkage."""
 
     events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(default_factory=list)
     before: dict[str, list[Any]] = field(default_factory=dict)  # of the run that is resumed
@@ -129,15 +125,8 @@ class HeldOut:
 
     After every step it measures SW₂ between the particles and the held-out rows over fixed directions.
     `n_iter_no_change` steps without a relative improvement of `tol` end the stage. Rows of a class are
-    compared with the particles of that class; classes that only one side has are left out. With
-    continuous conditions the directions are those of x and y, with equal weight.
-
-    Parameters
-    ----------
-    rows : (d, n) held-out rows, in the units of the flow
-    codes : conditions of the rows, (n,) class numbers or (n, l) columns; None for x alone
-    particle_codes : those of the particles of all ranks
-    joint : gathers the projections (h, n) of the particles of all ranks
+    compared with the particles of that class. Continuous conditions are compared together with x.
+    `joint` gathers the projections (h, n) of the particles of all ranks.
     """
 
     def __init__(  # many: two clouds, the rule, and how ranks agree
@@ -238,16 +227,18 @@ def relayed(
     listeners: Sequence[Listener], name: str, *, stages_before: int, steps_before: int,
     steps_after: int, seconds: float,
 ) -> Listener:  # fmt: skip
-    """One listener that tells others of the steps of the fit `name` as steps of several fits, of which
-    those before had so many stages, steps and seconds, and those after plan `steps_after`.
-    """
+    """One listener that tells others of the steps of the fit `name` as steps of several fits."""
 
     def relay(event: Event) -> bool:
-        total = steps_before + event.steps_total + steps_after
-        stage = dict(stage=f"{name}: {event.stage}", stage_index=stages_before + event.stage_index)
-        steps = dict(steps_done=steps_before + event.steps_done, steps_total=total)
-        overall: dict[str, Any] = stage | steps | dict(seconds=seconds + event.seconds)
-        return tell(listeners, replace(event, **overall))
+        overall = replace(
+            event,
+            stage=f"{name}: {event.stage}",
+            stage_index=stages_before + event.stage_index,
+            steps_done=steps_before + event.steps_done,
+            steps_total=steps_before + event.steps_total + steps_after,
+            seconds=seconds + event.seconds,
+        )
+        return tell(listeners, overall)
 
     return relay
 

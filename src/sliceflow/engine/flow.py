@@ -157,8 +157,7 @@ class Step:
     ) -> None:  # fmt: skip
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, where η = s·d is the paper's step size.
 
-        `z` are the projections of all particles, if they are known, and `dz` is T(z) − z, if that is
-        known more exactly than the table tells. Without them, particles are moved in chunks.
+        `z` of all particles and `dz` = T(z) − z may be known; else particles are moved in chunks.
         """
         flow, cloud, size = self.flow, self.particles, self.stage.size_of(self.k)
         x, (d, n) = cloud.x, cloud.x.shape
@@ -209,10 +208,7 @@ class Run:
     began: float = 0.0
 
     def advance(self, step: Step, fit: Fit, listeners: Sequence[Listener]) -> None:
-        """Count a step and tell the listeners; end the stage if one of them says so, or all is still.
-
-        All is still if hardly any map moves; every fourth step is looked at.
-        """
+        """Count a step and tell the listeners; end the stage if one says so, or hardly any map moves."""
         stage = step.stage
         self.stage, self.step, self.done = step.number, step.k + 1, self.done + 1
         self.seconds, left = now() - self.began, stage.n_steps - self.step

@@ -50,9 +50,7 @@ class Frame:
     """The directions of one step, on a device."""
 
     theta: Tensor | None  # (h, d) directions in the space of x, or None for the coordinate axes
-    theta_y: (
-        Tensor | None
-    )  # (h, l) directions in the space of the condition, or None if the frame ignores it
+    theta_y: Tensor | None  # (h, l) directions in the space of the condition, if the frame has any
     parseval: float = 1.0  # c, with ΘᵀΘ = c·I, exactly or on average
     fitted: bool = False  # whether the directions were fitted to particles and data
 
@@ -177,17 +175,11 @@ def frame_bytes(kind: FrameKind, d: int, n_conditions: int, itemsize: int) -> in
 
 
 @cached(_BLOCKS)
-def _rotation_block(  # many: these are the key of the cache
-    seed: Seed,
-    block: int,
-    steps: int,
-    d: int,
-    side: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
+def _rotation_block(
+    seed: Seed, first: int, d: int, side: int, device: torch.device | str, dtype: torch.dtype
 ) -> Tensor:
-    """The rotations of `steps` steps of a stage, from step block·steps on: (steps, side, side)."""
-    first = block * steps
+    """The rotations of the steps of a stage from step `first` on: (steps, side, side)."""
+    steps = _steps_at_once(d)
     if d <= _MAX_FRESH:
         normal = seed.child("x").normal(steps * d, d, start=first * d).view(steps, d, d)
         return zero_padded(uniform_rotations(normal).to(device, dtype), side)
@@ -210,12 +202,12 @@ def rotation(
 ) -> Tensor:  # fmt: skip
     """The random rotation of a step: (d, d), or zero-padded to (side, side).
 
-    Up to d = 16 each step has a new rotation. For larger d a QR decomposition would cost as much as the
-    step. The rotation is then A·D·B: A and B from a pool of eight rotations, D random signs. All seeds
-    with the same entropy share the pool.
+    For d > 16 a QR decomposition would cost as much as the step. The rotation is then A·D·B: A and B
+    from a pool of eight rotations, which seeds of the same entropy share, D random signs.
     """
     steps = _steps_at_once(d)
-    return _rotation_block(seed, step // steps, steps, d, side or d, device, dtype)[step % steps]
+    first = step // steps * steps
+    return _rotation_block(seed, first, d, side or d, device, dtype)[step - first]
 
 
 def _steps_at_once(d: int) -> int:
@@ -226,11 +218,7 @@ def _steps_at_once(d: int) -> int:
 def condition_directions(
     seed: Seed, h: int, n_conditions: int, device: torch.device | str, dtype: torch.dtype
 ) -> Tensor | None:
-    """(h, l) directions of the condition: independent Laplace numbers, E|θ_y|² = 1.
-
-    Their lengths must vary: a direction that separates all conditions widely cannot resolve the
-    distribution of x at one y. Laplace's distribution, also the authors' choice, gives many short ones.
-    """
+    """(h, l) directions of the condition: independent Laplace numbers, as the authors', E|θ_y|² = 1."""
     if n_conditions == 0:
         return None
     k = kernels.for_device(device)
@@ -352,8 +340,7 @@ class MaxSliced:
 class Axis:
     """The coordinate axes: a step makes the distribution of each column exact.
 
-    The frame ignores the condition: an offset would blur the values of discrete columns, and these
-    steps come at the end of a flow, when the classes are in place.
+    The frame ignores the condition: an offset would blur the values of discrete columns.
     """
 
     def draw(

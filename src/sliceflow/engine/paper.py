@@ -5,16 +5,12 @@
 
 The remaining differences, where the text gives no value or cannot be followed literally:
 
-- η is the dimension of a level of the pyramid, C·h·w; it is d only at full resolution. With the d of
-  the full picture a low level would overshoot (`pictures.tiles.RandomPatches`).
-- η is at most H, as in the authors' script (`pictures.levels.LevelFlow`). With the paper's H this
-  matters only on CelebA.
+- η is the dimension of a level of the pyramid, and at most H, as in the authors' script.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
-- Particles have classes in exactly the data's proportions. The paper draws classes at random; if the
-  proportions differ, the surplus of a class would move to another class.
+- Particles have classes in exactly the data's proportions; the paper draws classes at random.
 - Offline samples use maps with fewer knots. The paper keeps all particles and data as knots.
-- The paper uses a subset of the particles for the CDFs on CIFAR-10 and CelebA, but does not give its
-  size; ``transports.Interpolated(most=…)`` sets it.
+- The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use;
+  ``transports.Interpolated(most=…)`` sets it.
 """
 
 from __future__ import annotations
@@ -85,10 +81,7 @@ def with_preset(
     preset: str | None, parameters: dict[str, Any], defaults: dict[str, Any],
     settings: dict[str, Setting],
 ) -> dict[str, Any]:  # fmt: skip
-    """The parameters of an estimator; the preset's `settings` replace those left at their `defaults`.
-
-    The user's `parameters` include the dataclass `options`.
-    """
+    """The parameters of an estimator; the preset's `settings` replace those left at their `defaults`."""
     need(preset in (None, "paper"), "preset", preset, "None or 'paper'")
     if preset is None:
         return parameters

@@ -3,8 +3,7 @@
 A `Seed` is a node of the tree, named by a path such as ``("frame", 3, 17)``. Its numbers are the
 Philox4x32-10 stream (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") whose key is a
 hash of the path. The integer arithmetic is exact, so every device and every version draws the same
-bits, in any order and in any chunks. Only the logarithm and cosine that turn them into normal numbers
-may differ in the last digit between devices.
+bits, in any order and in any chunks; only normal numbers may differ in the last digit.
 """
 
 from __future__ import annotations

@@ -50,18 +50,12 @@ class Stage:
     n_steps: int
     transport: Transport = _AUTO
     step_size: float = 1.0
-    # the step size falls linearly to 0 over this last fraction of the stage. A late step of full size solves
-    # its directions at the expense of the others; smaller steps average this out
-    taper: float = 0.0
-    # knots that a model keeps of each map; 0 keeps no model, None keeps the maps as fitted
-    n_knots: int | None = 512
-    # a bound on how far a value can move: maps keep their knots where they bend (`compact`)
-    reach: float | None = None
-    # the steps make columns exact: without noise of the entropy, with the tails of all maps
-    exact: bool = False
+    taper: float = 0.0  # the step size falls to 0 over this last fraction of the stage
+    n_knots: int | None = 512  # that a model keeps of each map; 0 keeps no model, None all knots
+    reach: float | None = None  # how far a value can move: knots are then where maps bend (`compact`)
+    exact: bool = False  # the steps make columns exact: no noise, and the tails of all maps are kept
     space: Space = WHOLE  # that the particles are moved in
-    # of the flow's seed, for the frames; () is ("frame", number of the stage)
-    branch: tuple[str | int, ...] = ()
+    branch: tuple[str | int, ...] = ()  # of the seed of frames; () is ("frame", number of the stage)
 
     def size_of(self, step: int) -> float:
         """The step size of step 0..n_steps-1."""

@@ -35,30 +35,13 @@ class Shrunk:
 
     Where classes have maps of their own, m, n and σ² are those of the class. Where a finite ξ spreads
     classes along a map, noise adds up over the classes: σ² is then the sum of their variances.
-
-    Parameters
-    ----------
-    transport : that fits the maps
-    strength : κ
-    rates : 1/m + 1/n of each class that has its own maps, from `noise_rates`; else of all
-    n_shared : number of classes that share the maps; 0 if none do
-    total : adds up sums over the data of all ranks
-
-    Examples
-    --------
-    >>> from sliceflow.engine.transports import Sorted
-    >>> z = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
-    >>> z_p, z_q = z[:, :250], z[:, 250:] + torch.tensor([[0.0], [2.0]])
-    >>> fit = Shrunk(Sorted(), 5.0, noise_rates(250, 250)).fit(z_p, z_q)
-    >>> fit.dz.abs().amax(1) > 1  # the first map is noise, the second a shift by 2
-    tensor([False,  True])
     """
 
     transport: Transport
-    strength: float
-    rates: tuple[float, ...]
-    n_shared: int = 0
-    total: Callable[[Tensor], Tensor] = lambda sums: sums
+    strength: float  # κ
+    rates: tuple[float, ...]  # 1/m + 1/n of each class that has its own maps; else of all
+    n_shared: int = 0  # number of classes that share the maps; 0 if none do
+    total: Callable[[Tensor], Tensor] = lambda sums: sums  # adds up sums over ranks
 
     @property
     def most(self) -> int | None:
@@ -87,10 +70,8 @@ def _shrink(fit: Fit, rate: Tensor, variance: Tensor | None) -> tuple[Fit, Tenso
         )
         return fit._replace(table=replace(table, values=values)), factor
     if not isinstance(table, KnotTable):
-        raise ValueError(
-            f"maps of type {type(table).__name__} do not tell the variance of their particles; "
-            "set shrinkage=0, or use transport='auto'"
-        )
+        fact = f"maps of type {type(table).__name__} do not tell the variance of their particles"
+        raise ValueError(f"{fact}; set shrinkage=0, or use transport='auto'")
     if variance is None:
         variance = table.knots.double().var(1, correction=0)
     noise, cost = rate.repeat_interleave(len(cost) // len(rate)) * variance.double(), cost.double()
@@ -122,13 +103,8 @@ def noise_rates(
 ) -> tuple[float, ...]:  # fmt: skip
     """1/m + 1/n for m particles and n data: what the noise of a map is proportional to.
 
-    Parameters
-    ----------
-    codes_p, codes_q : class numbers of particles and data, if classes play a part. If they share maps,
-        data are weighted to the particles' proportions: n is then their effective number, (Σw)²/Σw²
-    n_apart : classes that have maps of their own; each of them has a rate
-    most : particles, and data, that a step looks at
-    distinct : share of different data: ½ if half of them are mirror images of the others
+    With `n_apart` classes that have maps of their own, a rate for each. A step looks at `most` particles
+    and data; `distinct` is the share of different data: ½ if half of them are mirror images.
     """
     share_p, share_q = (1.0 if most is None else min(1.0, most / max(1, size)) for size in (m, n))
     if codes_p is not None and codes_q is not None and n_apart:
@@ -136,7 +112,7 @@ def noise_rates(
         pairs = list(zip(*sizes, strict=True))
     else:
         weights = None if codes_p is None or codes_q is None else row_weights(codes_q, codes_p)
-        if weights is not None:
+        if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
         pairs = [(m, n)]
     share_q *= distinct
@@ -146,11 +122,7 @@ def noise_rates(
 def variance_within(
     z: Tensor, codes: Tensor, n_classes: int, total: Callable[[Tensor], Tensor] = lambda sums: sums
 ) -> Tensor:
-    """The sum over the classes of the variance of z (h, n) within the class, (h,).
-
-    `total` adds up sums over ranks. The result is rounded to 20 bits: sums of ranks have another order
-    than those of one process, and must give the same maps.
-    """
+    """The sum over the classes of the variance of z (h, n) within the class, (h,)."""
     member = torch.nn.functional.one_hot(codes.long(), n_classes).double()  # (n, C)
     sums = [torch.cat((member.sum(0)[None], member.new_zeros(1, n_classes)))]
     for part in torch.split(z, max(1, _NUMBERS // max(1, z.shape[1]))):
@@ -159,5 +131,5 @@ def variance_within(
     all_sums = total(torch.cat(sums)).view(-1, 2, n_classes)
     size, (first, second) = all_sums[0, 0].clamp(min=1), all_sums[1:].unbind(1)
     variance = (second / size - (first / size).square()).clamp(min=0).sum(1)
-    mantissa, exponent = torch.frexp(variance)
+    mantissa, exponent = torch.frexp(variance)  # 20 bits: ranks sum in another order than one process
     return torch.ldexp((mantissa * 2**20).round() / 2**20, exponent)

@@ -30,23 +30,16 @@ MOST = 1 << 17  # columns per histogram and step: fewer are faster and a little 
 
 
 class Fit(NamedTuple):
-    """A fitted table, and the mean of (T(z) − z)² over the particles for each direction.
-
-    `dz` is the displacement of the particles, if the fit has it more exactly than the table. `moving`
-    is the share of maps that move anything, if some may stand still.
-    """
+    """A fitted table, and what the fit knows besides."""
 
     table: Table
-    cost: Tensor
-    dz: Tensor | None = None
-    moving: Tensor | None = None
+    cost: Tensor  # the mean of (T(z) − z)² over the particles for each direction
+    dz: Tensor | None = None  # the particles' displacement, if known more exactly than by the table
+    moving: Tensor | None = None  # the share of maps that move anything, if some may stand still
 
 
 class Counts(NamedTuple):
-    """Histograms: counts (h, B) in equal bins of [lo, hi] (h,), for each direction.
-
-    If classes have separate maps, one for each class and direction: (C·h, B).
-    """
+    """Histograms: counts (h, B) in equal bins of [lo, hi] (h,); with separate maps of classes, (C·h, B)."""
 
     counts: Tensor
     lo: Tensor
@@ -92,11 +85,7 @@ class GridTable:
     counts: Tensor | None = None
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z for projections z (h, n): linear between knots, a rigid shift beyond the ends.
-
-        If each class has its own maps, `cloud`, the points themselves, tells their classes; mixed
-        classes take the weighted mean of their maps.
-        """
+        """T(z) − z for projections z (h, n) of the points `cloud`; mixed classes take a weighted mean."""
         kernel, table, h = kernels.for_tensor(z), (self.lo, self.hi, self.values), len(z)
         if len(self.lo) == h:
             out: Tensor = kernel.displace_grid(z, *table)
@@ -171,12 +160,8 @@ class Interpolated:
         F⁻¹(a) = z_I + (a·n − I)·(z_{I+1} − z_I),  I = ⌊a·n⌋.
 
     Where the paper says nothing, F⁻¹ stays at z_{n-1} above (n − 1)/n, and I is the last of ties. For
-    weighted data, the fraction of the weight below z_k replaces k/n. The table has a knot for every
-    particle and every datum, so it is exact for other particles too.
-
-    `Sorted` has its samples at (k + ½)/n instead of k/n. If M = N this makes no difference; else, with
-    k/n, the last M/N particles share the last datum or, if M < N, the last N/M data are not reached.
-    It also sends tied particles to the middle of their data, and none into wide gaps of the data.
+    weighted data, the fraction of the weight below z_k replaces k/n. `Sorted` has its samples at
+    (k + ½)/n instead, which makes no difference if M = N.
 
     Parameters
     ----------
@@ -232,10 +217,7 @@ def _ranks(z: Tensor) -> Tensor:
 
 
 def _linear(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Linear interpolation of y (h, n), given at ascending x (h, n), at points (h, m).
-
-    Constant beyond the ends. `at` and x may have a single row for all directions.
-    """
+    """Linear interpolation of y (h, n) at points (h, m), constant beyond the ends of ascending x."""
     rows, last = max(len(at), len(x)), x.shape[1] - 1
     at, x = (t.expand(rows, -1).contiguous() for t in (at, x))
     i = (torch.searchsorted(x, at, right=True) - 1).clamp_(0, max(0, last - 1))
@@ -307,10 +289,7 @@ class Histogram:
     def between(
         self, p: Counts, q: Counts, dtype: torch.dtype, still: Collection[int] = (), n_classes: int = 1
     ) -> Fit:
-        """The maps from counted particles to counted data, with values of `dtype`.
-
-        Of the `n_classes`, those in `still` have no particles or no data. Their maps are the identity.
-        """
+        """The maps from counted particles to counted data; those of classes `still` are the identity."""
         values, cost = kernels.for_tensor(p.counts).compose(*p, *q)
         counts, lo, hi = (t.clone() for t in p) if still else p
         for c in still:  # a range of positive width: beyond it, the shift is 0
@@ -323,10 +302,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class AlignedHistogram(Histogram):
-    """Histograms whose bins cover at least `span`, such as the range of pixels.
-
-    If no bin has two values of a pixel, the particles end on these values, and in the right shares.
-    """
+    """Histograms whose bins cover at least `span`, such as the range of pixels, to end on their values."""
 
     span: tuple[float, float] = (-1.0, 1.0)
 
@@ -346,10 +322,7 @@ class AlignedHistogram(Histogram):
 
 @dataclass(frozen=True)
 class Auto:
-    """`Sorted` for up to `threshold` particles and data in total, else `Histogram`.
-
-    Small clouds benefit from exactness; sorting large ones costs more than the rest of the step.
-    """
+    """`Sorted` for up to `threshold` particles and data in total, else `Histogram`."""
 
     threshold: int = 5_000
     n_bins: int = 1024
@@ -371,10 +344,8 @@ class Auto:
 
 def _need_one_class(batch: Batch, name: str) -> None:
     if batch.runs is not None:
-        raise ValueError(
-            f"amplifier=inf needs histograms, which transport={name!r} does not use; "
-            "use a finite amplifier, or transport='histogram'"
-        )
+        fact = f"amplifier=inf needs histograms, which transport={name!r} does not use"
+        raise ValueError(f"{fact}; use a finite amplifier, or transport='histogram'")
 
 
 def _need_columns(most: int | None) -> None:

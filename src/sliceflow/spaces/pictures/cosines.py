@@ -1,10 +1,7 @@
 """Rotations for photographs: each direction of a tile combines a few cosines, not all pixels.
 
-A random direction over all pixels of a tile mostly measures coarse light and shade, which carry most
-of the variance. Its projections look normal, and a few steps suffice to match them. A cosine measures
-one frequency of brightness or colour; its projections are mostly small and sometimes large. So
-Θ = R·P: the rows of P are the cosines of the tile, and R rotates random groups of 2 to 32 of them.
-ΘΘᵀ = I, as for any rotation.
+A random direction over all pixels of a tile mostly measures coarse light and shade, which a few steps
+match. So Θ = R·P: the rows of P are the cosines of the tile, and R rotates random groups of 2 to 32.
 """
 
 from __future__ import annotations

@@ -30,8 +30,6 @@ __all__ = ["ImageFlow"]
 class ImageFlow(FlowEstimator):
     """Generative model for pictures: local directions, from coarse to fine.
 
-    `partial_fit` adds pictures and `forget` removes them.
-
     Parameters
     ----------
     schedule : "auto", a preset ("mnist", "cifar10", "celeba"), or text in the paper's notation, such as
@@ -53,16 +51,15 @@ class ImageFlow(FlowEstimator):
         one of "top", "bottom", "left", "right", "border" (the centre is missing), "center"
     transport : "auto" (histograms of 128 bins, or 1024 if classes share maps; sorted for small
         clouds), or any of `sliceflow.transports`
-    patch_basis : the basis of a tile's directions: "pixels" combines all pixels; "cosines" combines a
-        few cosines; "random" replaces tiles by the paper's random patches. "auto" takes pixels for
-        drawings, where less than a fifth of the pixels are neither dark nor light, else cosines
+    patch_basis : the basis of a tile's directions: "pixels", a few "cosines", or "random", the paper's
+        random patches. "auto" takes pixels for drawings, which have few grey pixels, else cosines
     n_clusters : divides pictures without labels into this many clusters, each with its own maps; 1
         turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and fewer if clusters
         would be small, because these are copied; 1 with sorted transport or a mask
-    keep_rows : keep the pictures in the model and its file: then pictures can be added, removed, and
-        completed from any part (`inpaint`). `partial_fit` always keeps them
+    keep_rows : keep the pictures in the model and its file, so that pictures can be added, removed, and
+        completed from any part (`inpaint`)
     preset : None, or "paper": the flow of Du et al. (2023) as printed. Parameters left at their
-        defaults take the paper's values (`sliceflow.engine.paper`): slow, for comparison
+        defaults take the paper's values: slow, for comparison
     options : PictureOptions or None; rarely changed settings, None takes the defaults
     verbose : 1 shows a progress bar
 
@@ -109,8 +106,7 @@ class ImageFlow(FlowEstimator):
         """Complete pictures from the part of them that is known.
 
         A model that was fitted with `observed` moves the hidden pixels by its flow. A model that keeps
-        its pictures completes from any `mask`, by pictures whose known part is similar: colour models
-        keep their pictures, grey ones with ``keep_rows=True``.
+        its pictures (colour, or ``keep_rows=True``) completes from any `mask`, by similar pictures.
 
         Parameters
         ----------

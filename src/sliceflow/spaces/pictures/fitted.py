@@ -70,8 +70,7 @@ class FittedPictures:
 
     @property
     def needs_rows(self) -> bool:
-        """Samples need no rows: mosaics keep their own pictures."""
-        return False
+        return False  # mosaics keep their own pictures
 
     @property
     def layout(self) -> Layout:
@@ -103,7 +102,7 @@ class FittedPictures:
     def need_maps(self) -> None:
         """Raise a ValueError if the model has no maps."""
         if not self.steps:
-            raise ValueError("the model keeps no maps, as n_knots=0 says; fit again with n_knots > 0")
+            raise ValueError("it was fitted with n_knots=0, which keeps no maps; fit with n_knots > 0")
 
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         return self.frames(n, codes, seed)[0]

@@ -1,11 +1,10 @@
 """Completions of pictures from any known part, by the pictures that are most like it.
 
 Principal components x describe hidden pixels. A ridge regression on random features of known pixels
-predicts them: its prediction is the condition y. So pictures are neighbours if their known parts
-suggest the same hidden parts. Local conditions (`sliceflow.neighbours`) draw x given y around one of
-the neighbours. In photographs, a draw gets the fine detail that components leave out of this neighbour.
-One monotone map gives hidden pixels the distribution that they have in pictures: sums of components are
-never black. In drawings, where a fifth of the pixels are black or white, detail would be specks.
+predicts them: its prediction is the condition y. Local conditions (`sliceflow.neighbours`) draw x given
+y around a neighbour. In photographs, a draw gets the fine detail of this neighbour; in drawings, where a
+fifth of the pixels are black or white, it would be specks. One monotone map gives hidden pixels the
+distribution that they have in pictures: sums of components are never black.
 """
 
 from __future__ import annotations
@@ -40,16 +39,9 @@ def complete_pictures(  # many: two sets of pictures, with their labels
     X: Any, known_mask: Any, like: Any, *, n: int = 1, y: Any = None, like_y: Any = None,
     n_pixel_values: int = 256, seed: Seed,
 ) -> np.ndarray:  # fmt: skip
-    """Complete pictures from any known part, by the pictures `like`: (m, n, h, w[, c]).
+    """Complete pictures X from any known part, by at least 10 pictures `like`: (m, n, h, w[, c]).
 
-    Parameters
-    ----------
-    X : pictures (m, h, w) or (m, h, w, c); hidden pixels are ignored, NaN too
-    known_mask : (h, w) booleans, True where pixels are known; or a name such as "top"
-    like : at least 10 pictures in the same layout; hundreds or more of each kind
-    n : completions of each picture
-    y, like_y : labels of X, and of `like`: a completion then uses pictures of its own class
-    n_pixel_values : of integer pictures
+    With labels y of X and `like_y` of `like`, a completion uses pictures of its own class.
     """
     layout = Layout.infer(like, n_pixel_values)
     known = mask_of(known_mask, layout, "mask")[:, 0].numpy()
@@ -186,8 +178,8 @@ class _Seam:
     def joined(self, given: np.ndarray, pixels: np.ndarray) -> np.ndarray:
         """Hidden pixels (m, n, hidden) of photographs, joined to the known ones of given rows (m, d).
 
-        Laplace's equation spreads what is left of the differences at the seam, as in Pérez, Gangnet and
-        Blake (2003), "Poisson image editing". In drawings that would be fog.
+        Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and Blake (2003),
+        "Poisson image editing". In drawings that would be fog.
         """
         if self.solver is None:
             return pixels

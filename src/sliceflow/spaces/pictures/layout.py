@@ -6,6 +6,7 @@ Engine layout: columns (C·H·W, n) with values in [-1, 1]. Integer pixels v of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -72,8 +73,7 @@ class Layout:
 
     @property
     def dimension(self) -> int:
-        c, h, w = self.shape
-        return c * h * w
+        return math.prod(self.shape)
 
     @property
     def raw_dtype(self) -> torch.dtype | None:
@@ -152,8 +152,7 @@ class Layout:
 
     def mirrored(self, raw: Tensor) -> Tensor:
         """The pictures followed by their mirror images, flipped left to right."""
-        flipped = raw.view(*self.shape, -1).flip(2).reshape(raw.shape)
-        return torch.cat((raw, flipped), dim=1)
+        return torch.cat((raw, raw.view(*self.shape, -1).flip(2).reshape(raw.shape)), dim=1)
 
 
 def as_array(images: Any) -> np.ndarray:

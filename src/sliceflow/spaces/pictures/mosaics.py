@@ -109,7 +109,6 @@ class Mosaics:
 
     @property
     def _chunk(self) -> int:
-        """Pictures at a time."""
         return max(1, _VALUES // len(self.raw))
 
     def pictures(self, layout: Layout) -> np.ndarray:

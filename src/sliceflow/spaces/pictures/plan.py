@@ -43,7 +43,6 @@ _MIN_KNOTS, _MAX_KNOTS = 16, 64  # knots per map
 _PARTICLES_PER_KNOT = 750
 FEWEST_LOOKED_AT = 10_000  # pictures of a step on a CPU
 _TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
-_SUMMED = 4  # pictures that a particle starts as the mosaic of
 _BIN_BYTES = 48  # bytes per bin: both counts, values, and the search for bends
 _NANOSECONDS = {"cpu": 8.0, "cuda": 0.02}  # for each value that a step projects and moves
 _CPU_PARTICLES = {"draft": 10_000, "standard": 20_000}  # most, unless the user says how many; else
@@ -92,7 +91,6 @@ class PicturePlan(Plan):
 
     @property
     def n_steps(self) -> int:
-        """Steps of all stages."""
         return sum(stage.n_steps for stage in self.stages)
 
     @property
@@ -199,13 +197,11 @@ def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool)
     why = "does not work if classes share maps" if shared else None
     why = "does not work with observed pixels" if observed else why
     if start == "auto":
-        return _SUMMED if layout.shape[0] > 1 and why is None else 0
-    if start == "noise":
-        return 0
-    if why is not None:
+        return 4 if layout.shape[0] > 1 and why is None else 0
+    if start != "noise" and why is not None:
         more = ", or amplifier=inf" if shared else ""
         raise ParameterError("start", start, why, f"use start='noise'{more}")
-    return int(start)
+    return 0 if start == "noise" else int(start)
 
 
 def choose_stages(text: str, layout: Layout, steps: int) -> list[PictureStage]:
@@ -336,8 +332,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
     check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', a preset, …")
     check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
-    verbose = parameters["verbose"]
-    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
+    ok = is_bool(parameters["verbose"]) or is_int(parameters["verbose"], 0)
+    check(ok, "verbose", "a bool, or an int of at least 0")
     for name in ("mirror", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, PictureOptions)

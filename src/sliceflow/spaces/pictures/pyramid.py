@@ -1,9 +1,7 @@
 """Pyramid subspaces: pictures that are upsampled from r×r coefficients.
 
 Level r of a pyramid is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one axis with
-orthonormalised columns. ``down`` computes the coefficients of a picture, ``up`` the picture of
-coefficients. U is orthonormal, so adding ``up`` of a change in the coefficients changes nothing
-orthogonal to the level.
+orthonormalised columns. So adding ``up`` of a change in coefficients changes nothing orthogonal to it.
 """
 
 from __future__ import annotations
@@ -45,10 +43,7 @@ def _weights(full: int, small: int, upsampling: str) -> Tensor:
 
 @cached(_CACHE_BYTES)
 def upsampled(full: int, small: int, upsampling: str, device: torch.device | str = "cpu") -> Tensor:
-    """UᵀW, (small, small), float64: coefficients in `basis` U of the columns of W.
-
-    U and W span the same space, so W = U·(UᵀW) exactly.
-    """
+    """UᵀW, (small, small), float64: coefficients in `basis` U of the columns of W = U·(UᵀW)."""
     if small == full:
         return torch.eye(full, dtype=torch.float64, device=device)
     u, w = basis(full, small, upsampling), _weights(full, small, upsampling)
@@ -59,9 +54,7 @@ def upsampled(full: int, small: int, upsampling: str, device: torch.device | str
 def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     """U, (full, small), float64: upsampling from `small` to `full` pixels, columns orthonormal.
 
-    W samples the kernel at pixel centres. Its rows sum to 1, so that a constant stays constant, also
-    at the borders. Löwdin's symmetric orthonormalisation W(WᵀW)^-½ then gives the orthonormal columns
-    closest to those of W, which are therefore local too.
+    Löwdin's W(WᵀW)^-½ has the orthonormal columns closest to those of W, which are therefore local.
     """
     if not 1 <= small <= full:
         raise ValueError(f"a level of {small} pixels does not fit a picture of {full}; use 1 to {full}")
@@ -70,10 +63,8 @@ def basis(full: int, small: int, upsampling: str = "lanczos") -> Tensor:
     weights = _weights(full, small, upsampling)
     values, vectors = torch.linalg.eigh(weights.T @ weights)
     if float(values.min()) <= 1e-10 * float(values.max()):
-        raise ValueError(
-            f"{upsampling} upsampling from {small} to {full} pixels has dependent columns; choose "
-            "another resolution, or upsampling 'lanczos'"
-        )
+        fact = f"{upsampling} upsampling from {small} to {full} pixels has dependent columns"
+        raise ValueError(f"{fact}; choose another resolution, or upsampling 'lanczos'")
     return torch.mm(torch.mm(weights, vectors / values.sqrt()), vectors.T)
 
 
@@ -86,13 +77,10 @@ def _basis_as(
 
 
 def _product(a: Tensor, image: Tensor) -> Tensor:
-    """a @ image, where the rounding of a column does not depend on the other columns.
-
-    A product with a single row runs other code, whose rounding depends on the number of columns. The
-    same picture would then differ between ranks.
-    """
+    """a @ image, where the rounding of a column does not depend on the other columns."""
     if len(a) > 1:
         return torch.matmul(a, image)
+    # A product with a single row runs other code: the same picture would differ between ranks.
     return torch.matmul(a.repeat(2, 1), image)[..., :1, :].contiguous()
 
 
@@ -113,7 +101,6 @@ class Subspace:
 
     @property
     def is_full_resolution(self) -> bool:
-        """Whether the level has the full resolution."""
         return (self.h, self.w) == (self.height, self.width)
 
     @property
@@ -142,15 +129,13 @@ class Subspace:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
         if self.is_full_resolution:
             return x
-        rows, columns = self._bases(x)
-        return self._apply(x, rows.T, columns.T)
+        return self._apply(x, *(u.T for u in self._bases(x)))
 
     def up(self, coefficients: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.is_full_resolution:
             return coefficients
-        rows, columns = self._bases(coefficients)
-        return self._apply(coefficients, rows, columns)
+        return self._apply(coefficients, *self._bases(coefficients))
 
     def finish(self, x: Tensor) -> None:
         """Clip pictures at the end of a stage."""

@@ -32,10 +32,9 @@ _COARSE_SIDE = 14  # longer side in pixels of the pictures that k-means uses
 class PictureRows(GivenRows):
     """The user's pictures."""
 
-    layout: Layout  # their shape and type
-    # (n, c, h, w), pixels of at most 256 values; None for others
+    layout: Layout
+    # (n, c, h, w): pixels of at most 256 values are bytes, others numbers
     bytes: Annotated[np.ndarray, Array("n c h w", torch.uint8, packed="pictures")] | None = None
-    # (n, c, h, w), all other pixels; None for those
     numbers: Annotated[np.ndarray, Array("n c h w", _NUMBERS)] | None = None
     given: Conditions | None = None
     place: Place | None = field(default=None, metadata={"saved": False})
@@ -129,11 +128,11 @@ class PictureData:
     raw: Tensor  # (d, n) raw values, on the device
     device: torch.device
     place: Place  # position of this rank's pictures among those of all ranks, without mirror images
-    condition: conditions.Labels | None = None  # the classes; None without labels
+    condition: conditions.Labels | None = None
     codes: Tensor | None = None  # encoded labels, on the CPU; mirror images come after all pictures
     names: np.ndarray | None = None  # the labels
     own_codes: Tensor | None = None  # codes of the columns of `raw`, on the device
-    mirrored: bool = False  # whether mirror images are included
+    mirrored: bool = False
     order: Tensor | None = None  # order of the columns in `cloud`; None keeps that of `raw`
 
     @classmethod

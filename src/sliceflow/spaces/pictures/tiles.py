@@ -1,8 +1,7 @@
 """Local frames for pictures: each direction covers one small patch. Same interface as `engine.frames`.
 
 `Tiles` cuts the (h, w) picture into S×S tiles at a random offset and applies one random rotation to all
-tiles. The tiles partition the pixels, so the frame is Parseval with c = 1. Tiles beyond the border are
-padded with zeros: a rotation restricted to the real pixels still has orthonormal columns.
+tiles, so the frame is Parseval with c = 1. Tiles beyond the border are padded with zeros.
 `RandomPatches` are the paper's directions: independent patches at random positions.
 """
 
@@ -88,11 +87,10 @@ class TileFrame:
 class Tiles:
     """S×S tiles at a random offset, with one shared random rotation: the default for pictures."""
 
-    # channels, height, width: shape of the pictures (or of a pyramid level's coefficients)
     channels: int
-    height: int
+    height: int  # and width: of the pictures, or of a pyramid level's coefficients
     width: int
-    patch: int  # S; at most the size of the picture
+    patch: int  # S
     cosines: bool = False  # rotate groups of a tile's cosines, for photographs; else all pixels
     precision: torch.dtype | None = None  # dtype of the rotations; None takes the particles'
 
@@ -136,12 +134,9 @@ class RandomPatches:
 
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros with its centre at
     a random pixel. Parts beyond the border are cut off, and the rest is normalised. At a level of a
-    pyramid the picture of the patch is first upsampled to `full` pixels: θ_x = (W_h ⊗ W_w)·θ, with the
-    plain kernel W. Directions are returned as coefficients Uᵀθ_x, of the same length (`pyramid`). With
-    a condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length 1/√2.
-
-    A step of size 1 is x += (η/H)·Θᵀ(T(Θx) − Θx) with η = d = C·h·w, the dimension of the level, where
-    the mean of θθᵀ is I/d. The d of the full picture would overshoot on lower levels.
+    pyramid it is upsampled to `full` pixels by the plain kernel W, and returned as coefficients. With a
+    condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length 1/√2. A step of size
+    1 has η = C·h·w, the dimension of the level: that of the full picture would overshoot.
     """
 
     channels: int

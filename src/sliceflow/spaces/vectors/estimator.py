@@ -34,42 +34,33 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves the
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
-    x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact. There is no
-    network and no training: the model is the maps. `partial_fit` adds rows and `forget` removes them.
+    x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact.
 
     Parameters
     ----------
     n_particles : number of particles to keep; None takes the smallest multiple of the number of rows
-        that is at least 10,000. The fit may move more: at least 2,000, and 200 per class, because maps
-        fitted to few particles give poor offline samples
-    n_steps : steps of the flow, before the axis steps. More steps fit the data more closely. Smoothing
-        along the nearest rows (`VectorOptions`) prevents copies of small data; `fit` warns of them
+        that is at least 10,000. The fit may move more: at least 2,000, and 200 per class
+    n_steps : steps of the flow, before the axis steps. More steps fit the data more closely
     frame : directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles and data:
         fewer steps and a smaller model for many columns) or "axis", or an object from
         `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``
     transport : how to solve each direction: "auto", "sorted" or "histogram"; see `sliceflow.transports`
-    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ``math.inf`` fits each class
-        separately
-    entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise, where η is the step
-        size in the paper's units
+    amplifier : ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits each class separately
+    entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
     device : "auto" uses a GPU if there is one
-    random_state : int, RandomState, Generator or None. The same seed on the same machine gives the same
-        bits
+    random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
     verbose : 1 shows a progress bar
     standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
         first (`Units`). Results are in the user's units either way. With False the flow still starts
         from N(0, I), so scale the data to be near it
-    early_stopping : hold out rows, and stop when the particles no longer get closer to those of their
-        own condition
+    early_stopping : hold out rows, and stop when the particles no longer get closer to these
     preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
-        defaults take its values (`sliceflow.engine.paper`). The data should be near N(0, I) in scale
+        defaults take its values. The data should be near N(0, I) in scale
     condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
-        "local" keeps the rows and samples from those near the y that is asked for
-        (`sliceflow.neighbours`): more exact where y says much about x, without steps or maps. "auto" is
-        local for continuous columns, also with labels beside them, unless ξ = 0, ``early_stopping`` or
-        several ranks need the joint flow. Labels alone are never local
-    keep_rows : keep the rows in the model and its file: then rows can be added and removed later.
-        `partial_fit` always keeps them, and so do local conditions
+        "local" keeps the rows and samples from those near the y that is asked for, without steps or
+        maps. "auto" is local unless ξ = 0, ``early_stopping`` or several ranks need the joint flow.
+        Labels alone are never local
+    keep_rows : keep the rows in the model and its file, so that rows can be added and removed later
     options : VectorOptions or None; rarely changed settings, None takes the defaults
 
     Attributes
@@ -123,9 +114,8 @@ class SlicedWassersteinFlow(FlowEstimator):
         X : (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept
         y : None, labels (n,) of any hashable kind, continuous columns (n, l), or both in one DataFrame
             or (n, L) array of objects, where a column is continuous if all its values are numbers
-        particle_conditions : y of the M particles; None takes the data's proportions. Labels may have
-            any proportions, because the data are weighted to match. Continuous conditions should be
-            distributed like the data's. With ranks, those of all ranks
+        particle_conditions : y of the M particles of all ranks; None takes the data's proportions.
+            Labels may have any proportions; continuous conditions should be distributed like the data's
         listeners, checkpoint_dir, checkpoint_every, ranks : as in `FlowEstimator.fit`
         """
         call = Call(events.listening(listeners), checkpoint_dir, checkpoint_every, ranks or Ranks())
@@ -176,8 +166,7 @@ class SlicedWassersteinFlow(FlowEstimator):
 
     def _set_columns(self, n: int, form: Form | None) -> None:
         """Set the attributes in which scikit-learn looks for the number and names of columns."""
-        names = () if form is None else form.names
-        self.n_features_in_ = n
+        self.n_features_in_, names = n, () if form is None else form.names
         self.__dict__.pop("feature_names_in_", None)
         if names and all(isinstance(name, str) for name in names):
             self.feature_names_in_ = np.array(names, dtype=object)

@@ -29,11 +29,9 @@ from sliceflow.spaces.vectors.units import Units
 __all__ = ["Held", "VectorJob", "VectorPart", "assign_conditions", "hold_out"]
 
 
-class Held(NamedTuple):
-    """The held-out rows of all ranks, x (n, d) in the engine's units, and their codes."""
-
-    x: Tensor
-    codes: Tensor | None
+Held = tuple[
+    Tensor, Tensor | None
+]  # held-out rows (n, d) of all ranks in the engine's units, and codes
 
 
 class Result(NamedTuple):
@@ -51,37 +49,30 @@ def assign_conditions(
     condition, codes_q, all_y = rows.condition, rows.codes, rows.y
     if condition is None or codes_q is None or all_y is None:
         return Assigned()
-    chosen_by_user = y is not None
-    if y is not None:
+    in_order = y is None
+    if y is None:
+        numbers = conditions.proportional(codes_q, m, seed, least=1)
+        y, codes = all_y[numbers.numpy()], codes_q[numbers]
+    else:
         codes = condition.encode(y)
         if codes.dim() == 1 and bool((lost := ~torch.isin(codes, codes_q)).any()):
             label = conditions.format_label(y[lost.numpy()][0])
             fact = f"particle_conditions has {label}, but early_stopping holds out all its rows"
             raise ValueError(f"{fact}; add rows of this class or set early_stopping=False")
-    else:
-        numbers = conditions.proportional(codes_q, m, seed, least=1)
-        y, codes = all_y[numbers.numpy()], codes_q[numbers]
-    moved = conditions.moved(codes_q, codes, amplifier, seed)
-    assigned = Assigned(y, moved)
-    if amplifier == 0 or (not chosen_by_user and len(moved) == m):
-        return assigned
-    return assigned.shuffled(seed)  # the flow needs a random order
+    assigned = Assigned(y, moved := conditions.moved(codes_q, codes, amplifier, seed))
+    in_order = amplifier == 0 or (in_order and len(moved) == m)
+    return assigned if in_order else assigned.shuffled(seed)  # the flow needs a random order
 
 
 def hold_out(
     rows: VectorRows, x: Tensor, fraction: float, seed: Seed, ranks: Ranks, name: str = ""
 ) -> tuple[VectorRows, Tensor, Held]:
-    """This rank's rows to fit and their x, and the held-out rows of all ranks.
-
-    `name` is their class, if classes are fitted separately.
-    """
-    n, here = rows.n, rows.here
-    n_held = math.ceil(fraction * n)
+    """This rank's rows to fit and their x, and the held-out rows of all ranks; `name` is for errors."""
+    n, here, n_held = rows.n, rows.here, math.ceil(fraction * rows.n)
     if n_held >= n:
-        raise ValueError(
-            f"early_stopping holds out {n_held} of {n} rows{name and f' of class {name}'} and leaves "
-            "none to fit; give more rows or set early_stopping=False"
-        )
+        of = name and f" of class {name}"
+        fact = f"early_stopping holds out {n_held} of {n} rows{of} and leaves none to fit"
+        raise ValueError(f"{fact}; give more rows or set early_stopping=False")
     order = seed.permutation(n)
     kept, held = (numbers.sort().values for numbers in (order[n_held:], order[:n_held]))
     own_kept, own_held = (
@@ -93,7 +84,7 @@ def hold_out(
         given, codes = given.take(kept), given.codes[held]
     place = ranks.place(len(own_kept)) if ranks.size > 1 else None
     fitted = replace(rows, X=rows.X[own_kept.numpy()], given=given, place=place)
-    return fitted, x[own_kept], Held(ranks.gather(x[own_held]), codes)
+    return fitted, x[own_kept], (ranks.gather(x[own_held]), codes)
 
 
 @dataclass(frozen=True)
@@ -101,16 +92,16 @@ class VectorPart:
     """One flow of a fit, planned."""
 
     name: str  # the class, if classes are fitted separately; else ""
-    plan: VectorPlan  # the plan of this flow
-    rows: VectorRows  # the rows to fit
+    plan: VectorPlan
+    rows: VectorRows
     x: Tensor  # (n, d), these rows in the engine's units
     held: Held | None  # the held-out rows; None without early stopping
-    units: Units  # the units of the columns
+    units: Units
     assigned: Assigned  # the particles' conditions
     smoothing: Smoothing | None  # draws around the rows; None fits the rows themselves
-    seed: Seed  # the seed of all random numbers
-    device: torch.device  # the device of the fit
-    ranks: Ranks  # the processes of the fit
+    seed: Seed
+    device: torch.device
+    ranks: Ranks
 
     @property
     def n_stages(self) -> int:
@@ -143,11 +134,11 @@ class VectorPart:
 class MovingVectors:
     """A fit whose particles stand at their start, or are on their way."""
 
-    part: VectorPart  # what was planned
-    particles: Cloud  # this rank's particles
-    data: Cloud  # this rank's data, which the flow looks at
+    part: VectorPart
+    particles: Cloud  # of this rank
+    data: Cloud  # of this rank, which the flow looks at
     last_data: Cloud  # those that the axis steps look at
-    noise: Noise  # the particles' random numbers
+    noise: Noise
     share: Place  # this rank's part of all moved particles
     codes_q: Tensor | None  # conditions of the data of all ranks
     data_place: Place  # of this rank's data among those of all ranks
@@ -168,18 +159,15 @@ class MovingVectors:
 
     @property
     def rule(self) -> events.HeldOut | None:
-        held, part = self.part.held, self.part
-        if held is None:
+        part = self.part
+        if part.held is None:
             return None
-        return events.HeldOut(
-            held.x.to(self.data.x.device).T.contiguous(),
-            part.seed.child("stopping rule"),
-            held.codes,
-            part.assigned.codes if self.flow.conditional else None,
-            n_iter_no_change=part.plan.options.n_iter_no_change,
-            tol=part.plan.options.tol,
-            joint=part.ranks.joint,
-        )
+        options, (x, codes_held) = part.plan.options, part.held
+        x = x.to(self.data.x.device).T.contiguous()
+        codes = codes_held, part.assigned.codes if self.flow.conditional else None
+        stop: Any = dict(n_iter_no_change=options.n_iter_no_change, tol=options.tol)
+        seed = part.seed.child("stopping rule")
+        return events.HeldOut(x, seed, *codes, **stop, joint=part.ranks.joint)
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         self._simulate(self.particles, self.part.assigned.codes, self.data, run, listeners, False)
@@ -187,10 +175,8 @@ class MovingVectors:
     def finish(self, run: Run, listeners: Sequence[events.Listener]) -> Result:
         """Axis steps make the distribution of each column exact.
 
-        Earlier steps are fitted to the particles, so they place these better than fresh ones. Axis
-        steps fitted to the same particles would leave the columns of offline samples inexact, above all
-        in the tails. So there are two sets of them: one for the kept particles, and one for the model,
-        fitted to fresh particles.
+        Earlier steps place the particles that they were fitted to better than fresh ones. So there are
+        two sets of axis steps: one for the kept particles, and one for the model, fitted to fresh ones.
         """
         part, model = self.part, tuple(run.model)
         kept, codes = self._kept()
@@ -213,12 +199,9 @@ class MovingVectors:
         n_stages = len(stages) if exact else sum(not stage.exact for stage in stages)
         if n_stages == 0:
             return run.model
-        target = target_across(
-            ranks, self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
-        )
-        return simulate(
-            self.fitting, particles, target, self.noise, listeners=listeners, run=run, n_stages=n_stages
-        )
+        clouds = self.fitting, particles, data, n_stages - 1, codes, self.codes_q, self.data_place
+        how: Any = dict(listeners=listeners, run=run, n_stages=n_stages)
+        return simulate(self.fitting, particles, target_across(ranks, *clouds), self.noise, **how)
 
     def _kept(self) -> tuple[Cloud, Tensor | None]:
         """This rank's kept particles in the user's order, and the codes of those of all ranks."""
@@ -244,11 +227,7 @@ class MovingVectors:
 
 
 def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
-    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d) float64.
-
-    They cover the distribution far more evenly than random points: the 1 % quantile of 65,536 random
-    points has an error of 4 %. For large d, where no Sobol sequence is available, they are random.
-    """
+    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d); random for large d."""
     if d > torch.quasirandom.SobolEngine.MAXDIM:
         return seed.normal(n, d, start=first)
     number = int(seed.uniform(1, 1) * 2**31)
@@ -262,25 +241,28 @@ def _sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
 class VectorJob:
     """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local."""
 
-    plan: VectorPlan  # the plan of the whole fit
-    parts: tuple[VectorPart, ...]  # its flows
-    fitted: FittedVectors  # the fitted state, without the models of the parts
-    # y, codes: conditions of the kept particles, if each class has its own part, or they are local
-    y: np.ndarray | None = None
+    plan: VectorPlan
+    parts: tuple[VectorPart, ...]
+    fitted: FittedVectors  # without the models of the parts
+    y: np.ndarray | None = None  # of the kept particles, if classes are apart or conditions local
     codes: Tensor | None = None
     seed: Seed | None = None  # of the fit, if conditions are local
 
     def finish(self, results: Sequence[Result]) -> tuple[FittedVectors, Any, Any]:
         fitted = replace(self.fitted, models=tuple(result.model for result in results))
         if fitted.local is not None:
-            assert self.codes is not None
-            assert self.seed is not None
+            assert self.codes is not None and self.seed is not None  # noqa: PT018, one fact
             particles = fitted.draw(len(self.codes), self.codes, self.seed.child("particles"))
             return fitted, particles, self.y
         parts = [fitted.decode(result.model.units, result.particles) for result in results]
         if self.codes is None:
             return fitted, fitted.in_form(parts[0]), results[0].y
-        return fitted, fitted.in_form(interleave(parts, self.codes)), self.y
+        out = parts[0].new_empty(len(self.codes), parts[0].shape[1])
+        for c, part in enumerate(parts):  # in the order of the codes
+            at = torch.nonzero(self.codes == c)[:, 0].to(out.device)
+            if len(at):
+                out[at] = part
+        return fitted, fitted.in_form(out), self.y
 
     def copies(self, results: Sequence[Result]) -> str:
         pairs = [(part.x, result.particles) for part, result in zip(self.parts, results, strict=True)]
@@ -289,13 +271,3 @@ class VectorJob:
             return ""
         shown = copy_warning([(x, particles.T) for x, particles in pairs])
         return shown and f"{shown}); {self.plan.against_copying}"
-
-
-def interleave(parts: Sequence[Tensor], codes: Tensor) -> Tensor:
-    """The rows (n, d) of all classes, in the order of the class numbers `codes`."""
-    out = parts[0].new_empty(len(codes), parts[0].shape[1])
-    for c, part in enumerate(parts):
-        at = torch.nonzero(codes == c)[:, 0].to(out.device)
-        if len(at):
-            out[at] = part
-    return out

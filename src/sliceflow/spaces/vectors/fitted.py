@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,30 +36,27 @@ class VectorModel:
     """The maps of one flow."""
 
     seed: Seed  # of the flow: its frames are drawn again
-    steps: tuple[ModelStep, ...]  # the maps of each step
-    units: Units  # the units of the columns
+    steps: tuple[ModelStep, ...]
+    units: Units
 
 
 @dataclass(frozen=True)
 class FittedVectors:
     """The state of a fitted estimator."""
 
-    plan: VectorPlan  # what the fit did
+    plan: VectorPlan
     units: Units  # the units of the columns of all rows
     models: tuple[VectorModel, ...] = ()  # one flow, or one per class if ξ = ∞
     given: Conditions | None = None  # the conditions of the rows; None without y
     form: Form | None = None  # columns of the user's DataFrame; None for other types
     tensor: str = ""  # the kind of device of the user's tensor; empty for other types
-    # of local conditions, for all rows or for each combination of labels; else empty
-    settings: tuple[LocalSettings, ...] = ()
-    # device that draws the samples
+    settings: tuple[LocalSettings, ...] = ()  # if conditions are local, of each combination of labels
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     # the rows, if conditions are local: the estimator keeps them, and passes them to `with_rows`
     local: LocalModel | None = field(default=None, metadata={"saved": False})
 
     @property
     def needs_rows(self) -> bool:
-        """Whether samples need the rows: conditions are local."""
         return len(self.settings) > 0
 
     def with_rows(self, rows: VectorRows | None) -> FittedVectors:
@@ -71,10 +67,8 @@ class FittedVectors:
             raise ValueError("local conditions need rows with a continuous condition")
         if rows.X.shape[1] != self.plan.n_columns:
             raise ValueError(f"the rows have {rows.X.shape[1]} columns, not {self.plan.n_columns}")
-        labelled = isinstance(rows.condition, conditions.Mixed)
-        x = self.units.encode(rows.X).double()
-        local = LocalModel.fit_to(x, rows.codes, labelled, self.settings)
-        return replace(self, local=local)
+        labelled, x = isinstance(rows.condition, conditions.Mixed), self.units.encode(rows.X).double()
+        return replace(self, local=LocalModel.fit_to(x, rows.codes, labelled, self.settings))
 
     def check(self) -> None:
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
@@ -89,7 +83,7 @@ class FittedVectors:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
         if self.form is not None and len(self.form.names) != d:
             raise ValueError(f"there are {len(self.form.names)} names for {d} columns")
-        if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
+        if any(len(part.units.shift) != d for part in (self, *self.models)):
             raise ValueError(f"there are not units for {d} columns")
         stages = plan.stages()
         for model in self.models:
@@ -99,18 +93,17 @@ class FittedVectors:
                 fitted = isinstance(stages[step.stage].frame, MaxSliced)
                 if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
                     raise ValueError(f"step {step.step} does not have directions in {d} columns")
-            self._check_reach(model.units, by_stage(stages, model.steps))
+            self._check_reach(model)
 
-    def _check_reach(self, units: Units, stages: Sequence[tuple[float, Sequence[ModelStep]]]) -> None:
-        plan, d = self.plan, self.plan.n_columns
+    def _check_reach(self, model: VectorModel) -> None:
+        plan, stages, units = self.plan, by_stage(self.plan.stages(), model.steps), model.units
         offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
-        reach = check_reach(stages, d, self.dtype, entropy=plan.entropy, offset=offset)
+        reach = check_reach(stages, plan.n_columns, self.dtype, entropy=plan.entropy, offset=offset)
         linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
         end = reach * float(units.scale[linear].max(initial=0.0))
         end += float(np.abs(units.shift[linear]).max(initial=0.0))
         if not end < torch.finfo(self.dtype).max:
-            fact = f"scale and shift can take them to {end:.1e}, and the largest {plan.dtype}"
-            fact = f"samples may not stay finite: {fact} is {torch.finfo(self.dtype).max:.1e}"
+            fact = f"samples may not stay finite: scale and shift can take them to {end:.1e}"
             raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
 
     @property
@@ -146,8 +139,7 @@ class FittedVectors:
         if len(self.models) == 1:
             return self.in_form(self._draw(self.models[0], n, codes, seed))
         if codes is None or codes.dim() != 1:
-            fact = "each class was fitted separately (amplifier=inf)"
-            raise ValueError(f"{fact}: y must be class labels, not weights")
+            raise ValueError("each class was fitted separately: y must be class labels, not weights")
         out = torch.empty((n, self.plan.n_columns), dtype=self.dtype, device=self.device)
         for c, model in enumerate(self.models):
             at = torch.nonzero(codes == c)[:, 0]

@@ -87,8 +87,7 @@ def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: 
     elif ranks.size > 1:
         obstacle = "keeps all rows in one process", "fit in one process, or set condition='joint'"
     elif parameters["early_stopping"]:
-        advice = "set early_stopping=False, or condition='joint'"
-        obstacle = "has no steps that could stop early", advice
+        obstacle = "has no steps that could stop early", "set early_stopping=False"
     elif mode == "local" or (mode == "auto" and 0 < xi < float("inf")):
         return True
     else:
@@ -96,8 +95,6 @@ def is_local(parameters: Mapping[str, Any], condition: Condition | None, ranks: 
     if mode == "local":
         raise ParameterError("condition", mode, *obstacle)
     if isinstance(condition, Mixed):
-        raise ValueError(
-            f"y has labels and columns, which condition={mode!r} cannot fit here; use "
-            "condition='local', or pass labels (n,) or columns (n, l)"
-        )
+        fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
+        raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
     return False

@@ -21,13 +21,12 @@ class VectorOptions:
     validation_fraction : fraction of the rows that `early_stopping` holds out
     n_iter_no_change : `early_stopping` stops after this many steps without improvement
     tol : minimum relative improvement
-    smoothing : h, how far each row is spread along its nearest rows, in standard deviations of these
-        (`sliceflow.spaces.vectors.smoothing`), so that small data are not copied. "auto" takes the h at which
-        draws are as far from the rows as rows are from each other. 0 fits the rows themselves
+    smoothing : h, how far each row is spread along its nearest rows, in standard deviations of these, so
+        that small data are not copied. "auto" takes the h at which draws are as far from the rows as
+        rows are from each other. 0 fits the rows themselves
     n_neighbors : k, the nearest rows that count, the row itself among them
     shrinkage : κ: maps are shrunk within κ times their noise, and the flow ends when hardly any map
-        moves (`sliceflow.engine.shrinkage`). Axis steps are exact in any case. 0 turns it off: thin
-        shapes in few columns, such as two moons, stay blurred with it
+        moves. 0 turns it off: thin shapes in few columns, such as two moons, stay blurred with it
 
     Examples
     --------
@@ -57,6 +56,5 @@ class VectorOptions:
         need(is_real(self.tol, 0), "tol", self.tol, "a number of at least 0")
         ok = self.smoothing == "auto" or is_real(self.smoothing, 0)
         need(ok, "smoothing", self.smoothing, "'auto' or a number of at least 0")
-        kappa = self.shrinkage
-        need(is_real(kappa, 0), "shrinkage", kappa, "a finite number of at least 0")
+        need(is_real(self.shrinkage, 0), "shrinkage", self.shrinkage, "a finite number of at least 0")
         need(is_int(self.n_neighbors, 2), "n_neighbors", self.n_neighbors, "an int of at least 2")

@@ -41,8 +41,6 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "interpolated": transports.Interpolated,
 }
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
-_KNOTS_OF_A_CLASS = 32  # knots of a shared map that the smallest class should have,
-_MAX_KNOTS = 4096  # unless the map would need more than this
 _BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
 _NUMBERS_PER_CHECK = 300  # numbers per particle in a comparison with held-out rows
 _NANOSECONDS = {"cpu": 60.0, "cuda": 1.0}  # for each projected value of a step, on one thread
@@ -55,20 +53,16 @@ Real = Annotated[float, Between(0)]
 class VectorPlan(Plan):
     """What a fit of vectors does. It prints as a table."""
 
-    # n_rows, n_columns: size of the fitted data, of all ranks
-    n_rows: Count
+    n_rows: Count  # of all ranks
     n_columns: Annotated[int, Between(1, 1 << 24)]
-    dtype: Literal["float32", "float64"]  # dtype of the particles
+    dtype: Literal["float32", "float64"]
     n_particles: Count  # particles kept
     n_moved: Count  # particles moved; may be more than are kept, to improve the model
     condition: Literal["none", "labels", "columns", "mixed"]  # the kind of y
     n_conditions: Count  # number of classes, or of condition columns
-    # ξ; 0 if the flow ignores conditions, ∞ if each class is fitted separately
-    amplifier: Annotated[float, Between(0, math.inf)]
-    # frame, transport: directions of a step, and how to solve them
+    amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame: FrameKind
     transport: Transport
-    # n_steps, entropy, standardize, early_stopping, options: the parameters of these names
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: Real
     standardize: bool
@@ -78,13 +72,11 @@ class VectorPlan(Plan):
     n_fresh: Count = 0  # number of fresh particles to which the model's axis steps are fitted
     smoothing: Real = 0.0  # h of the option of this name
     smoothing_from: str = ""  # why "auto" is this h; empty if the user set it
-    # neighbours, components: rows of a neighbourhood, and the most regressions of one, chosen by BIC, if
-    # conditions are local; else 0
+    # If conditions are local: the rows of a neighbourhood, the most regressions of one, chosen by BIC,
+    # and what of y the distances to neighbours see.
     neighbours: Count = 0
     components: Count = 0
-    distances: str = (
-        ""  # what of y the distances to its neighbours see, if conditions are local; else empty
-    )
+    distances: str = ""
 
     @property
     def method(self) -> str:
@@ -97,8 +89,7 @@ class VectorPlan(Plan):
 
     @property
     def n_directions(self) -> int:
-        """Directions of a step."""
-        return max(getattr(self.frame, "n_directions", self.n_columns), self.n_columns)
+        return max(getattr(self.frame, "n_directions", 0), self.n_columns)
 
     @property
     def n_draws(self) -> int:
@@ -134,15 +125,14 @@ class VectorPlan(Plan):
         return values
 
     def lines(self) -> Sequence[tuple[str, object]]:
-        data = ("data", f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}")
-        mixed, n = self.condition == "mixed", self.n_conditions
+        n, mixed = self.n_conditions, self.condition == "mixed"
         kinds = dict(labels=f"{n} classes", columns=f"{n} columns", mixed=f"labels, {n - 1} columns")
-        condition = ("condition", kinds.get(self.condition, ""))
+        size = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
+        data = [("data", size), ("condition", kinds.get(self.condition, ""))]
         if self.neighbours:
             among = "rows with the same labels" if mixed else f"of {self.n_rows} rows"
             return [
-                data,
-                condition,
+                *data,
                 ("neighbours", f"the {self.neighbours} nearest {among}: likelihood of rows left out"),
                 ("distances", f"exact, {self.distances}"),
                 ("regressions", f"1 to {self.components} in a neighbourhood, by BIC"),
@@ -157,8 +147,7 @@ class VectorPlan(Plan):
         taper, patience = self.options.taper, self.options.n_iter_no_change
         stops = f"after {patience} steps without improvement on held-out rows"
         return [
-            data,
-            condition,
+            *data,
             ("particles", f"{self.n_particles}{more}"),
             ("start", "noise"),
             ("steps", f"{self.n_steps} of {self.frame!r}{f', then {axis} axis steps' if axis else ''}"),
@@ -173,17 +162,13 @@ class VectorPlan(Plan):
 
 
 def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
-    """Peak memory of a fit of n rows and m particles on this rank, without the input data.
-
-    The clouds, including fresh particles, and the model stay in memory. Besides these, one after the
-    other: draws around the rows; the steps, with frame, projections and fitted maps; and the particles
-    in the user's units.
-    """
+    """Peak memory of a fit of n rows and m particles on this rank: clouds, model, and the most work."""
     d, h, transport = plan.n_columns, plan.n_directions, plan.transport
     itemsize: int = getattr(torch, plan.dtype).itemsize
     n, all_rows = n * plan.n_draws, plan.n_rows * plan.n_draws
-    smoothed = 4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows
-    smoothed *= plan.smoothing > 0
+    smoothed = (4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows) * (
+        plan.smoothing > 0
+    )
     sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
     n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
     looked_at = min(m, transport.most or m) + min(n, transport.most or n)
@@ -218,26 +203,18 @@ def fit_seconds(plan: VectorPlan) -> float:
     return plan.estimate(values, _NANOSECONDS)
 
 
-def count_fresh(m: int, widest: int) -> int:
-    """Fresh particles for the model's axis steps: at least the m fitted ones, and 65,536 if there are
-    few directions: then the 1 % quantiles have an error of a few per cent.
-    """
-    return max(m, min(1 << 16, (1 << 18) // widest))
-
-
 def count_particles(
     n_particles: int | None, n: int, condition: Condition | None, particle_conditions: np.ndarray | None
 ) -> int:
     """M: the user's number, the number of particle conditions, or the default for n rows."""
+    m = default_particles(n) if n_particles is None else int(n_particles)
     if particle_conditions is not None:
+        m = len(particle_conditions)
         if condition is None:
             raise ValueError("particle_conditions was given without y; pass y as well")
-        m = len(particle_conditions)
         if n_particles not in (None, m):
             fact = f"particle_conditions has {m} rows but n_particles={n_particles}"
             raise ValueError(f"{fact}; make them equal or leave n_particles=None")
-    else:
-        m = default_particles(n) if n_particles is None else int(n_particles)
     if isinstance(condition, Labels) and m < condition.width:
         fact = f"n_particles={m} is fewer than the {condition.width} classes of y"
         raise ValueError(f"{fact}; pass n_particles >= {condition.width}")
@@ -245,16 +222,11 @@ def count_particles(
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
-    """Knots to keep per map: more than `n_knots` if a rare class would otherwise get too few.
-
-    >>> count_knots(512, None), count_knots(512, torch.tensor([0] * 9_900 + [1] * 100))
-    (512, 3200)
-    """
+    """Knots to keep per map: more than `n_knots` if a rare class would otherwise get too few."""
     if codes is None or codes.dim() != 1:
         return n_knots
-    sizes = torch.bincount(codes)
-    n_needed = _KNOTS_OF_A_CLASS * len(codes) // int(sizes[sizes > 0].min())
-    return max(n_knots, min(n_needed, _MAX_KNOTS))
+    sizes = torch.bincount(codes)  # the smallest class should have 32, unless this needs too many
+    return max(n_knots, min(32 * len(codes) // int(sizes[sizes > 0].min()), 4096))
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -267,8 +239,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     m, frame, transport, options, xi = (parameters[name] for name in names)
     check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
     check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
-    verbose = parameters["verbose"]
-    check(is_bool(verbose) or is_int(verbose, 0), "verbose", "a bool, or an int of at least 0")
+    ok = is_bool(parameters["verbose"]) or is_int(parameters["verbose"], 0)
+    check(ok, "verbose", "a bool, or an int of at least 0")
     for name in ("standardize", "early_stopping", "keep_rows"):
         check(is_bool(parameters[name]), name, "True or False")
     ok = options is None or isinstance(options, VectorOptions)
@@ -291,11 +263,9 @@ def choose_frame(frame: str | FrameKind, d: int, amplifier: float, n_ranks: int)
     if isinstance(frame, str) and frame == "paper":
         return frames.Random(min(N_DIRECTIONS, _DIRECTIONS_PER_COLUMN * d))
     kind = FRAMES[frame]() if isinstance(frame, str) else frame
-    what = "several processes" if n_ranks > 1 else None
-    advice = "use frame='orthogonal'"
-    if 0 < amplifier < math.inf:
-        what = f"conditions that share maps, as with amplifier={amplifier:g}"
-        advice += ", or amplifier=math.inf, which gives every class its own maps"
-    if what and isinstance(kind, frames.MaxSliced):
+    shared = 0 < amplifier < math.inf
+    if isinstance(kind, frames.MaxSliced) and (shared or n_ranks > 1):
+        what = "conditions that share maps" if shared else "several processes"
+        advice = f"use frame='orthogonal'{', or amplifier=math.inf' if shared else ''}"
         raise ParameterError("frame", frame, f"does not work with {what}", advice)
     return kind

@@ -67,18 +67,14 @@ def in_users_form(rows: Tensor, form: Form | None, tensor: str, device: torch.de
 
 
 def read_rows(X: Any, y: Any, validate: Callable[[Any], np.ndarray], ranks: Ranks) -> VectorRows:
-    """The rows of a fit. Raises a ValueError if X or y is not valid.
-
-    `validate` is scikit-learn's check of the number and names of columns.
-    """
+    """The rows of a fit, checked; `validate` is scikit-learn's check of columns."""
     tensor, form = X.device.type if isinstance(X, Tensor) else "", Form.of(X)
     rows = check_rows(X, validate)
     array = None if y is None else conditions.as_array(y)
     of_y = "no y" if array is None else f"y of kind {array.dtype.kind} and shape (n, {array.shape[1:]})"
     Conditions.infer(array, len(rows))  # report errors in a rank's own y before ranks communicate
     place = ranks.place(len(rows), f"X of {rows.dtype} with {rows.shape[1]} columns and {of_y}")
-    everyone = None if array is None else ranks.gather(array)
-    given = Conditions.infer(everyone, place.total)
+    given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
     return VectorRows(rows, given, form, tensor, None if ranks.size == 1 else place)
 
 
@@ -109,8 +105,7 @@ def _as_numeric(X: Any) -> Any:
     kind = getattr(dtype, "kind", "f")
     text = "convert numbers written as text with X.astype(float), and encode any other text first"
     if kind == "c":
-        advice = "pass real and imaginary parts as columns"
-        raise ValueError(f"Complex data not supported: X has dtype {dtype}; {advice}")
+        raise ValueError(f"Complex data not supported: X has dtype {dtype}; pass two real columns")
     if kind == "O" and isinstance(X, np.ndarray):
         for position, value in np.ndenumerate(X):
             if isinstance(value, str | bytes):
@@ -118,6 +113,5 @@ def _as_numeric(X: Any) -> Any:
     if kind in "UST":
         raise ValueError(f"X contains text (dtype {dtype}); {text}")
     if kind in "mM":
-        advice = "convert dates to numbers, such as days since the first date"
-        raise ValueError(f"X has dtype {dtype}; {advice}")
+        raise ValueError(f"X has dtype {dtype}; convert dates to numbers, such as days")
     return X

@@ -65,9 +65,8 @@ class Smoothing:
     def draws(self, times: int, seed: Seed, here: Place) -> tuple[Tensor, Tensor]:
         """`times` draws of each of this rank's rows, in their order: for the flow, and its axis steps.
 
-        Axis steps look at each column by itself. So they see the row's own value where that is an atom
-        and where a draw leaves the range of its column. Where the distribution of a column is still
-        another than that of the rows, they see the rows' values, spread evenly.
+        Axis steps see the row's own value where that is an atom, or a draw leaves the range of its
+        column; and the rows' values, spread evenly, where the distribution is still another.
         """
         x, exact = self.x, torch.from_numpy(self.exact)
         flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
@@ -81,8 +80,7 @@ class Smoothing:
             draws = torch.where(stays, own, draws)
             even = exact | _differs(group.x, draws.flatten(0, 1))
             last[at] = torch.where(even, spread_evenly(group.x, kept[at, 0], times), draws).to(x.dtype)
-        first, second = (t[here.slice].flatten(0, 1) for t in (flow, last))
-        return first, second
+        return flow[here.slice].flatten(0, 1), last[here.slice].flatten(0, 1)
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:
@@ -104,9 +102,7 @@ def spread_evenly(x: Tensor, kept: Tensor, times: int) -> Tensor:
 
 
 def are_atoms(x: Tensor) -> Tensor:
-    """Which values (n, d) are atoms: all of a column whose rows mostly share their value with another
-    row; in other columns those that at least 2 % of the rows share, and 5 rows.
-    """
+    """Which values (n, d) are atoms: all of columns of mostly shared values, else those of 2 % of rows."""
     out = torch.empty(x.shape, dtype=torch.bool)
     for j, column in enumerate(x.T):
         _, number, size = torch.unique(column, return_inverse=True, return_counts=True)

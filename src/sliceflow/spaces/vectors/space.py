@@ -41,7 +41,7 @@ class VectorSpace:
     """Vectors, for one estimator."""
 
     parameters: Mapping[str, Any]  # the estimator's checked ones, and `options`, never None
-    device: torch.device  # device of the fit
+    device: torch.device
     validate: Callable[[Any], np.ndarray]  # scikit-learn's check of the number and names of columns
     particle_conditions: np.ndarray | None = None  # y of the particles, if the user chose it
 
@@ -55,18 +55,17 @@ class VectorSpace:
         return {"particle_conditions": digest(self.particle_conditions)}
 
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
-        parameters, y_p = self.parameters, self.particle_conditions
-        if is_local(parameters, rows.condition, ranks):
+        if is_local(self.parameters, rows.condition, ranks):
             return self._prepare_local(rows, seed)
-        if rows.condition is not None and math.isinf(parameters["amplifier"]):
+        if rows.condition is not None and math.isinf(self.parameters["amplifier"]):
             return self._prepare_classes(rows, seed, ranks)
-        part = self._part(rows, seed, ranks, parameters["n_particles"], y_p)
+        m = self.parameters["n_particles"]
+        part = self._part(rows, seed, ranks, m, self.particle_conditions)
         return VectorJob(part.plan, (part,), self._fitted(part.plan, part.units, rows))
 
     def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
-        return FittedVectors(
-            plan, units, given=rows.given, form=rows.form, tensor=rows.tensor, device=self.device
-        )
+        form: Any = dict(given=rows.given, form=rows.form, tensor=rows.tensor)
+        return FittedVectors(plan, units, **form, device=self.device)
 
     def _part(
         self, rows: VectorRows, seed: Seed, ranks: Ranks, n_particles: int | None,
@@ -87,16 +86,14 @@ class VectorSpace:
         smoothing = Smoothing.choose(x, codes, rows.n, options, units.heavy_tailed, ranks)
         assigned = assign_conditions(rows, m, y_p, amplifier, seed.child("conditions"))
         plan = self._plan(rows, m, amplifier, assigned, smoothing, ranks)
-        drawn = smoothing if smoothing.h else None
-        data = rows, x, held, units, assigned, drawn
+        data = rows, x, held, units, assigned, smoothing if smoothing.h else None
         return VectorPart(name, plan, *data, seed, self.device, ranks)
 
     def _need_clouds(self, rows: VectorRows, m: int, ranks: Ranks) -> None:
         """Raise an error at once if the particles alone do not fit into memory."""
         d = rows.X.shape[1]
         nbytes = 3 * rows.dtype.itemsize * d * ranks.share(m).count
-        what = f"n_particles={m} of {d} columns need"
-        need_memory(nbytes, self.device, what, "lower n_particles")
+        need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
 
     def _plan(
         self, rows: VectorRows, m: int, amplifier: float, assigned: Assigned, smoothing: Smoothing,
@@ -134,15 +131,15 @@ class VectorSpace:
             smoothing_from=smoothing.why,
         )
         if any(stage.exact for stage in plan.stages()):
-            plan = replace(plan, n_fresh=plans.count_fresh(n_moved, plan.n_directions))
+            # 65,536 if there are few directions: 1 % quantiles then have an error of a few per cent.
+            n_fresh = max(n_moved, min(1 << 16, (1 << 18) // plan.n_directions))
+            plan = replace(plan, n_fresh=n_fresh)
         here, particles = len(rows), ranks.share(n_moved).count
         nbytes, seconds = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
         plan = replace(plan, nbytes=nbytes, seconds=seconds)
-        plan.need_memory(
-            f"n_particles={particles} with {here} rows of {plan.n_columns} columns and "
-            f"{plan.n_directions} directions needs",
-            "lower n_particles, the number of columns, directions or bins, or n_knots",
-        )
+        what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
+        advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
+        plan.need_memory(f"{what} {plan.n_directions} directions needs", advice)
         return plan
 
     def _prepare_classes(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
@@ -152,8 +149,8 @@ class VectorSpace:
             fact = "amplifier=inf fits each class separately, but y is continuous"
             raise ValueError(f"{fact}; use a finite amplifier, or pass class labels (n,)")
         if ranks.size > 1:
-            fact = "amplifier=inf fits each class of vectors separately, which several ranks cannot do"
-            raise ValueError(f"{fact} together; use a finite amplifier, or fit in one process")
+            fact = "amplifier=inf fits each class separately, which several ranks cannot do"
+            raise ValueError(f"{fact}; use a finite amplifier, or fit in one process")
         m = count_particles(self.parameters["n_particles"], len(codes), condition, y_p)
         if y_p is None:
             self._need_clouds(rows, m, ranks)  # before codes are allocated
@@ -181,19 +178,19 @@ class VectorSpace:
         codes = given.codes
         m = parameters["n_particles"] or (PARTICLES if y_p is None else None)
         m = count_particles(m, rows.n, rows.condition, y_p)
-        still = replace(self, parameters={**parameters, "n_steps": 0})
-        amplifier = float(parameters["amplifier"])
-        plan = still._plan(rows, m, amplifier, Assigned(), Smoothing(0.0), Ranks())
+        still, xi = (
+            replace(self, parameters={**parameters, "n_steps": 0}),
+            float(parameters["amplifier"]),
+        )
+        plan = still._plan(rows, m, xi, Assigned(), Smoothing(0.0), Ranks())
         columns, d = codes.shape[1], rows.X.shape[1]
         nbytes = plan.nbytes + 8 * 4 * rows.n * (d + columns) + work_bytes(rows.n, columns)
-        plan = replace(plan, nbytes=nbytes)
-        what = f"{rows.n} rows of {d} columns, kept for condition='local', need"
-        plan.need_memory(what, "keep fewer")
+        plan = replace(plan, nbytes=nbytes, seconds=0.0, components=COMPONENTS)
+        plan.need_memory(f"{rows.n} rows of {d} columns, kept for conditions, need", "keep fewer")
         labelled = isinstance(rows.condition, conditions.Mixed)
         local = LocalModel.fit_to(units.encode(rows.X).double(), codes, labelled)
-        settings = tuple(part.settings for part in local.parts)
-        about: Any = dict(distances=local.description, components=COMPONENTS, seconds=0.0)
-        plan = replace(plan, neighbours=max(own.k for own in settings), **about)
+        settings, about = tuple(part.settings for part in local.parts), local.description
+        plan = replace(plan, distances=about, neighbours=max(own.k for own in settings))
         if y_p is None:
             numbers = conditions.even_rows(rows.n, m, seed.child("conditions"))
             y_p, codes_p = given.y[numbers.numpy()], codes[numbers]

@@ -1,9 +1,7 @@
 """The engine's units: columns of mean 0 and standard deviation 1, and the inverse.
 
-The standard deviation of a heavy-tailed column says nothing about most of its values: scaled by it,
-they would all lie in a few bins of a histogram. Such a column is compressed first:
-u = asinh((x − m)/w), with m its median and w the median distance from m. This is linear near m and
-logarithmic in the tails.
+A heavy-tailed column is compressed first, else most of its values would lie in a few bins of a
+histogram: u = asinh((x − m)/w), with m its median and w the median distance from m.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ _FAR = 10.0  # standard deviations: only columns with a value beyond this can ha
 class Units:
     """Units of columns: the engine works on (g(x) − shift)/scale.
 
-    g(x) is asinh((x − middle)/width) for columns with `width` > 0, and x for the others. All fields
-    are (d,) arrays of float64.
+    g(x) is asinh((x − middle)/width) for columns with `width` > 0, and x for the others.
     """
 
     shift: Annotated[np.ndarray, Array("d", torch.float64)]
@@ -43,11 +40,6 @@ class Units:
             raise ValueError("a scale is not positive")
 
     @classmethod
-    def linear(cls, shift: np.ndarray, scale: np.ndarray) -> Units:
-        """Units without heavy-tailed columns."""
-        return cls(shift, scale, np.zeros(len(shift)), np.zeros(len(shift)))
-
-    @classmethod
     def fit_to(
         cls,
         X: np.ndarray,
@@ -56,10 +48,10 @@ class Units:
         n: int | None = None,
     ) -> Units:
         """The units for the rows of all ranks, n in total; the user's own if not `standardize`."""
-        units = cls.linear(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        d, n = X.shape[1], len(X) if n is None else n
+        units = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
         if not standardize:
             return units
-        n = len(X) if n is None else n
         middle, width = _asinh_parameters(X, ranks, n)
         units = replace(units, middle=middle, width=width)
         shift, scale = _standardization(units._compressed(X), ranks, n)
@@ -78,16 +70,13 @@ class Units:
 
     def decode(self, x: Tensor) -> Tensor:
         """Columns (d, n) in the engine's units -> rows (n, d) in the user's, of the same dtype."""
-        scale, shift = (torch.from_numpy(t).to(x.device) for t in (self.scale, self.shift))
-        rows = x.T.double() * scale + shift
-        if not self.heavy_tailed.any():
-            return rows.to(x.dtype)
-        at, middle, width = (
-            torch.from_numpy(t[self.heavy_tailed]).to(x.device)
-            for t in (np.arange(len(self.shift)), self.middle, self.width)
-        )
-        far = torch.finfo(x.dtype).max / 4  # keeps every number finite, whatever the maps do
-        rows[:, at] = (torch.sinh(rows[:, at].clamp(-700, 700)) * width + middle).clamp(-far, far)
+        fields = self.scale, self.shift, self.middle, self.width
+        scale, shift, middle, width = (torch.from_numpy(t).to(x.device) for t in fields)
+        rows, at = x.T.double() * scale + shift, width > 0
+        if self.heavy_tailed.any():
+            far = torch.finfo(x.dtype).max / 4  # keeps every number finite, whatever the maps do
+            wide = torch.sinh(rows[:, at].clamp(-700, 700)) * width[at] + middle[at]
+            rows[:, at] = wide.clamp(-far, far)
         return rows.to(x.dtype)
 
     def _compressed(self, X: np.ndarray) -> np.ndarray:
@@ -102,42 +91,31 @@ class Units:
 def _asinh_parameters(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Middle and width of each column of all ranks' rows; 0 and 0 if its tails are not heavy."""
     middle, width = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    lowest, highest = _ranges(X, ranks)
-    mean, std = _moments(X, ranks, n)
+    lowest, highest, mean, std = _summary(X, ranks, n)
     with np.errstate(over="ignore", invalid="ignore"):
         near = np.maximum(mean - lowest, highest - mean) <= _FAR * std
     for j in np.flatnonzero(~near & (lowest < highest)):
         column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
-        found = heavy_tail(column)
-        if found is not None:
+        if (found := heavy_tail(column)) is not None:
             middle[j], width[j] = found
     return middle, width
 
 
 def _standardization(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
     """(shift, scale) of each column of all ranks' rows; a constant column is shifted to 0 only."""
-    lowest, highest = _ranges(X, ranks)
+    lowest, highest, mean, std = _summary(X, ranks, n)
     constant = lowest == highest
-    mean, std = _moments(X, ranks, n)
     bad = ~constant & ~(np.isfinite(std) & (std > 0))
     if bad.any():
         column = int(np.argmax(bad))
-        raise ValueError(
-            f"column {column} of X cannot be standardised: its largest absolute value is "
-            f"{np.abs(X[:, column]).max():.3g} and its standard deviation is {std[column]}; "
-            "rescale it"
-        )
+        fact = f"column {column} of X cannot be standardised: its standard deviation is {std[column]}"
+        raise ValueError(f"{fact}; rescale it")
     return np.where(constant, X[0].astype(np.float64), mean), np.where(constant, 1.0, std)
 
 
-def _moments(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column of all ranks' rows."""
+def _summary(X: np.ndarray, ranks: Ranks, n: int) -> tuple[np.ndarray, ...]:
+    """Minimum, maximum, mean and standard deviation of each column of all ranks' rows."""
+    ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
-        return mean, np.sqrt(ranks.mean(X, n, about=mean))
-
-
-def _ranges(X: np.ndarray, ranks: Ranks) -> tuple[np.ndarray, np.ndarray]:
-    """The minimum and maximum of each column of all ranks' rows."""
-    ends = ranks.minimum(torch.from_numpy(np.stack((X.min(axis=0), -X.max(axis=0))))).numpy()
-    return ends[0], -ends[1]
+        return ends[0], -ends[1], mean, np.sqrt(ranks.mean(X, n, about=mean))
