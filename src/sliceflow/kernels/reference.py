@@ -249,9 +249,9 @@ def shrink(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Maps of a grid, shrunk within their noise, and their factors (h,): z + f·(T(z) − z).
 
-    f = max(0, 1 − r·σ²/c), where c is the `cost` (h,) of a map, σ² the `variance` (h,) of its
-    particles, by default that of the middles of their bins, and r its `rate` (C,) of noise, one for
-    each of C equal parts of the rows. Maps that move nothing (c = 0) have f = 0.
+    f = max(0, 1 − r·σ²/c), with the `cost` c (h,) of a map, the `variance` σ² (h,) of its particles, by
+    default that of the middles of their bins, and the `rate` r (C,) of noise of C equal parts. If c =
+    0, f = 0.
     """
     (h, n_bins), lo, hi, cost = counts.shape, lo.double(), hi.double(), cost.double()
     place = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)

@@ -53,10 +53,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     _file: str  # which the model was loaded from
 
     def _space(self, like_fitted: bool = False) -> Any:
-        """The space, with checked parameters. Raises a `ParameterError` for the first invalid one.
-
-        With `like_fitted`, its rows must be like those of the model.
-        """
+        """The space, with checked parameters; with `like_fitted`, of rows like those of the model."""
         raise NotImplementedError
 
     # Fitting
@@ -158,10 +155,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if "_model" not in vars(self):
             return None
         if self._model.rows is None:
-            raise ValueError(
-                f"this {type(self).__name__} does not keep its rows, so none can be added or removed; "
-                "fit it with keep_rows=True, or start a new one with partial_fit"
-            )
+            advice = "fit it with keep_rows=True, or start a new one with partial_fit"
+            raise ValueError(f"this {type(self).__name__} does not keep its rows; {advice}")
         return self._model.rows
 
     def _renew(self, space: Any, rows: Any, refresh: bool, listeners: events.Listeners) -> Self:
@@ -322,10 +317,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
         def __getattr__(self, name: str) -> Any:
             if name in _BATCHED and "_file" in self.__dict__:
-                raise AttributeError(
-                    f"{name} is not in {self.__dict__['_file']}, which was saved without the batched "
-                    "samples; draw new ones with sample(), or save with particles=True"
-                )
+                fact = f"{name} is not in {self.__dict__['_file']}, which was saved without"
+                raise AttributeError(f"{fact}; draw with sample(), or save with particles=True")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

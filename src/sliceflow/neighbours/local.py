@@ -1,8 +1,7 @@
 """Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
 
-The k rows nearest to y₀ get Epanechnikov's weights. Distances ignore columns of y that say nothing
-about x, and of many columns they see what these predict (`views`). The rows move to y₀ along linear
-regressions (`regressions`). Samples are drawn along the moved rows (`draws`), so they are new.
+The k nearest rows, by columns of y or what they predict (`views`), get Epanechnikov's weights, move to
+y₀ along linear regressions (`regressions`), and samples are drawn along them (`draws`).
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class LocalRows:
         if k is None:
             k, likelihood = _choose_k(local)
             if not summarised and y.shape[1] >= _SEVERAL and len(y) >= _ENOUGH:
-                other_k, other = _choose_k(
-                    _summarised(x, y, Seed(0).child("k").permutation(len(x))[:_TRIED])
-                )
+                tried = Seed(0).child("k").permutation(len(x))[:_TRIED]
+                other_k, other = _choose_k(_summarised(x, y, tried))
                 gain = other - likelihood
                 if gain.mean() > gain.std() / math.sqrt(len(gain)):
                     local, k = _summarised(x, y), other_k

@@ -1,8 +1,7 @@
 """Smoothing: new rows along the nearest rows, so that a flow fits the distribution and copies no row.
 
-A draw of a row is the row plus h times a Gaussian with the covariance of its k nearest rows of the same
-class. It follows the shape of the data: along a curve, and hardly across it. Draws spread more than
-rows. So those of a class are moved linearly to the mean and covariance of its rows.
+A draw is a row plus h times a Gaussian with the covariance of its k nearest rows of the same class.
+Draws of a class are moved linearly to the mean and covariance of its rows.
 """
 
 from __future__ import annotations
