@@ -114,11 +114,10 @@ def report(
 ) -> Report:  # fmt: skip
     """Compare samples with held-out rows, and see whether they copy training rows.
 
-    The floor of a number is what training rows score in place of the samples. That of NN ratio is one
+    The floor of a number is what training rows score in place of the samples; that of NN ratio is one
     half of the held-out rows against the other, that of copies and lookalikes what new real rows score
-    on average, that of utility is learnt from training rows. Columns of vectors are divided by their
-    standard deviations. Mirror images of training pictures count as training pictures. The same input
-    gives the same report.
+    on average. Columns of vectors are divided by their standard deviations. Mirror images of training
+    pictures count as training pictures. The same input gives the same report.
 
     Parameters
     ----------

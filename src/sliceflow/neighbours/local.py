@@ -131,9 +131,8 @@ class LocalRows:
         if distance[i] > reach:
             which = f"{name}[{i if numbers is None else int(numbers[i])}]"
             far = f"{float(distance[i]):.3g} standard deviations of {name} from the nearest row"
-            usual = f"where rows have ten neighbours within {reach:.3g}"
-            message = f"{which} is {far}, {usual}: its samples are extrapolated"
-            warnings.warn(message, stacklevel=stacklevel + 1)
+            usual = f"where rows have ten neighbours within {reach:.3g}: its samples are extrapolated"
+            warnings.warn(f"{which} is {far}, {usual}", stacklevel=stacklevel + 1)
 
     def adjusted(
         self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None
