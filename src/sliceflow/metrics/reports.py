@@ -159,7 +159,8 @@ held-out rows (two-sample accuracy 0.49)
     most = max_rows or (2_000 if device == "cpu" else 10_000)
     found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
     shown = [name for name in _MEANING if name in found]
-    numbers = tuple(Number(name, *found[name], *_MEANING[name]) for name in shown)
+    rows = ((name, *found[name], *_MEANING[name]) for name in shown)
+    numbers = tuple(Number(*row) for row in rows)
     return Report(kind, numbers, counts, details)
 
 
