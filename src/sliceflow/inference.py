@@ -1,8 +1,7 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
-There is no network and no training: an observation asks the simulations nearest to it, by
-``SlicedWassersteinFlow(condition="local")``. The calls are those of sbi's posteriors, except that
-there is no `log_prob`: there are samples, but no density.
+Without training: an observation asks the simulations nearest to it, by
+``SlicedWassersteinFlow(condition="local")``. The calls are those of sbi, but there is no `log_prob`.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ class Posterior:
     def map(self, x: Any = None, *, random_state: Any = 0) -> Tensor:
         """The most probable θ (d,) at one observation: the highest mode of a density of samples.
 
-        Mean shift (Fukunaga and Hostetler, 1975) under a Gaussian kernel of Scott's width, from the
-        densest sample: θ ← Σ k(θ − θᵢ)·θᵢ / Σ k(θ − θᵢ).
+        Mean shift (Fukunaga and Hostetler, 1975) from the densest sample, by Scott's width.
         """
         made = self._draw(self._observations(x, most=1), _FOR_MAP, random_state)[0]
         centre, unit = _units(made)

@@ -1,7 +1,4 @@
-"""The kernels for the CPU, in numba: one direction at a time, so that its values stay in the cache.
-
-`reference` documents them. Compiled code is stored beside this file, or in NUMBA_CACHE_DIR.
-"""
+"""The kernels of `reference` for the CPU, in numba: one direction at a time, whose values stay in the cache."""
 
 from __future__ import annotations
 

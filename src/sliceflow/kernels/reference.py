@@ -100,16 +100,14 @@ def _bracket(levels: Tensor, knots: Tensor) -> Tensor:
 def match(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     """T = F_q⁻¹(F_p(z)) at every sorted particle: (h, M), ascending.
 
-    Every particle is an atom of mass 1/M and every datum one of mass w_i/Σw. The level of an atom is
-    the middle of its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses. F⁻¹ interpolates
-    linearly between the data and is constant beyond the first and the last. Tied particles share the
-    middle of their common mass.
+    A particle is an atom of mass 1/M, a datum one of mass w_i/Σw. The level of an atom is the middle of
+    its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses; tied particles share the middle
+    of theirs. F⁻¹ is linear between the data and constant beyond them.
 
     Across a gap more than `GAP_RATIO` times as wide as both gaps beside it F⁻¹ jumps where the mass of
-    one datum ends and that of the next begins. So no particle lands between two classes that the
-    amplifier separates, nor between two values of a discrete column.
-
-    z_p (h, M) and z_q (h, N) are sorted. w_q (h, N) are positive weights in the order of z_q.
+    one datum ends: so no particle lands between two classes that the amplifier separates, nor between
+    two values of a discrete column. z_p (h, M) and z_q (h, N) are sorted, with positive weights w_q (h,
+    N).
     """
     m, n = z_p.shape[1], z_q.shape[1]
     z = z_p.contiguous()
@@ -211,11 +209,9 @@ def compose(
 ) -> tuple[Tensor, Tensor]:
     """T at the particles' bin edges, F_q⁻¹(F_p(edge)), (h, B + 1) ascending, and the cost of each map.
 
-    The cost is the mean of (T(z) − z)² over the particles spread evenly in their bins, (h,): the
-    squared W₂ between the two histograms.
-    Over a run of bins without particles F_p is flat, and the data may have a gap at the same level (two
-    separate classes). The bins beside the run must not be stretched into the gap: the run starts at
-    F_q⁻¹(level⁻) and ends at F_q⁻¹(level⁺), and T is linear over the run.
+    The cost (h,) is the mean of (T(z) − z)² over the particles spread evenly in their bins. Over a run
+    of bins without particles F_p is flat, and the data may have a gap at the same level (two separate
+    classes): the run starts at F_q⁻¹(level⁻) and ends at F_q⁻¹(level⁺), and T is linear over the run.
     If all particles are at one point (lo_p = hi_p), that point goes to the data's median.
     """
     (h, n_bins), pad = counts_p.shape, torch.nn.functional.pad
@@ -249,9 +245,9 @@ def shrink(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Maps of a grid, shrunk within their noise, and their factors (h,): z + f·(T(z) − z).
 
-    f = max(0, 1 − r·σ²/c), where c is the `cost` (h,) of a map, σ² the `variance` (h,) of its
-    particles, by default that of the middles of their bins, and r its `rate` (C,) of noise, one for
-    each of C equal parts of the rows. Maps that move nothing (c = 0) have f = 0.
+    f = max(0, 1 − r·σ²/c), with the `cost` c (h,) of a map, the `variance` σ² (h,) of its particles, by
+    default that of the middles of their bins, and the `rate` r (C,) of noise of C equal parts. If c =
+    0, f = 0.
     """
     (h, n_bins), lo, hi, cost = counts.shape, lo.double(), hi.double(), cost.double()
     place = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Calibration: do conditional samples cover the truth as often as they should?
 
-Two tests. *Ranks* (Talts et al., 2018): if the truth is one more draw from the distribution of the
-samples, its rank among them is uniform, in every column. *TARP* (Lemos et al., 2023): so is the rank of
-its distance to a random point, which sees all columns together.
+If the truth is one more draw, its *rank* among the samples is uniform in every column (Talts et al.,
+2018), and so is, by *TARP* (Lemos et al., 2023), that of its distance to a random point, in all columns
+together.
 """
 
 from __future__ import annotations

@@ -84,9 +84,8 @@ def lookalikes(
 ) -> float:  # fmt: skip
     """Share of samples that resemble one train row far more than others, as only 1 % of test rows do.
 
-    0.01 is ideal. With d₁ ≤ … ≤ d₁₀ the distances to the ten nearest train rows, and q the 1 % quantile
-    of d₁/d₁₀ over the test rows, it is the share of samples with d₁/d₁₀ < q. `copies` has d₁ alone,
-    so it misses copies of rows that are far from all others, such as pictures of high contrast.
+    0.01 is ideal. It is `copies` by d₁/d₁₀ instead of d₁, the distances to the first and the tenth
+    train row: so it sees copies of rows that are far from all others, such as those of high contrast.
 
     Parameters
     ----------

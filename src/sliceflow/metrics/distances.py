@@ -133,9 +133,8 @@ def density_coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto
     """Density and coverage (Naeem et al., ICML 2020).
 
     density = 1/(k·n) · Σ_j Σ_i [y_j ∈ B_i], coverage = 1/m · Σ_i [some y_j ∈ B_i], with samples y, real
-    rows x and balls B_i = B(x_i, r_k(x_i)), r_k the distance to the k-th nearest other real row. For
-    samples from the real distribution the expected density is 1, and the expected coverage
-    1 − (m−1)…(m−k) / ((n+m−1)…(n+m−k)), about .97 for k = 5 and n = m. Density may exceed 1.
+    rows x and balls B_i = B(x_i, r_k(x_i)), r_k the distance to the k-th nearest other real row. New
+    real rows have a density of about 1 and, for k = 5 and n = m, a coverage of about .97.
 
     Examples
     --------

@@ -106,9 +106,8 @@ def nearest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances (n, k) of each row to its k nearest rows of `data`, and their indices (n, k).
 
-    Candidates come from products of blocks in float32, on a GPU if there is one. The distances of the
-    best k + 8 are then computed again as |a − b| in float64, so that the distance of a copy is 0.
-    Ties are in order of the indices. Memory beyond the arrays stays below 1 GiB.
+    Candidates come from products in float32. The distances of the best k + 8 are computed again as
+    |a − b| in float64: that of a copy is 0. Ties are in order of the indices. It takes below 1 GiB.
 
     Parameters
     ----------

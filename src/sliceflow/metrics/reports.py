@@ -114,11 +114,10 @@ def report(
 ) -> Report:  # fmt: skip
     """Compare samples with held-out rows, and see whether they copy training rows.
 
-    The floor of a number is what training rows score in place of the samples. That of NN ratio is one
+    The floor of a number is what training rows score in place of the samples; that of NN ratio is one
     half of the held-out rows against the other, that of copies and lookalikes what new real rows score
-    on average, that of utility is learnt from training rows. Columns of vectors are divided by their
-    standard deviations. Mirror images of training pictures count as training pictures. The same input
-    gives the same report.
+    on average. Columns of vectors are divided by their standard deviations. Mirror images of training
+    pictures count as training pictures. The same input gives the same report.
 
     Parameters
     ----------
@@ -160,7 +159,8 @@ held-out rows (two-sample accuracy 0.49)
     most = max_rows or (2_000 if device == "cpu" else 10_000)
     found, details = getattr(_Comparison(most, device), kind)(*given.values(), y)
     shown = [name for name in _MEANING if name in found]
-    numbers = tuple(Number(name, *found[name], *_MEANING[name]) for name in shown)
+    rows = ((name, *found[name], *_MEANING[name]) for name in shown)
+    numbers = tuple(Number(*row) for row in rows)
     return Report(kind, numbers, counts, details)
 
 

@@ -58,6 +58,5 @@ def _file_at(path: str | os.PathLike[str]) -> os.stat_result | None:
     if stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(f"{name} is a folder; give the name of a file")
     if not stat.S_ISREG(old.st_mode):
-        what = "a pipe, a socket or a device, which is not replaced"
-        raise FileExistsError(f"{name} is {what}; give the name of a file")
+        raise FileExistsError(f"{name} is a pipe, a socket or a device, which is not replaced")
     return old

@@ -166,9 +166,8 @@ class Checkpoints:
                 run.after = after
                 yield lambda: self._write_or_warn(fit) if self._part else None
         except LostRank as error:
-            advice = "there is no checkpoint yet: start it again"
-            if self._path.exists():
-                advice = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
+            last = f"the last checkpoint is {self._path}: start the same fit again, on any ranks"
+            advice = last if self._path.exists() else "there is no checkpoint yet: start it again"
             raise LostRank(f"{error}. The fit ends after {run.done} steps; {advice}") from error
         if ranks.maximum(int(ctrl_c.is_set())):
             self._stop(run)

@@ -391,9 +391,9 @@ class _Struct:
         try:
             value = self.make(values)
             getattr(value, "check", lambda: None)()
+            return value
         except (ValueError, TypeError) as error:
             raise ValueError(f"{at.path}: {error}" if at.path else str(error)) from error
-        return value
 
 
 def _is_int(kind: Any) -> bool:
@@ -507,7 +507,13 @@ def _kind(annotation: Any) -> Any:
             return _need(stored)
         return _Mapped(annotation.__name__, _need(stored), lambda v: type(v) is annotation, to, back)
     if origin is Annotated:
-        return _annotated(*args)
+        annotation, what = args
+        if isinstance(what, Array):
+            return _Arrays(what, annotation is np.ndarray)
+        if isinstance(what, Record):
+            return _kind(what)
+        kinds = _need(annotation).types.items()  # it is Between
+        return _Scalar({t: what if t in (int, float) else b for t, b in kinds})
     if origin in (Union, types.UnionType):
         return _union([_kind(arg) for arg in args])
     if origin is Literal:
@@ -531,18 +537,6 @@ def _need(annotation: Any) -> Any:
     if (kind := _kind(annotation)) is None:
         raise TypeError(f"{annotation!r} cannot be written to a file; see store_as")
     return kind
-
-
-def _annotated(annotation: Any, *about: Any) -> Any:
-    for what in about:
-        if isinstance(what, Array):
-            return _Arrays(what, annotation is np.ndarray)
-        if isinstance(what, Record):
-            return _kind(what)
-        if isinstance(what, Between):
-            kinds = _need(annotation).types.items()
-            return _Scalar({t: what if t in (int, float) else b for t, b in kinds})
-    return _kind(annotation)
 
 
 def _union(kinds: Sequence[Any]) -> Any:

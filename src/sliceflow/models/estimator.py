@@ -1,8 +1,8 @@
 """`FlowEstimator`: fit, plan, sample, score, save, add and forget, written once for all estimators.
 
-An estimator is a space and a flow. The space says what rows are, how they become columns of numbers and
-back, where particles start, and what a fit costs. The flow moves particles onto the data. To follow a
-fit: `FlowEstimator.fit` → the space's `prepare` → `fitting.run_parts` → `engine.flow.simulate`.
+The space says what rows are, how they become columns of numbers and back, where particles start, and
+what a fit costs; the flow moves particles onto the data. To follow a fit: `FlowEstimator.fit` → the
+space's `prepare` → `fitting.run_parts` → `engine.flow.simulate`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     _file: str  # which the model was loaded from
 
     def _space(self, like_fitted: bool = False) -> Any:
-        """The space, with checked parameters. Raises a `ParameterError` for the first invalid one.
-
-        With `like_fitted`, its rows must be like those of the model.
-        """
+        """The space, with checked parameters; with `like_fitted`, of rows like those of the model."""
         raise NotImplementedError
 
     # Fitting
@@ -96,17 +93,11 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def partial_fit(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
     ) -> Self:
-        """Add rows, then fit all rows again with the same seed.
+        """Add rows, then fit all rows again with the same seed; any call may bring new classes.
 
         The model keeps its rows from the first call on, also in its file. It is the model of one fit to
         all rows in the order in which they came, bit for bit. If anything fails or is interrupted, the
-        model stays as it was.
-
-        Parameters
-        ----------
-        X, y : as in `fit`; any call may bring new classes
-        refresh : False only keeps the rows until the next refresh
-        listeners : as in `fit`
+        model stays as it was. With `refresh` False, it only keeps the rows until the next refresh.
         """
         known = self._known_rows()
         space = self._space(like_fitted=known is not None)
@@ -117,16 +108,11 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
     def forget(
         self, X: Any, y: Any = None, *, refresh: bool = True, listeners: events.Listeners = ()
     ) -> Self:
-        """Remove rows, then fit those that are left with the same seed.
+        """Remove rows, given with their y as they were fitted, then fit those that are left.
 
-        The model is then the one that never saw them, bit for bit. Of equal rows the last go first. If
-        anything fails or is interrupted, the model stays as it was.
-
-        Parameters
-        ----------
-        X, y : rows with their y, as they were fitted, in any order. An unknown row raises an error
-        refresh : False only removes the rows; until the next refresh the maps are still those of all
-        listeners : as in `fit`
+        The model is then the one that never saw them, bit for bit. Of equal rows the last go first, and
+        an unknown row is an error. If anything fails or is interrupted, the model stays as it was. With
+        `refresh` False, the maps are still those of all rows until the next refresh.
         """
         known, space = self._need_rows(), self._space(like_fitted=True)
         return self._renew(space, without(known, space.read(X, y, Ranks())), refresh, listeners)
@@ -158,10 +144,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if "_model" not in vars(self):
             return None
         if self._model.rows is None:
-            raise ValueError(
-                f"this {type(self).__name__} does not keep its rows, so none can be added or removed; "
-                "fit it with keep_rows=True, or start a new one with partial_fit"
-            )
+            advice = "fit it with keep_rows=True, or start a new one with partial_fit"
+            raise ValueError(f"this {type(self).__name__} does not keep its rows; {advice}")
         return self._model.rows
 
     def _renew(self, space: Any, rows: Any, refresh: bool, listeners: events.Listeners) -> Self:
@@ -322,10 +306,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
 
         def __getattr__(self, name: str) -> Any:
             if name in _BATCHED and "_file" in self.__dict__:
-                raise AttributeError(
-                    f"{name} is not in {self.__dict__['_file']}, which was saved without the batched "
-                    "samples; draw new ones with sample(), or save with particles=True"
-                )
+                fact = f"{name} is not in {self.__dict__['_file']}, which was saved without"
+                raise AttributeError(f"{fact}; draw with sample(), or save with particles=True")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

@@ -87,7 +87,7 @@ def _in_folder(path: str | os.PathLike[str]) -> str:
     if not os.path.isdir(name):
         return name
     if not os.path.exists(inside := os.path.join(name, RUN_FILE)):
-        advice = "give the name of a file, or the folder of a run of sliceflow fit that has ended"
+        advice = "give the name of a file, or the folder of a run that has ended"
         raise ModelFileError(f"{name} is a folder without {RUN_FILE}; {advice}")
     return inside
 

@@ -1,20 +1,15 @@
 """The run of a fit: its parts one after the other, with checkpoints, listeners and one history.
 
-What a space provides, step by step. Rows, plans and fitted states are frozen dataclasses, which a file
-can hold.
+What a space provides, step by step, in frozen dataclasses that a file can hold:
 
 - `read(X, y, ranks)` checks the user's rows. Rows have `append(others)`, `take(numbers)`, `keys()` that
   are equal for equal rows, `in_users_form(device)`, which gives X and y back, and `digests(ranks)`.
-- `digests()` identifies what else the fit is given, by name.
-- `prepare(rows, seed, ranks)` plans a job: its `plan` and its `parts`. Most have one part; a fit per
-  class has one for each class, whose name it has.
-- `part.begin()` allocates particles and data: see `Begun`.
-- `job.finish(results)` takes the results of the parts. It gives the fitted state, the batched samples in
-  the form of X, and their y. `job.copies(results)` says what shows that particles copy rows, and what
-  helps; it is empty if nothing does.
-- The fitted state has its `plan` and the `device` that draws samples; the `condition`, which is the kind
-  of y, and the `codes` of the training rows, both None without y. `needs_rows` tells whether the model
-  keeps its rows in any case. `draw(n, codes, seed)` gives samples in the form of X and takes
+- `digests()` identifies what else the fit is given. `prepare(rows, seed, ranks)` plans a job: its `plan`
+  and its `parts`, one or one for each class. `part.begin()` allocates particles and data: see `Begun`.
+- `job.finish(results)` gives the fitted state, the batched samples in the form of X, and their y.
+  `job.copies(results)` says what shows that particles copy rows; it is empty if nothing does.
+- The fitted state has its `plan`, `device`, `condition` (the kind of y) and `codes` of the training rows.
+  `needs_rows` tells whether the model always keeps its rows. `draw(n, codes, seed)` takes
   `sample_bytes(n)`. `columns(X)` are rows as columns (d, n), in units that make columns comparable.
 """
 

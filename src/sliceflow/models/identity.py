@@ -45,11 +45,7 @@ def same_on_all(
     ranks.agree(facts | {"checkpoint_dir": "None" if folder is None else "a folder"})
 
 
-def digest(
-    array: np.ndarray | None,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
-    place: Place | None = None,
-) -> str:
+def digest(array: np.ndarray | None, ranks: Ranks | None = None, place: Place | None = None) -> str:
     """A short text that identifies an array, of which this rank has the rows at its `place` among `ranks`."""
     if array is None:
         return "None"
@@ -57,5 +53,5 @@ def digest(
     for i, row in enumerate(array.tolist() if array.dtype == object else array, place.first):
         content = repr(row).encode("utf-8", "surrogatepass") if array.dtype == object else row.tobytes()
         total += int.from_bytes(hashlib.blake2b(b"%d " % i + content, digest_size=7).digest())
-    whole = int(ranks.sum(torch.tensor([total % (1 << 62)])))  # in any order
+    whole = int((ranks or Ranks()).sum(torch.tensor([total % (1 << 62)])))  # in any order
     return f"{array.dtype} {(place.total, *array.shape[1:])} #{whole % (1 << 62):016x}"

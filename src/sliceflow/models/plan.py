@@ -47,13 +47,9 @@ class Plan:
 
     def __str__(self) -> str:
         where = self.device if self.n_ranks == 1 else f"{self.n_ranks} × {self.device}"
-        rows = [
-            ("method", self.method),
-            *self.lines(),
-            ("device", where),
-            ("memory", f"about {in_bytes(self.nbytes)}"),
-            ("time", f"about {in_seconds(self.seconds)}" if self.seconds else ""),
-        ]
+        rows = [("method", self.method), *self.lines(), ("device", where)]
+        rows.append(("memory", f"about {in_bytes(self.nbytes)}"))
+        rows.append(("time", f"about {in_seconds(self.seconds)}" if self.seconds else ""))
         shown = [(name, str(value)) for name, value in rows if value != ""]
         width = max(len(name) for name, _ in shown)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in shown)

@@ -98,11 +98,9 @@ class Ranks:
     def agree(self, facts: dict[str, str]) -> None:
         """Raise a ValueError unless `facts` are the same on all ranks; it lists the differences."""
         for r, others in enumerate(self.all_gather(facts)):
-            differs = [
-                f"{name}={others.get(name)} on rank {r} but {facts.get(name)} on rank {self.rank}"
-                for name in sorted({*facts, *others})
-                if facts.get(name) != others.get(name)
-            ]
+            pairs = [(name, others.get(name), facts.get(name)) for name in sorted({*facts, *others})]
+            here = f"on rank {self.rank}"
+            differs = [f"{name}={a} on rank {r} but {b} {here}" for name, a, b in pairs if a != b]
             if differs:
                 raise ValueError(f"{'; '.join(differs)}: give all ranks the same parameters")
 
@@ -181,11 +179,10 @@ class Ranks:
         return self.joint(as_bytes).numpy().view(rows.dtype).reshape(-1, *rows.shape[1:])
 
     def mean(self, rows: np.ndarray, n: int, about: np.ndarray | None = None) -> np.ndarray:
-        """The mean of each column over the n rows of all ranks: the same bits however they are spread.
+        """The mean of each column, or of (rows − about)², over the n rows of all ranks.
 
-        With `about`, the mean of (rows − about)². Numbers are split into two integers, multiples of
-        2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact. The flow amplifies differences in
-        rounding: one bit here would change the particles after some dozens of steps.
+        It has the same bits however rows are spread: numbers are split into two integers, multiples of
+        2⁻³⁰ and of 2⁻⁶² of the largest, whose sums are exact. The flow would amplify one other bit.
         """
 
         def values(rows: np.ndarray) -> np.ndarray:
@@ -262,12 +259,8 @@ def under_torchrun() -> bool:
 def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Iterator[Ranks]:
     """The ranks that `torchrun` started, connected while the block runs; a single rank without it.
 
-    NCCL connects GPUs, where each rank takes the GPU of its local rank. Gloo connects CPUs.
-
-    Parameters
-    ----------
-    device : as for the estimator
-    timeout : seconds without an answer after which a rank counts as lost
+    NCCL connects GPUs, where each rank takes the GPU of its local rank. Gloo connects CPUs. A rank that
+    does not answer for `timeout` seconds counts as lost.
 
     Examples
     --------
@@ -296,8 +289,8 @@ def joined(device: str | torch.device = "auto", timeout: float = 600.0) -> Itera
     ranks = Ranks(dist.get_rank(), dist.get_world_size())
 
     def ended(*_: Any) -> None:
-        cause = "another rank died, or the job was cancelled"
-        raise LostRank(f"rank {ranks.rank} of {ranks.size} was told to end: {cause}")
+        which = f"rank {ranks.rank} of {ranks.size} was told to end"
+        raise LostRank(f"{which}: another rank died, or the job was cancelled")
 
     in_main = threading.current_thread() is threading.main_thread()  # only there are signals handled
     before: Any = signal.signal(signal.SIGTERM, ended) if in_main else None

@@ -1,8 +1,7 @@
 """Local conditions: samples of x given y = y₀ from the rows whose y is near y₀.
 
-The k rows nearest to y₀ get Epanechnikov's weights. Distances ignore columns of y that say nothing
-about x, and of many columns they see what these predict (`views`). The rows move to y₀ along linear
-regressions (`regressions`). Samples are drawn along the moved rows (`draws`), so they are new.
+The k nearest rows, by columns of y or what they predict (`views`), get Epanechnikov's weights, move to
+y₀ along linear regressions (`regressions`), and samples are drawn along them (`draws`).
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class LocalRows:
         if k is None:
             k, likelihood = _choose_k(local)
             if not summarised and y.shape[1] >= _SEVERAL and len(y) >= _ENOUGH:
-                other_k, other = _choose_k(
-                    _summarised(x, y, Seed(0).child("k").permutation(len(x))[:_TRIED])
-                )
+                tried = Seed(0).child("k").permutation(len(x))[:_TRIED]
+                other_k, other = _choose_k(_summarised(x, y, tried))
                 gain = other - likelihood
                 if gain.mean() > gain.std() / math.sqrt(len(gain)):
                     local, k = _summarised(x, y), other_k
@@ -133,9 +131,8 @@ class LocalRows:
         if distance[i] > reach:
             which = f"{name}[{i if numbers is None else int(numbers[i])}]"
             far = f"{float(distance[i]):.3g} standard deviations of {name} from the nearest row"
-            usual = f"where rows have ten neighbours within {reach:.3g}"
-            message = f"{which} is {far}, {usual}: its samples are extrapolated"
-            warnings.warn(message, stacklevel=stacklevel + 1)
+            usual = f"where rows have ten neighbours within {reach:.3g}: its samples are extrapolated"
+            warnings.warn(f"{which} is {far}, {usual}", stacklevel=stacklevel + 1)
 
     def adjusted(
         self, y0: Any, without: Tensor | None = None, most: int = COMPONENTS, at: Tensor | None = None

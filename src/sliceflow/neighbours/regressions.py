@@ -1,8 +1,7 @@
 """Rows of a neighbourhood, moved to its condition along a mixture of linear regressions.
 
-A mixture of K regressions, x = a + B(y − y₀) + noise, is fitted by expectation maximisation, with K by
-BIC. Every row moves along the regression of its component: xᵢ − B(yᵢ − y₀). Linear adjustment is due to
-Beaumont, Zhang and Balding (2002), "Approximate Bayesian computation in population genetics".
+K regressions, x = a + B(y − y₀) + noise, are fitted by expectation maximisation, with K by BIC. Every
+row moves along that of its component: xᵢ − B(yᵢ − y₀) (Beaumont, Zhang and Balding, 2002).
 """
 
 from __future__ import annotations

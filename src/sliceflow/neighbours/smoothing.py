@@ -1,8 +1,7 @@
 """Smoothing: new rows along the nearest rows, so that a flow fits the distribution and copies no row.
 
-A draw of a row is the row plus h times a Gaussian with the covariance of its k nearest rows of the same
-class. It follows the shape of the data: along a curve, and hardly across it. Draws spread more than
-rows. So those of a class are moved linearly to the mean and covariance of its rows.
+A draw is a row plus h times a Gaussian with the covariance of its k nearest rows of the same class.
+Draws of a class are moved linearly to the mean and covariance of its rows.
 """
 
 from __future__ import annotations
@@ -56,10 +55,9 @@ def find_groups(x: Tensor, codes: Tensor | None, k: int) -> list[Group]:
         joint = torch.cat((x, codes.double()), 1)
     elif codes is not None:
         numbers = [torch.nonzero(codes == c)[:, 0] for c in torch.unique(codes).tolist()]
-    return [
-        Group(own, x[own], find_nearest(build_search(joint[own]), joint[own], min(k, len(own)))[1])
-        for own in numbers
-    ]
+    rows = [(own, joint[own]) for own in numbers]
+    near = [find_nearest(build_search(z), z, min(k, len(own)))[1] for own, z in rows]
+    return [Group(own, x[own], found) for own, found in zip(numbers, near, strict=True)]
 
 
 def choose_smoothing(groups: Sequence[Group]) -> float:

@@ -1,9 +1,7 @@
 """What distances see of a condition y: its columns by relevance, scores of heavy tails, summaries.
 
-A heavy-tailed column is replaced by its normal scores: its quantiles become those of a Gaussian.
-Random features, max(0, wᵀy + b) for Gaussian w and b, let a regression follow curves: a *summary*
-of y is what they predict of x, by ridge regression. Such summaries are due to Fearnhead and Prangle
-(2012), "Constructing summary statistics for approximate Bayesian computation".
+Quantiles of heavy-tailed columns become those of a Gaussian. A *summary* is what random features,
+max(0, wᵀy + b) for Gaussian w and b, predict of x by ridge regression (Fearnhead and Prangle, 2012).
 """
 
 from __future__ import annotations

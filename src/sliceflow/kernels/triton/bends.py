@@ -1,8 +1,4 @@
-"""Knots of maps on NVIDIA GPUs, in Triton; documented in `reference`.
-
-One program per map, in float64. Products and sums are not fused, so that they round as torch's do.
-Threads of a program exchange numbers through memory, that is through the cache.
-"""
+"""Knots of maps on NVIDIA GPUs, in Triton: one program per map, in float64, unfused to round as torch does."""
 
 from __future__ import annotations
 
@@ -144,10 +140,7 @@ def _fitted(
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """The displacements at knots. A knot's hat is 1 at its edge, and 0 at those of its neighbours.
-
-    The equations have the products of hats with themselves, with those beside them and with the map.
-    """
+    """The displacements at knots, by products of hats, 1 at a knot's edge and 0 at those of its neighbours."""
     k = tl.arange(0, LANES)
     not_first, not_last = (k > 0) & (k < KNOTS), k < KNOTS - 1
     here = at.to(tl.float64)

@@ -1,14 +1,12 @@
 """Tiles on NVIDIA GPUs, in Triton: project, displace and lift without writing intermediate results.
 
-A program owns one tile and a block of columns. The loads themselves gather the pixels from x (d, n).
-Products take operands in the type of the rotation (16 bits: tensor cores) and add in float32; x stays
-float32. Rotations are padded with zeros to `lanes` rows and columns, so that no load of them needs a
-mask. With float32 rotations moves are not fused, and nothing is rounded to 16 bits. CUDA allows 65,535
-programs along the second and third axis of a grid, which count the tiles across and down.
+A program owns one tile and a block of columns, and its loads gather the pixels from x (d, n). Products
+take operands in the type of the rotation (16 bits: tensor cores) and add in float32; x stays float32.
+Rotations are padded with zeros to `lanes`, so that no load of them needs a mask. With float32 rotations
+moves are not fused. CUDA allows 65,535 programs along the second and third axis of a grid, which count
+the tiles.
 
-Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted back: three
-passes over memory around two products, which at this size are most of the work. Intermediate results
-have the type of the rotation, half the size of float32.
+Tiles too large for on-chip memory are cut out into memory, rotated by cuBLAS and pasted back.
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ def lanes(k: int) -> int:
 
 @cached(1 << 24)
 def _pixels_of(shape: tuple[int, int, int], size: tuple[int, int], device: torch.device) -> Tensor:
-    """(lanes, 2) int32: the distance in x of each pixel of a tile from its first; and row and column.
-
-    Row and column share a number. Lanes beyond the tile have rows that no picture has.
-    """
+    """(lanes, 2) int32: each pixel's distance in x from a tile's first, and its row and column in one."""
     (c, h, w), (s, t) = shape, size
     pixel = torch.arange(lanes(c * s * t))
     channel, row, column = pixel // (s * t), pixel % (s * t) // t, pixel % t

@@ -125,10 +125,7 @@ def displace_in_place(
     z: Tensor, table: Packed, offsets: Tensor | None = None, codes: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
-    """z (h, n) becomes T(z + offset) − z − offset, where the offset is that of its class, if any.
-
-    With `starts` (and no offsets), every run of columns has its own h rows of the table.
-    """
+    """z (h, n) becomes T(z + offset) − z − offset, of its class; with `starts`, each run has its own table."""
     (h, n), (rows, words) = z.shape, table
     blocks = z if starts is None else blocks_of(tuple(starts), 2048, z.device)
     grid: Any = (h, triton.cdiv(n, 2048) if starts is None else len(blocks))
