@@ -24,7 +24,6 @@ from PIL import Image
 
 from running import command, environment
 from sliceflow import ImageFlow
-from sliceflow.app import points
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.tables import TableTab
@@ -169,7 +168,7 @@ class TestWhoIsAnswered:
 
 
 class TestWhatIsRefused:
-    @pytest.mark.parametrize("name", ["table/upload", "picture", "gif"])
+    @pytest.mark.parametrize("name", ["table/upload", "picture", "complete"])
     def test_a_gigabyte_is_refused_before_it_is_sent(self, here, name):
         with here.sent(name, [f"Content-Length: {1 << 30}"], b"x" * 1000) as line:
             answer = line.recv(1 << 16)
@@ -230,7 +229,7 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"rows": 1}', b'{"reach": NaN}'])
     def test_a_broken_body_is_answered(self, here, body):
-        assert here.error("gif", body)
+        assert here.error("about", body)
 
 
 class Silent:
@@ -288,36 +287,6 @@ class TestManyConnections:
                 time.sleep(0.01)
             assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
-
-
-class TestPoints:
-    def test_the_steps_become_an_animation(self, here):
-        steps = [[[0, 0.5, 0, 0.5], [1, 1]], [[0.1, 0.5, 0, 0.5], [1, 0]], [[2, 2, 2, 2], [0, 0]]]
-        asked = {"reach": 3.2, "rows": [[0, 0, 0], [1, 1, 3]], "colours": [0, 3], "steps": steps}
-        status, headers, body = here.post("gif", asked)
-        assert (status, headers["Content-Type"]) == (200, "image/gif; charset=utf-8")
-        film = Image.open(io.BytesIO(body))
-        assert (film.size, film.n_frames) == ((360, 360), 3)
-        film.seek(2)
-        red, green, blue = film.convert("RGB").getpixel(
-            (round(180 * (1 + 2 / 3.2)), round(180 * (1 - 2 / 3.2)))
-        )
-        assert max(abs(red - 0x0B), abs(green - 0x62), abs(blue - 0xA8)) < 40  # a blue particle
-
-    def test_steps_that_are_none_are_refused(self, here):
-        good = {"reach": 3, "rows": [], "colours": [0], "steps": [[[0, 0]]]}
-        assert here.post("gif", good)[0] == 200
-        nan, inf, many = float("nan"), float("inf"), points.MOST + 1
-        for wrong in ({"steps": []}, {"colours": [9]}, {"steps": [[]]}, {"reach": 0}, {"rows": [[1]]},
-                      {"steps": [[["x", 1]]]}, {"steps": 3}, {"steps": [[[1, 2, 3]]]}, {"reach": nan},
-                      {"reach": inf}, {"steps": [[[nan, 0]]]}, {"steps": [[[0, inf]]]},
-                      {"rows": [[inf, 0, 0]]}, {"rows": [[10**400, 0, 0]]}, {"rows": [[0, 0, -1]]},
-                      {"colours": [-1]}):  # fmt: skip
-            assert "these are no steps of points" in here.error("gif", good | wrong), wrong
-        for wrong in ({"rows": [[0, 0, 0]] * many}, {"steps": [[[0, 0] * many]]},
-                      {"steps": [[[0, 0]]] * many},
-                      {"steps": [[[0, 0]] * many], "colours": [0] * many}):  # fmt: skip
-            assert "at most" in here.error("gif", good | wrong)
 
 
 @pytest.fixture(scope="module")
@@ -453,7 +422,7 @@ class TestPictures:
         assert said.startswith("the picture cannot be read")
         assert "/" not in said.replace("'the picture'", "")
         assert "there is no picture" in with_runs.error("complete", {"run": 0, "seed": 0})
-        assert "damaged" in with_runs.error(
+        assert "cannot be read" in with_runs.error(
             "complete", {"run": 0, "seed": 0, "picture": "data:image/png,?"}
         )
 

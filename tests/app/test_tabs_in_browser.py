@@ -111,19 +111,6 @@ class TestPoints:
         assert page.run("return Play.shown().colours") == [0, 1]
         assert page.errors() == []
 
-    def test_the_steps_are_saved_as_an_animation(self, page, tmp_path):
-        page.downloads(tmp_path)
-        set_to(page, "steps", "10")
-        for _ in range(12):
-            page.click("step")
-        page.click("gif")
-        says(page, "gif-status", "Saved 13 steps")
-        for _ in range(100):
-            if (file := tmp_path / "points.gif").exists():
-                break
-            page.run("return new Promise((done) => setTimeout(done, 50))")
-        assert 10 <= Image.open(file).n_frames <= 13  # equal steps are one frame
-
 
 class TestPictures:
     def test_class_seed_and_number(self, page):

@@ -139,12 +139,12 @@ def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"<html>not found</html>", "starts with 3c 68 74 6d instead of 00 00 08 03"),
+        (b"<html>not found</html>", "is not an idx3 file of bytes: it starts with b'<htm'"),
         (idx(GREY)[:9], "cannot be read"),
-        (idx(GREY)[:-1], "sizes (6, 5, 4), 120 bytes, but fewer follow"),
-        (idx(GREY) + bytes(5_000_000), "sizes (6, 5, 4), 120 bytes, but more follow"),
-        (idx(GREY[:0]), "sizes (0, 5, 4), 0 bytes, but no pictures follow"),
-        (b"\0\0\x08\3" + b"\xff" * 12 + bytes(5_000_000), "bytes, but fewer follow"),
+        (idx(GREY)[:-1], "damaged or empty: its header gives sizes (6, 5, 4), 120 bytes"),
+        (idx(GREY) + bytes(5_000_000), "its header gives sizes (6, 5, 4), 120 bytes"),
+        (idx(GREY[:0]), "its header gives sizes (0, 5, 4), 0 bytes"),
+        (b"\0\0\x08\3" + b"\xff" * 12 + bytes(5_000_000), "its header gives sizes (4294967295, "),
     ],
     ids=["not idx", "header", "cut", "too long", "none", "vast"],
 )

@@ -15,8 +15,6 @@ import numpy as np
 
 from sliceflow.app.server import Request
 
-__all__ = ["Gallery", "Run", "as_bytes", "class_named", "known_part", "single"]
-
 _MOST, _FRAMES, _NEAREST, _EXAMPLES, _COMPLETIONS = 100, 32, 5, 8, 8
 
 
@@ -55,11 +53,7 @@ def single(image: np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A model and, where they can be found, its data.
-
-    `load` returns the fitted estimator, `read` the training pictures and held-out ones or None, each
-    with x and labels; an error says why there are none.
-    """
+    """A model; `read` returns its training pictures and held-out ones, or says why there are none."""
 
     name: str
     load: Callable[[], Any]
@@ -68,7 +62,7 @@ class Run:
 
 @dataclass
 class _Opened:
-    """The one model that is in memory, its data, or why there are none."""
+    """The one model in memory, its data, or why there are none."""
 
     name: str
     flow: Any
@@ -77,10 +71,7 @@ class _Opened:
 
 
 class Gallery:
-    """What the page asks about some runs. One model is open at a time, and one request answered.
-
-    `read` turns a file into pictures of a layout, (1, h, w[, c]), and refuses a broken one.
-    """
+    """What the page asks about runs, one at a time; `read` turns a file into pictures of a layout."""
 
     def __init__(self, runs: Sequence[Run], read: Callable[[Path, Any], np.ndarray]) -> None:
         self.runs, self._read = runs, read
@@ -162,7 +153,10 @@ class Gallery:
         """Completions of a picture, of which the white part of the mask is known."""
         with self._lock:
             flow, asked = self._run(request).flow, request.json
-            picture = self._picture(flow, _bytes_of(asked.get("picture")))
+            head, _, text = str(asked.get("picture")).partition("base64,")
+            if not head.startswith("data:image/"):
+                raise ValueError("there is no picture; choose or upload one")
+            picture = self._picture(flow, base64.b64decode(text))
             mask = np.asarray(asked.get("mask"), dtype=bool) if flow.observed is None else None
             try:
                 done = flow.inpaint(picture, mask, n=_COMPLETIONS, random_state=request.seed)
@@ -204,13 +198,3 @@ def _shown(flow: Any, pictures: Any) -> list[str]:
         single(picture).save(stream, "PNG")
         out.append("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode())
     return out
-
-
-def _bytes_of(address: Any) -> bytes:
-    head, comma, text = str(address).partition(",")
-    if not comma or not head.startswith("data:image/"):
-        raise ValueError("there is no picture; choose or upload one")
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise ValueError("the picture is damaged; choose or upload it again") from None

@@ -1,16 +1,12 @@
 """The server of the page: 127.0.0.1 only, a token in every path, limits on size, time and connections.
 
-A request is answered if it names this computer as its host (a page elsewhere whose name was made to
-point here does not), its path begins with the token that only the printed address has, its origin is
-the page itself, and its body has a length that was said beforehand, within the limit. Too many
-connections, and those that are silent for a minute, are closed. Files are served by name from a fixed
-list, so a path cannot lead elsewhere.
+The host of a request must be this computer, so that no name elsewhere can be made to point here. Files
+are served by name from a fixed list, so a path cannot lead elsewhere.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import socket
 import sys
@@ -25,13 +21,10 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["Answer", "PlayServer", "Request", "Route"]
-
 JSON_LIMIT = 16 << 20  # bytes
 MOST_CONNECTIONS = 32  # a browser opens six
 SECONDS = 60.0  # that a connection may be silent
 _HERE = Path(__file__).parent
-_POINTS = re.compile("<!-- points: (?:begin|end) -->")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -55,10 +48,7 @@ class Request:
     @property
     def json(self) -> dict[str, Any]:
         """The body as an object."""
-        try:
-            value = json.loads(self.body or b"{}")
-        except ValueError as error:
-            raise ValueError(f"the body is not JSON: {error}") from error
+        value = json.loads(self.body or b"{}")
         if not isinstance(value, dict):
             raise ValueError("the body is not a JSON object")
         return value
@@ -107,7 +97,8 @@ def _files() -> dict[str, Answer]:
     paths = [play / name for name in ("flow.js", "measures.js", "digits.js", "page.js", "play.css")]
     paths += [_HERE / "page" / name for name in ("app.js", "pictures.js", "table.js", "app.css")]
     files = {path.name: Answer(path.read_bytes(), _TYPES[path.suffix]) for path in paths}
-    _, points, _ = _POINTS.split((play / "index.html").read_text(encoding="utf-8"))
+    points = (play / "index.html").read_text(encoding="utf-8").split("<!-- points: begin -->")[1]
+    points = points.split("<!-- points: end -->")[0]
     page = (_HERE / "page" / "index.html").read_text(encoding="utf-8")
     return files | {"": Answer(page.replace("<!-- points -->", points).encode(), "text/html")}
 
@@ -193,8 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         token, _, name = parts.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            why = "wrong token; open the address that sliceflow play printed"
-            raise _Refused(HTTPStatus.FORBIDDEN, why)
+            raise _Refused(HTTPStatus.FORBIDDEN, "wrong token; open the printed address")
         origin = self.headers.get("Origin")
         foreign = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         if post and (foreign or origin not in (None, f"http://{host}")):
@@ -210,24 +200,20 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it")
         return route
 
-    def _length(self, name: str) -> int:
-        """The length of the body, within the limit; nothing of it is read yet."""
-        limit, text = self._route(name, post=True).limit, self.headers.get("Content-Length")
+    def _body(self, limit: int) -> bytes:
+        """All of the body, if its length is said beforehand: half of a table looks like a table."""
+        text = self.headers.get("Content-Length")
         if text is None or "Transfer-Encoding" in self.headers:
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
         if not (text.isascii() and text.isdigit()):
             raise _Refused(HTTPStatus.BAD_REQUEST, "Content-Length is not a number")
         if len(text) > 18 or int(text) > limit:
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the limit is {limit / 2**20:g} MiB")
-        return int(text)
-
-    def _body(self, length: int) -> bytes:
-        """All of the body: half of a table looks like a table."""
         try:
-            body = self.rfile.read(length)
+            body = self.rfile.read(int(text))
         except TimeoutError as error:
             raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not come") from error
-        if len(body) < length:
+        if len(body) < int(text):
             raise _Refused(HTTPStatus.BAD_REQUEST, "the body is shorter than it says")
         return body
 
@@ -237,10 +223,11 @@ class _Handler(BaseHTTPRequestHandler):
             if not post and name in self.server.files:
                 return self._send(HTTPStatus.OK, self.server.files[name])
             route = self._route(name, post)
-            found = route.answer(Request(words, self._body(self._length(name)) if post else b""))
-            self._send(HTTPStatus.OK, found)
+            body = self._body(route.limit) if post else b""
+            self._send(HTTPStatus.OK, route.answer(Request(words, body)))
         except _Refused as refused:
-            self._refuse(refused)
+            self.close_connection = True  # whatever comes is not read
+            self._send(refused.status, {"error": refused.why, "hint": ""})
         except ConnectionError:
             self.close_connection = True
         except Exception as error:  # shown on the page, as the library says it
@@ -248,10 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
             hint = getattr(error, "hint", "")
             text = str(error) if (known or hint) and str(error) else f"{type(error).__name__}: {error}"
             self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": text, "hint": hint})
-
-    def _refuse(self, refused: _Refused) -> None:
-        self.close_connection = True  # whatever comes is not read
-        self._send(refused.status, {"error": refused.why, "hint": ""})
 
     def _send(self, status: HTTPStatus, answer: Answer | dict[str, Any]) -> None:
         if isinstance(answer, dict):

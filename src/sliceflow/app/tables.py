@@ -1,8 +1,4 @@
-"""The tab of tables: one table, read, fitted and sampled in a process of its own.
-
-A process, and not a thread, because a fit can be cancelled then: the process ends. It starts when the
-tab is opened, so that its imports are done when a file arrives. Jobs are done in the order they come.
-"""
+"""The tab of tables: one table, read, fitted and sampled in a process, which can be cancelled."""
 
 from __future__ import annotations
 
@@ -19,8 +15,6 @@ from typing import Any
 
 from sliceflow.app.server import Answer, Request
 
-__all__ = ["TableTab"]
-
 _ENDINGS = (".csv", ".tsv", ".txt")
 _STAGES = ("reading", "fitting", "drawing as many new rows", "measuring them")
 _KNOWN = ("name", "columns", "rows", "kinds", "constraints")
@@ -31,12 +25,8 @@ _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 class TableTab:
     """The table of the page: nothing, a file with its columns, a fit under way, a fitted model.
 
-    Parameters
-    ----------
-    work : a class of a module, for the process: ``read(path)`` returns ``columns`` and ``rows``,
-        ``fit(kinds, constraints, name, tell)`` the page of the report, ``sample(n, seed, given)`` and
-        ``impute(seed)`` CSV. ``tell`` takes the number of a stage. The page shows ValueErrors
-    example : the name of a table to try, and its bytes
+    `work` is the class that the process works with, such as `cli.play.TableWork`; `example` is the name
+    and the bytes of a table to try.
     """
 
     def __init__(self, work: type[Any], example: tuple[str, bytes]) -> None:
@@ -99,10 +89,10 @@ class TableTab:
 
     def samples(self, request: Request) -> Answer:
         """New rows as CSV."""
-        given = request.json.get("given") or {}
-        if not isinstance(given, dict):
-            raise ValueError("given is not an object of columns and values")
-        texts = {str(name): str(value) for name, value in given.items()}
+        try:
+            texts = {name: str(value) for name, value in (request.json.get("given") or {}).items()}
+        except AttributeError:
+            raise ValueError("given is not an object of columns and values") from None
         return self._answer("sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
@@ -111,8 +101,7 @@ class TableTab:
 
     def report(self, request: Request) -> Answer:
         """The page about the fit, for a frame."""
-        with self._lock:
-            return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
+        return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:
         """End the process, and remove the file."""

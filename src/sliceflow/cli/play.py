@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from sliceflow.app.pictures import Gallery, Run
-from sliceflow.app.points import gif
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli.failures import Failed, Say, WrongUsage
@@ -46,7 +45,7 @@ def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
 
 def server(gallery: Gallery, table: TableTab) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
-    plain: dict[str, Any] = {"gif": gif, "runs": gallery.names, "about": gallery.about}
+    plain: dict[str, Any] = {"runs": gallery.names, "about": gallery.about}
     plain |= {"samples": gallery.samples, "chosen": gallery.chosen, "complete": gallery.completed}
     plain["table"] = table.status
     for name in ("example", "fit", "cancel", "samples", "imputed"):

@@ -1,7 +1,6 @@
 """Pictures from files: named sets, folders of pictures, arrays. Nothing is scaled or encoded.
 
-Headers are compared with the size of the file before anything is allocated, and pickles are never
-executed. `sets` locates the named sets; `arrays`, `cifar` and `folders` read their formats.
+A header is compared with the size of its file before anything is allocated. Pickles are not executed.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures as they are stored: (n, h, w) or (n, h, w, c), of uint8 or the type of an array file.
-
-    `labels` (n,) are class numbers or names of folders; None if there are none. Integer pixels are
-    0..n_pixel_values-1: 17 for digits, else at most 256.
-    """
+    """Pictures (n, h, w[, c]) as stored, their labels or None; whole pixels are below n_pixel_values."""
 
     images: np.ndarray
     labels: np.ndarray | None
@@ -47,12 +42,12 @@ def load(
     Parameters
     ----------
     name_or_path : "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path
-        A folder with one subfolder per class gives labels; ``"./mnist"`` is a folder of that name. An
-        .npz file has `images` or `x`, or a single array, and optionally `labels` or `y`.
+        A folder with one subfolder per class gives labels. An .npz file has `images` or `x`, or a
+        single array, and optionally `labels` or `y`.
     split : "train" or "test", for CelebA also "valid"; a path has only "train"
     root : the folder of the named sets; by default SLICEFLOW_DATA, or sliceflow in the user's cache
     size : for folders and CelebA (default 64): the middle square, resized to this side
-    skip_broken : skip pictures that cannot be read, with a warning, instead of an error
+    skip_broken : skip pictures that cannot be read, with a warning
     download : download a missing named set with torchvision, if that is installed
 
     Examples
@@ -77,7 +72,8 @@ def load(
     if path.suffix not in (".npy", ".npz"):
         raise DatasetError(f"{path} is not a folder of pictures, an .npy or an .npz file")
     images, labels = arrays.read(path)
-    return Pictures(images, labels, arrays.n_pixel_values(images), path.stem)
+    n_values = {"bool": 2, "int8": 128}.get(images.dtype.name, 256)
+    return Pictures(images, labels, n_values, path.stem)
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
@@ -95,19 +91,14 @@ def _named(name: str, split: str, root: Path, size: int | None, skip: bool, down
     if split not in splits:
         raise DatasetError(f"{name} has no split {split!r}; it has {', '.join(splits)}")
     if name == "digits":
-        return _digits(split)
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        images, labels = load_digits()["images"].astype(np.uint8), load_digits()["target"]
+        both = train_test_split(images, labels, test_size=500, stratify=labels, random_state=0)
+        return Pictures(*(both[::2] if split == "train" else both[1::2]), 17, name)
     files = sets.fetch(name, root, split, download)
     if name == "celeba":
         return Pictures(folders.read_faces(files, split, size or 64, skip), None, 256, name)
     images, labels = cifar.read(files) if name == "cifar10" else arrays.read_idx(files)
     return Pictures(images, labels, 256, name)
-
-
-def _digits(split: str) -> Pictures:
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    images, labels = load_digits()["images"], load_digits()["target"]
-    rows = train_test_split(np.arange(len(labels)), test_size=500, stratify=labels, random_state=0)
-    chosen = rows[0 if split == "train" else 1]
-    return Pictures(images[chosen].astype(np.uint8), labels[chosen], 17, "digits")

@@ -16,8 +16,6 @@ from numpy.lib import format as npy
 
 from sliceflow.datasets.errors import MOST_INFLATION, DatasetError, reading
 
-__all__ = ["n_pixel_values", "read", "read_idx"]
-
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     """The pictures in a file, and the labels if it has any."""
@@ -35,11 +33,6 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     if labels is not None and labels.shape != shape[:1]:
         raise DatasetError(f"{path} has labels of shape {labels.shape} for {shape[0]} pictures")
     return images, labels
-
-
-def n_pixel_values(images: np.ndarray) -> int:
-    """256, or fewer if the type has fewer values: 2 for booleans, 128 for int8."""
-    return {"bool": 2, "int8": 128}.get(images.dtype.name, 256)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -76,18 +69,13 @@ def _idx(file: Path, rank: int) -> np.ndarray:
         packed = plain.read(2) == b"\x1f\x8b"  # not by its name: browsers may unpack .gz files
         plain.seek(0)
         stream: Any = gzip.GzipFile(fileobj=plain) if packed else plain
-        head, magic = stream.read(4 + 4 * rank), bytes((0, 0, 8, rank))
-        if head[:4] != magic:
-            raise DatasetError(
-                f"{file} starts with {head[:4].hex(' ') or 'nothing'} instead of {magic.hex(' ')}: "
-                f"it is not an idx{rank} file of bytes"
-            )
+        head = stream.read(4 + 4 * rank)
+        if head[:4] != bytes((0, 0, 8, rank)):
+            raise DatasetError(f"{file} is not an idx{rank} file of bytes: it starts with {head[:4]!r}")
         shape = struct.unpack(f">{rank}I", head[4:])
         need, most = math.prod(shape), file.stat().st_size * (MOST_INFLATION if packed else 1)
         data = stream.read(need + 1) if need <= most else b""
         if len(data) != need or need == 0:
-            raise DatasetError(
-                f"{file} is truncated or damaged: its header gives sizes {shape}, {need} bytes, but "
-                f"{'more' if len(data) > need > 0 else 'fewer' if need else 'no pictures'} follow"
-            )
+            fact = f"its header gives sizes {shape}, {need} bytes"
+            raise DatasetError(f"{file} is truncated, damaged or empty: {fact}")
     return np.frombuffer(data, np.uint8).reshape(shape).copy()

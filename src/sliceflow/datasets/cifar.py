@@ -14,8 +14,6 @@ import numpy as np
 
 from sliceflow.datasets.errors import DatasetError, reading
 
-__all__ = ["read"]
-
 _CORE = r"multiarray\._reconstruct|numeric\._frombuffer"
 _ALLOWED = rf"numpy\.(ndarray|dtype|_?core\.({_CORE}))|_codecs\.encode"
 
@@ -25,7 +23,13 @@ def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     rows, labels = [], []
     for file in files:
         with reading(file):
-            x, y = _binary_batch(file) if file.suffix == ".bin" else _pickled_batch(file)
+            if file.suffix != ".bin":
+                x, y = _pickled_batch(file)
+            elif (size := file.stat().st_size) % 3073:
+                raise DatasetError(f"{file} is truncated: {size} bytes are not whole pictures of 3073")
+            else:
+                table = np.fromfile(file, np.uint8).reshape(-1, 3073)
+                x, y = table[:, 1:], table[:, 0].astype(np.int64)
         if x.shape != (len(y), 3072) or len(y) == 0:
             raise DatasetError(f"{file} has {len(y)} labels but data {x.shape} instead of (n, 3072)")
         if y.min() < 0 or y.max() > 9:
@@ -34,13 +38,6 @@ def read(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
         labels.append(y)
     planes = np.concatenate(rows).reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), np.concatenate(labels)
-
-
-def _binary_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    if (size := file.stat().st_size) % 3073:
-        raise DatasetError(f"{file} is truncated: {size} bytes are not whole pictures of 3073 bytes")
-    table = np.fromfile(file, np.uint8).reshape(-1, 3073)
-    return table[:, 1:], table[:, 0].astype(np.int64)
 
 
 class _Record:
@@ -72,11 +69,7 @@ def _pickled_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
     labels = batch.get("labels") if isinstance(batch, dict) else None
     if not isinstance(labels, list) or not isinstance(batch.get("data"), _Record):
         raise DatasetError(f"{file} is not a CIFAR-10 batch: a dict of 'labels', a list, and 'data'")
-    return _recorded_bytes(batch["data"]), np.array([int(label) for label in labels], np.int64)
-
-
-def _recorded_bytes(record: _Record) -> np.ndarray:
-    """The array of bytes of a record, as pickled by numpy on Python 2 or 3."""
+    record = batch["data"]
     if record.state:
         _, shape, dtype, fortran, raw = record.state
     else:  # pickle protocol 5
@@ -85,4 +78,5 @@ def _recorded_bytes(record: _Record) -> np.ndarray:
         raise pickle.UnpicklingError(f"its data are {dtype.args[0]!r} instead of bytes, 'u1'")
     raw = raw.args[0] if isinstance(raw, _Record) else raw  # Python 3 may write bytes as latin1 text
     raw = raw.encode("latin1") if isinstance(raw, str) else raw
-    return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
+    x = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
+    return x, np.array([int(label) for label in labels], np.int64)

@@ -1,4 +1,4 @@
-"""Errors of data files, for all formats."""
+"""Errors of data files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sliceflow.errors import AdvisedError
-
-__all__ = ["MOST_INFLATION", "BrokenPictureError", "DatasetError", "MixedSizesError", "reading"]
 
 MOST_INFLATION = 1032  # the largest ratio of deflate, and so of zip and gz
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from sliceflow.errors import AdvisedError
 
-__all__ = ["SETS", "MissingSetError", "NamedSet", "fetch", "is_complete", "root_folder"]
-
 
 class MissingSetError(AdvisedError, FileNotFoundError):
     """The files of a named set are missing."""
@@ -57,11 +55,10 @@ def _find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
             return [path for paths in found.values() for path in paths]
         missing = min(missing, [f for f in wanted if not found[f]], key=len)
     wanted_name = f"{missing[0]} or {missing[0]}{ending}" if ending else missing[0]
-    raise MissingSetError(
-        f"{name}: no {wanted_name} in {', '.join(map(str, places))}",
-        "put the published files there, name the folder above with root= or SLICEFLOW_DATA, or pass "
-        "download=True, which needs torchvision (pip install torchvision)",
+    hint = (
+        "name the folder above with root= or SLICEFLOW_DATA, or pass download=True (with torchvision)"
     )
+    raise MissingSetError(f"{name}: no {wanted_name} in {', '.join(map(str, places))}", hint)
 
 
 def is_complete(name: str, root: Path) -> bool:
@@ -80,6 +77,6 @@ def fetch(name: str, root: Path, split: str, download: bool) -> list[Path]:
     except FileNotFoundError:
         if not download or importlib.util.find_spec("torchvision") is None:
             raise
-        datasets: Any = importlib.import_module("torchvision.datasets")
-        getattr(datasets, SETS[name].torchvision)(str(root), download=True)
-        return _find(name, root, wanted)
+    datasets: Any = importlib.import_module("torchvision.datasets")
+    getattr(datasets, SETS[name].torchvision)(str(root), download=True)
+    return _find(name, root, wanted)

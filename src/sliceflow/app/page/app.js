@@ -74,21 +74,5 @@ const App = (() => {
   }
   addEventListener("DOMContentLoaded", () => open(tabs.find((tab) => `#${tab.id.slice(4)}` === location.hash) || tabs[0]));
 
-  // The points' GIF
-
-  const FRAMES = 50, POINTS = 1500;
-  find("gif").addEventListener("click", () => attempt("gif-status", "Drawing.", async () => {
-    const { rows, colours, steps, reach } = Play.shown();
-    const each = Math.max(1, Math.ceil(steps.length / FRAMES));
-    const some = steps.filter((_, k) => k % each === 0 || k === steps.length - 1).map(({ points }) => points.map((cloud) => {
-      const m = cloud.length / 2, skip = Math.ceil((m * points.length) / POINTS);
-      const kept = Array.from({ length: Math.ceil(m / skip) }, (_, i) => i * skip);
-      return [...kept.map((i) => cloud[i]), ...kept.map((i) => cloud[m + i])].map((v) => Number(v.toFixed(3)));
-    }));
-    const blob = await ask("gif", { rows, colours, steps: some, reach });
-    save(blob, "points.gif");
-    return `Saved ${some.length} steps, ${Math.ceil(blob.size / 1000)} kB.`;
-  }));
-
   return { find, ask, address, say, attempt, save, checkSize, opened };
 })();
