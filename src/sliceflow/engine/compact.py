@@ -229,4 +229,5 @@ def at_bends(table: GridTable, n_knots: int, reach: float) -> CompactTable:
         counts = torch.ones((len(table.lo), n_bins), device=table.lo.device)
     exponent, at_bends = math.frexp(reach / _STEPS)[1], kernels.for_tensor(table.values).at_bends
     maps = at_bends(table.lo, table.hi, table.values, counts, n_knots, exponent)
-    return CompactTable(*maps, n_bins, exponent, table.values.dtype).plain()
+    lo, hi, at, levels = maps
+    return CompactTable(lo, hi, at, levels, n_bins, exponent, table.values.dtype).plain()

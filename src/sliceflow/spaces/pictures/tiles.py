@@ -147,6 +147,11 @@ class RandomPatches:
     full: tuple[int, int] | None = None  # size of the picture; None if the level has it
     upsampling: str = "lanczos"  # from the level to the picture
 
+    @property
+    def most_directions(self) -> int:
+        """H."""
+        return self.n_directions
+
     def count(self, seed: Seed, step: int) -> int:
         """H."""
         return self.n_directions

@@ -83,7 +83,7 @@ class FittedVectors:
             raise ValueError(f"the condition has width {width}, the plan {plan.n_conditions}")
         if self.form is not None and len(self.form.names) != d:
             raise ValueError(f"there are {len(self.form.names)} names for {d} columns")
-        if any(len(part.units.shift) != d for part in (self, *self.models)):
+        if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
             raise ValueError(f"there are not units for {d} columns")
         stages = plan.stages()
         for model in self.models:
