@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 
@@ -13,6 +12,8 @@ from sliceflow.spaces.pictures.estimator import ImageFlow
 from sliceflow.spaces.tables.estimator import TableFlow
 from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
 
+_Flow = SlicedWassersteinFlow | ImageFlow | TableFlow
+
 
 def load(
     path: str | os.PathLike[str],
@@ -20,7 +21,7 @@ def load(
     precision: str | None = None,
     *,
     max_memory: int | None = None,
-) -> SlicedWassersteinFlow | ImageFlow | TableFlow:
+) -> _Flow:
     """The fitted estimator that ``flow.save(path)`` wrote, which gives the same samples, bit for bit.
 
     Parameters
@@ -52,7 +53,7 @@ def load(
     True
     """
     kinds = (SlicedWassersteinFlow, ImageFlow, TableFlow)
-    flow: Any = load_estimator(path, kinds, resolve_device(device), max_memory)
+    flow: _Flow = load_estimator(path, kinds, resolve_device(device), max_memory)
     flow.set_params(device=device)
     if precision is not None:
         if not isinstance(flow, ImageFlow):
