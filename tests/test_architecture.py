@@ -47,7 +47,11 @@ BUDGETS = {
     "app": 800,  # goal 600
     "beside the folders": 600,  # goal 550
 }
-WHOLE = {"src/sliceflow": 20_000, "tests": 14_000, "benchmarks": 4_500}
+WHOLE = {
+    "src/sliceflow": 21_300,  # goal 17,500; it was 29,600
+    "tests": 15_400,  # goal 14,000; it was 23,500
+    "benchmarks": 4_500,
+}
 
 MOST_LINES, MOST_PARAMETERS = 60, 7  # of a function, without its docstring, and without self
 # Functions for numba and Triton, which take bare arrays, and commands, whose flags are parameters.
