@@ -89,10 +89,7 @@ class TableTab:
 
     def samples(self, request: Request) -> Answer:
         """New rows as CSV."""
-        try:
-            texts = {name: str(value) for name, value in (request.json.get("given") or {}).items()}
-        except AttributeError:
-            raise ValueError("given is not an object of columns and values") from None
+        texts = {str(name): str(value) for name, value in dict(request.json.get("given") or {}).items()}
         return self._answer("sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
@@ -100,7 +97,7 @@ class TableTab:
         return self._answer("impute", request.seed)
 
     def report(self, request: Request) -> Answer:
-        """The page about the fit, for a frame."""
+        """The page about the fit."""
         return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:

@@ -96,7 +96,8 @@ def _named(name: str, split: str, root: Path, size: int | None, skip: bool, down
 
         images, labels = load_digits()["images"].astype(np.uint8), load_digits()["target"]
         both = train_test_split(images, labels, test_size=500, stratify=labels, random_state=0)
-        return Pictures(*(both[::2] if split == "train" else both[1::2]), 17, name)
+        images, labels = both[::2] if split == "train" else both[1::2]
+        return Pictures(images, labels, 17, name)
     files = sets.fetch(name, root, split, download)
     if name == "celeba":
         return Pictures(folders.read_faces(files, split, size or 64, skip), None, 256, name)
