@@ -79,10 +79,7 @@ def check_source(source: str) -> None:
 
 
 def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | None]:
-    """The data to fit, and those to measure with: the test split of a set, else a held-out share.
-
-    Which rows are held out depends only on their number. `root` replaces --data-root.
-    """
+    """The data to fit, and those to measure with: the test split of a set, else a held-out share."""
     source = settings.source
     check_source(source)
     if settings.kind == PICTURES:
@@ -139,10 +136,7 @@ def _pictures(settings: Settings, split: str, root: Path | None) -> Data:
 
 
 def _vectors(settings: Settings, frame: Any) -> Data:
-    """The numeric columns of a table, and labels from --target; rows without a number are left out.
-
-    A column is numeric if at least half of its cells that are not missing are numbers.
-    """
+    """The columns of which half or more are numbers, and labels from --target; of complete rows."""
     import pandas as pd
 
     path, target = settings.source, settings.target
@@ -224,9 +218,8 @@ def estimator(settings: Settings, data: Data) -> Any:
     if data.kind == VECTORS:
         n_steps: Any = _VECTOR_STEPS.get(str(steps), steps)
         return sliceflow.SlicedWassersteinFlow(n_steps=n_steps, **common)
-    observed: Any = settings.observed
-    if settings.mask is not None:
-        observed = read_mask(settings.mask, data.x.shape[1:3])
+    mask = settings.mask
+    observed: Any = read_mask(mask, data.x.shape[1:3]) if mask is not None else settings.observed
     common |= {"n_pixel_values": data.n_pixel_values, "mirror": settings.mirror, "observed": observed}
     return sliceflow.ImageFlow(quality=steps, **common)
 
@@ -248,8 +241,7 @@ def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
     if known.shape != (height, width):
-        own = f"{known.shape[1]}x{known.shape[0]}"
-        raise WrongUsage(f"--mask {file} is {own}, the pictures are {width}x{height}", hint)
+        raise WrongUsage(f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size", hint)
     if known.all() or not known.any():
         raise WrongUsage(f"--mask {file} is all {'white' if known.all() else 'black'}", hint)
     return known

@@ -59,11 +59,10 @@ def finish(
         import pandas
 
         pandas.DataFrame(flow.history_).to_csv(folder / "history.csv", index=False)
-    film = None
-    if train.kind == PICTURES:
+    film = folder / "evolution.gif" if train.kind == PICTURES else None
+    if film is not None:
         from sliceflow.cli.pictures import write_evolution
 
-        film = folder / "evolution.gif"
         write_evolution(flow, train.x, film, settings.seed)
     measures = measure_fit(flow, settings, train, test, drawn, say)
     folder.write_json("evaluation.json", measures)
@@ -147,8 +146,7 @@ def measure(
         x, fitted, other, y = samples[known], fitted[known], other[known], settings.target
     elif labels is not None and test.labels is not None:
         y = labels, train.labels, test.labels
-    kind = {PICTURES: "pictures", VECTORS: "vectors", TABLE: "tables"}[train.kind]
-    device = str(resolve_device(flow.device))
+    kind, device = {TABLE: "tables"}.get(train.kind, train.kind), str(resolve_device(flow.device))
     found = metrics.report(x, fitted, other, y=y, kind=kind, device=device).to_dict()
     for one in found["numbers"]:
         one |= {name: None if one[name] != one[name] else one[name] for name in ("value", "floor")}

@@ -115,10 +115,9 @@ def _print(kind: str, text: str) -> None:
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt; a handler of SIGINT set meanwhile gets all.
+    """SIGINT (ignored in the background of scripts), SIGTERM and SIGHUP raise KeyboardInterrupt.
 
-    Shells ignore SIGINT in the background of a script. Here it is heard all the same, so that a fit
-    that is stopped writes a checkpoint. Others with a handler of their own, as under nohup, keep it.
+    Signals with a handler of their own, as under nohup, keep it.
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():

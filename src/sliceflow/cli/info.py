@@ -58,10 +58,8 @@ def _run(run: Path) -> dict[str, Any]:
     held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
     out: dict[str, Any] = {"model": str(path), "bytes": path.stat().st_size}
     out |= {"estimator": type(flow).__name__, "values of the data": held}
-    out |= {
-        "classes": list(map(str, getattr(flow, "classes_", ()))),
-        "kinds": getattr(flow, "kinds_", None),
-    }
+    out["classes"] = list(map(str, getattr(flow, "classes_", ())))
+    out["kinds"] = getattr(flow, "kinds_", None)
     if type(flow).__name__ == "ImageFlow":
         layout = flow.plan_.layout
         colour = "" if layout.shape[0] == 1 else " in colour"
