@@ -26,13 +26,14 @@ def test_a_run_is_measured_again_with_the_same_numbers_and_report(digits_run, tm
     refused(inside("evaluate", run), 1, "config.json is damaged", "fit the run again")
 
 
-def test_other_pictures_are_compared_whatever_their_levels(digits_run, tmp_path):
+def test_other_pictures_are_compared_if_they_are_alike(digits_run, tmp_path):
     test = load("digits", "test").images
+    np.save(tmp_path / "test.npy", test)
     np.save(tmp_path / "floats.npy", (test / 16).astype(np.float32))
     np.save(tmp_path / "fitted.npy", load("digits").images[:200])
     before = sorted(path.stat().st_mtime_ns for path in digits_run[0].iterdir())
     own = json.loads((digits_run[0] / "evaluation.json").read_text())
-    found = json.loads(done("evaluate", digits_run[0], "--against", tmp_path / "floats.npy", "--json"))
+    found = json.loads(done("evaluate", digits_run[0], "--against", tmp_path / "test.npy", "--json"))
     labelled = ("recognised",)  # an array without labels
     assert found["numbers"] == [one for one in own["numbers"] if one["name"] not in labelled]
     said = done("evaluate", digits_run[0], "--against", tmp_path / "fitted.npy")
@@ -41,6 +42,7 @@ def test_other_pictures_are_compared_whatever_their_levels(digits_run, tmp_path)
     np.save(tmp_path / "large.npy", np.zeros((20, 9, 9), np.uint8))
     words = ("evaluate", digits_run[0], "--against", tmp_path / "large.npy")
     refused(inside(*words), 2, "20 pictures of 9×9", "like those that were fitted")
+    refused(inside(*words[:-1], tmp_path / "floats.npy"), 2, "500 pictures of 8×8", "pixel values")
     refused(inside(*words[:-1], "nowhere"), 2, "--against nowhere", "pass data")
 
 

@@ -13,9 +13,8 @@ pytest.importorskip("typer")
 
 import sliceflow
 from running import FEW, command, done, environment, inside, refused
-from sliceflow.cli.data import Data, read
+from sliceflow.cli.data import read
 from sliceflow.cli.settings import Settings
-from sliceflow.datasets import load
 
 
 def test_help_imports_no_torch_and_names_nine_commands_at_most():
@@ -216,13 +215,3 @@ def test_rows_without_numbers_are_left_out_unless_they_are_the_most(tmp_path):
     assert data.x.shape == (30, 1)
     assert set(data.labels) == {"a", "b"}
     refused(inside(*words, "--drop", "nothing", "--force"), 2, "no column 'nothing'", "x, rare, kind")
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.uint8])
-def test_pictures_are_brought_to_the_levels_of_others(kind):
-    images = load("digits").images[:20]
-    digits = Data("digits", "pictures", images, n_pixel_values=17)
-    other = Data("other", "pictures", (images / 16 if kind is np.float32 else images * 15).astype(kind),
-                 n_pixel_values=241)  # fmt: skip
-    assert np.array_equal(other.in_levels_of(digits).x, images)
-    assert digits.in_levels_of(digits) is digits

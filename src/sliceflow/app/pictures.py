@@ -77,10 +77,6 @@ class Gallery:
         self.runs, self._read = runs, read
         self._lock, self._opened, self._which = threading.RLock(), _Opened("", None), -1
 
-    def names(self, request: Request) -> dict[str, Any]:
-        """The runs by name."""
-        return {"runs": [run.name for run in self.runs]}
-
     def open(self, which: int) -> _Opened:
         """The model of a run, which replaces the one in memory."""
         with self._lock:
@@ -88,9 +84,8 @@ class Gallery:
                 run = self.runs[which]
                 self._opened, self._which = _Opened("", None), -1  # first free the other one
                 opened = _Opened(run.name, run.load())
-                if (name := type(opened.flow).__name__) != "ImageFlow":
-                    kind = "a table" if name == "TableFlow" else "rows of numbers"
-                    other = f"{run.name} is a model of {kind}, not of pictures"
+                if type(opened.flow).__name__ != "ImageFlow":
+                    other = f"{run.name} is not a model of pictures"
                     raise ValueError(f"{other}; draw from it with sliceflow sample")
                 try:
                     opened.data = run.read()

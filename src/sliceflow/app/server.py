@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partialmethod
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -59,12 +60,11 @@ class Request:
         try:
             if isinstance(value, bool) or int(value) != float(value):
                 raise ValueError
-            number = int(value)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{name} is not a whole number") from None
-        if not least <= number <= most:
-            raise ValueError(f"{name}={number} is not in {least} to {most}")
-        return number
+        if not least <= int(value) <= most:
+            raise ValueError(f"{name}={value} is not in {least} to {most}")
+        return int(value)
 
     @property
     def seed(self) -> int:
@@ -170,12 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
         self.server.mark(self.connection, busy=False)
 
-    def do_GET(self) -> None:
-        self._respond(post=False)
-
-    def do_POST(self) -> None:
-        self._respond(post=True)
-
     def _checked(self, post: bool) -> tuple[str, dict[str, str]]:
         """The name of what is asked for and the words behind it, by someone who may."""
         host = self.headers.get("Host", "")
@@ -191,14 +185,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.FORBIDDEN, "the request comes from another page")
         self.server.mark(self.connection, busy=True)
         return unquote(name), {key: values[-1] for key, values in parse_qs(parts.query).items()}
-
-    def _route(self, name: str, post: bool) -> Route:
-        route = self.server.routes.get(name.removeprefix("api/"))
-        if route is None or not name.startswith("api/"):
-            raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
-        if route.post != post:
-            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it")
-        return route
 
     def _body(self, limit: int) -> bytes:
         """All of the body, if its length is said beforehand: half of a table looks like a table."""
@@ -222,7 +208,11 @@ class _Handler(BaseHTTPRequestHandler):
             name, words = self._checked(post)
             if not post and name in self.server.files:
                 return self._send(HTTPStatus.OK, self.server.files[name])
-            route = self._route(name, post)
+            route = self.server.routes.get(name.removeprefix("api/"))
+            if route is None or not name.startswith("api/"):
+                raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
+            if route.post != post:
+                raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is not how to ask for it")
             body = self._body(route.limit) if post else b""
             self._send(HTTPStatus.OK, route.answer(Request(words, body)))
         except _Refused as refused:
@@ -248,6 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(answer.body)
+
+    do_GET, do_POST = partialmethod(_respond, False), partialmethod(_respond, True)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass  # the terminal shows the address, and nothing else

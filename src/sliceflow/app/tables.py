@@ -74,9 +74,8 @@ class TableTab:
         with self._lock:
             if self.status()["state"] not in ("columns", "fitted"):
                 raise ValueError("there is no table to fit; drop a file first")
-            shown = self._table() | {"state": "fitting", "stage": 1}
-            shown |= {"kinds": kinds, "constraints": constraints}
-            self._begin(shown, ("fit", kinds, constraints, shown["name"]))
+            shown = self._table() | {"state": "fitting", "stage": 1, "kinds": kinds}
+            self._begin(shown | {"constraints": constraints}, "fit", kinds, constraints, shown["name"])
             return self.status()
 
     def cancel(self, request: Request) -> dict[str, Any]:
@@ -89,10 +88,7 @@ class TableTab:
 
     def samples(self, request: Request) -> Answer:
         """New rows as CSV."""
-        try:
-            texts = {name: str(value) for name, value in (request.json.get("given") or {}).items()}
-        except AttributeError:
-            raise ValueError("given is not an object of columns and values") from None
+        texts = {str(name): str(value) for name, value in dict(request.json.get("given") or {}).items()}
         return self._answer("sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
@@ -100,7 +96,7 @@ class TableTab:
         return self._answer("impute", request.seed)
 
     def report(self, request: Request) -> Answer:
-        """The page about the fit, for a frame."""
+        """The page about the fit."""
         return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:
@@ -124,7 +120,7 @@ class TableTab:
             raise ValueError(value)
         return Answer(value, "text/csv")
 
-    def _begin(self, shown: dict[str, Any], job: tuple[Any, ...]) -> None:
+    def _begin(self, shown: dict[str, Any], *job: Any) -> None:
         self._shown, self._begun = shown, time.monotonic()
         self._worker().send(job)
 
@@ -149,8 +145,7 @@ class TableTab:
 
     def _lost(self) -> None:
         self._end()
-        gone = "the process ended by itself; the table may be too large for this computer"
-        self._shown = self._table() | {"error": gone}
+        self._shown = self._table() | {"error": "the process ended by itself; is the table too large?"}
 
     def _hear(self) -> None:
         """Take over what the process has said, and give it the file that waits."""
@@ -163,7 +158,7 @@ class TableTab:
             (name, body), self._next = self._next, None
             self._path = Path(self._folder.name, f"table{PurePath(name).suffix.lower()}")
             self._path.write_bytes(body)
-            self._begin({"state": "reading", "name": name}, ("read", str(self._path)))
+            self._begin({"state": "reading", "name": name}, "read", str(self._path))
 
     def _take(self, kind: str, value: Any) -> None:
         if kind == "stage":

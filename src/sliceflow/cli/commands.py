@@ -112,11 +112,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {  # by name, or by command and name
 
 
 def _command(verb: str, does: str, flags: str, help: str) -> None:
-    """Declare a command: `does` names the function that gets its flags, but json, quiet and debug.
-
-    That returns a dict and a text, of which one is printed. Its parameter `say`, if it has one, prints
-    what happens.
-    """
+    """Declare a command: `does` names its function, which returns a dict and a text to print."""
     module, _, function = does.partition(".")
     keyword, named = inspect.Parameter.KEYWORD_ONLY, []
     for name in flags.split():

@@ -1,7 +1,4 @@
-"""The data of a command: pictures, the numbers of a table, or a table of any columns.
-
-`read` returns what is fitted and what is held out for measuring, and `estimator` the model for it.
-"""
+"""The data of a command: pictures, the numbers of a table, or a table; and the model for them."""
 
 from __future__ import annotations
 
@@ -32,10 +29,9 @@ _HINTS = {
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Pictures (n, h, w[, c]), rows of numbers (n, d), or a DataFrame; labels if there are any.
+    """Pictures (n, h, w[, c]), rows of numbers (n, d), or a DataFrame; `notes` say what was left out.
 
-    `columns` are the names of the columns of rows and tables. `notes` say what was left out. `whole` is
-    the table of which these rows are a part: it is fitted, and measured by a second fit to the part.
+    `whole` is the table of which these rows are a part: it is fitted, and measured by a second fit.
     """
 
     name: str
@@ -74,15 +70,6 @@ class Data:
             self, x=self.x[chosen], labels=None if self.labels is None else self.labels[chosen]
         )
 
-    def in_levels_of(self, other: Data) -> Data:
-        """The same pictures with the other's kind of pixels: as many values, or real numbers."""
-        own, white = (1.0 if d.x.dtype.kind == "f" else d.n_pixel_values - 1.0 for d in (self, other))
-        if (self.x.dtype, own) == (other.x.dtype, white):
-            return self
-        x = self.x * (white / own)
-        x = x if other.x.dtype.kind == "f" else x.round()
-        return replace(self, x=x.astype(other.x.dtype), n_pixel_values=other.n_pixel_values)
-
 
 def check_source(source: str) -> None:
     """Refuse what is neither a named set nor a path."""
@@ -92,10 +79,7 @@ def check_source(source: str) -> None:
 
 
 def read(settings: Settings, root: Path | None = None) -> tuple[Data, Data | None]:
-    """The data to fit, and those to measure with: the test split of a set, else a held-out share.
-
-    Which rows are held out depends only on their number. `root` replaces --data-root.
-    """
+    """The data to fit, and those to measure with: the test split of a set, else a held-out share."""
     source = settings.source
     check_source(source)
     if settings.kind == PICTURES:
@@ -152,10 +136,7 @@ def _pictures(settings: Settings, split: str, root: Path | None) -> Data:
 
 
 def _vectors(settings: Settings, frame: Any) -> Data:
-    """The numeric columns of a table, and labels from --target; rows without a number are left out.
-
-    A column is numeric if at least half of its cells that are not missing are numbers.
-    """
+    """The columns of which half or more are numbers, and labels from --target; of complete rows."""
     import pandas as pd
 
     path, target = settings.source, settings.target
@@ -179,7 +160,15 @@ def _vectors(settings: Settings, frame: Any) -> Data:
     if target is not None:
         bad[target] = frame[target].isna().to_numpy()
     complete = _complete_rows(path, bad, target, notes)
-    labels = None if target is None else _labels(frame[target][complete], target)
+    labels = None
+    if target is not None:
+        cells = frame[target][complete]
+        labels = (
+            cells.to_numpy(np.int64) if cells.dtype.kind in "iu" else cells.astype(str).to_numpy(str)
+        )
+        if (classes := len(np.unique(labels))) > _MOST_CLASSES:
+            fact = f"the column {target!r} has {classes} different values, more than {_MOST_CLASSES}"
+            raise Failed(fact, "leave --target out to fit it as a numeric column")
     names = list(numbers)
     return Data(Path(path).stem, VECTORS, x[complete], labels, columns=names, notes=tuple(notes))
 
@@ -198,18 +187,6 @@ def _complete_rows(path: str, bad: dict[str, Any], target: str | None, notes: li
             raise Failed(f"{path}: no number in {what}", hint)
         notes.append(f"left out {what}")
     return ~incomplete
-
-
-def _labels(cells: Any, target: str) -> np.ndarray:
-    """Labels as whole numbers where they all are, else as text."""
-    whole = cells.dtype.kind in "iu"
-    labels: np.ndarray = cells.to_numpy(np.int64) if whole else cells.astype(str).to_numpy(str)
-    if (classes := len(np.unique(labels))) > _MOST_CLASSES:
-        fact = (
-            f"the column {target!r} has {classes} different values; labels have at most {_MOST_CLASSES}"
-        )
-        raise Failed(fact, "leave --target out to fit it as a numeric column")
-    return labels
 
 
 def split(data: Data, share: float) -> tuple[Data, Data | None]:
@@ -241,9 +218,8 @@ def estimator(settings: Settings, data: Data) -> Any:
     if data.kind == VECTORS:
         n_steps: Any = _VECTOR_STEPS.get(str(steps), steps)
         return sliceflow.SlicedWassersteinFlow(n_steps=n_steps, **common)
-    observed: Any = settings.observed
-    if settings.mask is not None:
-        observed = read_mask(settings.mask, data.x.shape[1:3])
+    mask = settings.mask
+    observed: Any = read_mask(mask, data.x.shape[1:3]) if mask is not None else settings.observed
     common |= {"n_pixel_values": data.n_pixel_values, "mirror": settings.mirror, "observed": observed}
     return sliceflow.ImageFlow(quality=steps, **common)
 
@@ -265,8 +241,7 @@ def read_mask(file: str, shape: tuple[int, ...]) -> np.ndarray:
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise WrongUsage(f"--mask {file} cannot be read: {error}", hint) from error
     if known.shape != (height, width):
-        own = f"{known.shape[1]}x{known.shape[0]}"
-        raise WrongUsage(f"--mask {file} is {own}, the pictures are {width}x{height}", hint)
+        raise WrongUsage(f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size", hint)
     if known.all() or not known.any():
         raise WrongUsage(f"--mask {file} is all {'white' if known.all() else 'black'}", hint)
     return known

@@ -45,8 +45,12 @@ def sample(  # many: a parameter for each flag
     x = np.asarray(from_tensor(x))
     if kind == "pictures":
         _write_pictures(out, x, flow.plan_.layout, labels)
-    else:
-        write_rows(out, x, *_columns(run, x.shape[1]), labels)
+        return done
+    names, target = [f"column {i + 1}" for i in range(x.shape[1])], "label"
+    if run.is_dir() and (run / "config.json").exists():
+        config = RunFolder(run).read_json("config.json")
+        names, target = config["data"]["columns"] or names, config["settings"]["target"] or target
+    write_rows(out, x, names, target, labels)
     return done
 
 
@@ -78,8 +82,18 @@ def inpaint(  # many: a parameter for each flag
     except ValueError as error:
         again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
         raise Failed(str(error).partition(";")[0], again) from error
-    where = known_part(flow) if known is None else part_of(known, layout)
-    _write_completions(out, pictures, done, np.asarray(where), layout)
+    if out.suffix.lower() == ".png":  # a grid shows the given picture first
+        from sliceflow.cli.pictures import grid
+
+        where = known_part(flow) if known is None else part_of(known, layout)
+        hidden = pictures.astype(done.dtype)  # a copy
+        hidden[:, ~np.asarray(where)] = (
+            0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
+        )
+        shown = np.concatenate((hidden[:, None], done), axis=1)
+        grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
+    else:
+        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
     about = {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
     return about, f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
 
@@ -146,21 +160,6 @@ def _check_ending(out: Path, kind: str) -> None:
         raise WrongUsage(f"--out {out} ends in {out.suffix or 'nothing'}", f"name one of {endings}")
 
 
-def _write_completions(
-    out: Path, pictures: np.ndarray, done: np.ndarray, known: np.ndarray, layout: Any
-) -> None:
-    """A grid shows the given picture first; a folder or an array holds completions only."""
-    if out.suffix.lower() != ".png":
-        _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
-        return
-    from sliceflow.cli.pictures import grid
-
-    hidden = pictures.astype(done.dtype)  # a copy
-    hidden[:, ~known] = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
-    shown = np.concatenate((hidden[:, None], done), axis=1)
-    grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
-
-
 def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
     from sliceflow.cli.pictures import grid
 
@@ -202,16 +201,6 @@ def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) ->
         np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 
 
-def _columns(run: Path, d: int) -> tuple[list[str], str]:
-    """The names of the columns and of the column of labels, where they are known."""
-    if run.is_dir() and (run / "config.json").exists():
-        config = RunFolder(run).read_json("config.json")
-        names = config["data"]["columns"]
-        if names is not None and len(names) == d:
-            return [str(name) for name in names], config["settings"]["target"] or "label"
-    return [f"column {i + 1}" for i in range(d)], "label"
-
-
 def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     """Pictures like those of a layout: its size, its colours, its kind of pixels."""
     from PIL.Image import Resampling
@@ -231,8 +220,7 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
         files = sorted(file for file in given.iterdir() if file.suffix.lower() in SUFFIXES)
     if not files:
         raise Failed(f"{given} holds no pictures", f"put {', '.join(SUFFIXES)} files there")
-    out = []
-    size = (layout.width, layout.height)
+    out, size = [], (layout.width, layout.height)
     for file in files:
         try:
             picture = upright(file).convert("L" if layout.shape[0] == 1 else "RGB")
@@ -240,9 +228,8 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
             raise Failed(str(error), "fix or remove that file") from error
         if picture.size != size:
             if not resize:
-                own = f"{picture.width}x{picture.height}"
-                fact = f"{file} is {own}, the model's pictures are {size[0]}x{size[1]}"
-                raise WrongUsage(fact, "pass --resize")
+                own, wanted = ("{}x{}".format(*sides) for sides in (picture.size, size))
+                raise WrongUsage(f"{file} is {own}, the model's pictures are {wanted}", "pass --resize")
             picture = picture.resize(size, Resampling.LANCZOS)
         out.append(np.asarray(picture))
     values = np.stack(out) / 255.0

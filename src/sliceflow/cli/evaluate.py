@@ -1,8 +1,4 @@
-"""What follows a fit: samples, their measures with a floor beside each, and the report.
-
-``sliceflow evaluate`` does the same again, or measures against other data. A model of a table is fitted
-to all rows; what is measured then is a second fit to the rows that are not held out.
-"""
+"""What follows a fit: samples, their measures with a floor beside each, and the report."""
 
 from __future__ import annotations
 
@@ -30,10 +26,7 @@ Drawn = tuple[Any, np.ndarray | None]  # samples, and their labels
 def evaluate(
     run: Path, against: str | None, data_root: Path | None, device: str, say: Say
 ) -> tuple[dict[str, Any], str]:
-    """Measure the run in a folder, and write its samples, measures and report again.
-
-    `against` are other data to compare with, a set or a path; then nothing is written.
-    """
+    """Measure a run, and write its report again; with `against`, other data, nothing is written."""
     folder = RunFolder(run)
     folder.check_fitted()
     settings = Settings.from_folder(folder)
@@ -66,11 +59,10 @@ def finish(
         import pandas
 
         pandas.DataFrame(flow.history_).to_csv(folder / "history.csv", index=False)
-    film = None
-    if train.kind == PICTURES:
+    film = folder / "evolution.gif" if train.kind == PICTURES else None
+    if film is not None:
         from sliceflow.cli.pictures import write_evolution
 
-        film = folder / "evolution.gif"
         write_evolution(flow, train.x, film, settings.seed)
     measures = measure_fit(flow, settings, train, test, drawn, say)
     folder.write_json("evaluation.json", measures)
@@ -99,11 +91,7 @@ def measure_fit(
 
 
 def draw(flow: Any, settings: Settings, train: Data, test: Data | None) -> Drawn:
-    """New samples of the model, as ``sliceflow sample`` makes them, and their labels.
-
-    As many as fitted rows, in the proportions of the classes; a model that completes pictures completes
-    held-out ones.
-    """
+    """As many samples as fitted rows, in the proportions of the classes; or completions."""
     from sliceflow.errors import from_tensor
 
     n, seed = len(train.all_rows), settings.seed
@@ -129,8 +117,7 @@ def write_samples(folder: RunFolder, settings: Settings, train: Data, drawn: Dra
     if train.kind == TABLE:
         samples.to_csv(folder / "samples.csv", index=False)
     elif train.kind == VECTORS:
-        rows = samples, train.columns or [], settings.target or "", labels
-        write_rows(folder / "samples.csv", *rows)
+        write_rows(folder / "samples.csv", samples, train.columns or [], settings.target or "", labels)
     else:
         from sliceflow.cli.pictures import by_class, grid
 
@@ -159,8 +146,7 @@ def measure(
         x, fitted, other, y = samples[known], fitted[known], other[known], settings.target
     elif labels is not None and test.labels is not None:
         y = labels, train.labels, test.labels
-    kind = {PICTURES: "pictures", VECTORS: "vectors", TABLE: "tables"}[train.kind]
-    device = str(resolve_device(flow.device))
+    kind, device = {TABLE: "tables"}.get(train.kind, train.kind), str(resolve_device(flow.device))
     found = metrics.report(x, fitted, other, y=y, kind=kind, device=device).to_dict()
     for one in found["numbers"]:
         one |= {name: None if one[name] != one[name] else one[name] for name in ("value", "floor")}
@@ -186,8 +172,7 @@ def as_text(measures: dict[str, Any]) -> str:
 
 def _read_against(settings: Settings, against: str, root: Path | None, train: Data) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
-    path = Path(against).expanduser()
-    size = settings.size if path.is_dir() or against == "celeba" else None
+    size = settings.size if Path(against).expanduser().is_dir() or against == "celeba" else None
     how = replace(settings, source=against, size=size, holdout=0.0, target=None, conditional=False)
     try:
         whole, held_out = read(how, root)
@@ -195,15 +180,15 @@ def _read_against(settings: Settings, against: str, root: Path | None, train: Da
         raise WrongUsage(f"--against {against}: {error}", "pass data like the fitted ones") from error
     test = whole if held_out is None else held_out
     alike = test.kind == train.kind and set(train.columns or ()) <= set(test.columns or ())
-    if not alike or (train.columns is None and test.x.shape[1:] != train.x.shape[1:]):
+    if alike and train.kind == PICTURES:
+        whole_pixels = train.x.dtype.kind != "f"
+        alike = test.x.shape[1:] == train.x.shape[1:] and whole_pixels == (test.x.dtype.kind != "f")
+        alike = alike and (not whole_pixels or test.x.max() < train.n_pixel_values)
+    if not alike:
         fact = f"--against {against} has {test.what}, the run {train.what}"
-        raise WrongUsage(fact, "pass data like those that were fitted")
+        raise WrongUsage(fact, "pass data like those that were fitted: size, pixel values, columns")
     if train.kind == PICTURES:
-        # An array file of whole pixels does not say how many values they have.
-        unsaid = path.suffix.lower() in (".npy", ".npz") and test.x.dtype.kind in "iu"
-        if unsaid and train.x.dtype.kind in "iu" and test.x.max() < train.n_pixel_values:
-            test = replace(test, n_pixel_values=train.n_pixel_values)
-        return test.in_levels_of(train)
+        return replace(test, x=test.x.astype(train.x.dtype), n_pixel_values=train.n_pixel_values)
     if train.kind == TABLE:
         return replace(test, x=test.x[list(train.x.columns)])
     order = [(test.columns or []).index(name) for name in train.columns or ()]

@@ -1,7 +1,6 @@
-"""How a command speaks and how it ends: what it says, one line and a hint if it fails, an exit code.
+"""How a command ends: one line and a hint if it fails, and an exit code.
 
-Commands raise `Failed` and `WrongUsage` where they know what to do. Errors of the library are
-translated here: a parameter becomes its flag, and advice behind a semicolon becomes the hint.
+Errors of the library are translated: a parameter becomes its flag, advice behind a semicolon the hint.
 """
 
 from __future__ import annotations
@@ -84,10 +83,6 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
         return translated(error.__cause__, flags)
     if isinstance(error, OSError) and error.filename is not None:
         return Failed(f"{error.filename}: {error.strerror}", "check that path")
-    return _from_library(error, flags)
-
-
-def _from_library(error: BaseException, flags: Collection[str]) -> Failed:
     from sliceflow.errors import ParameterError
 
     if isinstance(error, ParameterError) and (name := _FLAGS.get(error.name, error.name)) in flags:
@@ -120,10 +115,9 @@ def _print(kind: str, text: str) -> None:
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt; a handler of SIGINT set meanwhile gets all.
+    """SIGINT (ignored in the background of scripts), SIGTERM and SIGHUP raise KeyboardInterrupt.
 
-    Shells ignore SIGINT in the background of a script. Here it is heard all the same, so that a fit
-    that is stopped writes a checkpoint. Others with a handler of their own, as under nohup, keep it.
+    Signals with a handler of their own, as under nohup, keep it.
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():

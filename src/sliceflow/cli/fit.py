@@ -1,7 +1,6 @@
-"""``sliceflow fit``: from data to a run folder, the same way for pictures, vectors and tables.
+"""``sliceflow fit``: from data to a run folder.
 
-It reads, plans, fits and saves; `evaluate.finish` then draws samples, measures and reports. Under
-torchrun every rank reads the data, keeps its share and fits; the first rank does the rest.
+Under torchrun every rank reads the data, keeps its share and fits; the first rank does the rest.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ def demo(say: Say, out: Path, device: str, force: bool) -> tuple[dict[str, Any],
 def fit(
     settings: Settings, say: Say, *, resume: bool = False, force: bool = False, dry_run: bool = False
 ) -> tuple[dict[str, Any], str] | None:
-    """Fit what the settings describe into a run folder; what was found, and that as text.
-
-    Ranks but the first return nothing.
-    """
+    """Fit into a run folder; what was found, and that as text. Ranks but the first return nothing."""
     with closing(Lock(settings.folder)) as lock, _ranks(settings.device) as ranks:
         first = ranks is None or ranks.first
         say = say if first else Say(silent=True, progress=False)
@@ -152,6 +148,8 @@ def _ranks(device: str) -> AbstractContextManager[Ranks | None]:
 
 def _run(job: _Job, say: Say, *, replace: bool) -> None:
     """Fit, and write the model. Of several ranks only the first writes."""
+    from sliceflow.devices import resolve_device
+
     flow, train, ranks = job.flow, job.train, job.ranks
     labels, config = labels_of(job.settings, train), _config(job)
     first, x = ranks is None or ranks.first, train.all_rows
@@ -183,7 +181,11 @@ def _run(job: _Job, say: Say, *, replace: bool) -> None:
     with uninterrupted():
         begin()  # a fit without steps
         flow.save(job.folder / "model.sliceflow")
-        job.folder.write_json("config.json", config | _outcome(flow, time.perf_counter() - began))
+        device, seconds = str(resolve_device(flow.device)), time.perf_counter() - began
+        config |= {"finished": _now(), "device": device, "seconds": seconds, "steps": flow.n_iter_}
+        config |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
+        config["classes"] = [str(c) for c in getattr(flow, "classes_", ())]
+        job.folder.write_json("config.json", config)
         job.folder.remove_checkpoint()
 
 
@@ -235,15 +237,6 @@ def _config(job: _Job) -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }
-
-
-def _outcome(flow: Any, seconds: float) -> dict[str, Any]:
-    """What is known when the fit has ended."""
-    from sliceflow.devices import resolve_device
-
-    out = {"finished": _now(), "device": str(resolve_device(flow.device)), "seconds": seconds}
-    out |= {"start": flow.plan_.start} if hasattr(flow.plan_, "start") else {}
-    return out | {"steps": flow.n_iter_, "classes": [str(c) for c in getattr(flow, "classes_", ())]}
 
 
 def _now() -> str:

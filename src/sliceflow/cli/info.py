@@ -38,7 +38,11 @@ def info(run: Path | None) -> tuple[dict[str, Any], str]:
 
 def datasets(data_root: Path | None) -> tuple[dict[str, Any], str]:
     """The named sets, where they are looked for, and which are found."""
-    found = _sets(data_root)
+    from sliceflow.datasets import available, sets
+
+    root = str(sets.root_folder(data_root))
+    there = [{"name": n, "pictures": _SIZES[n], "found": f} for n, f in available(root).items()]
+    found: dict[str, Any] = {"root": root, "sets": there}
     shown = [f"looked for in {found['root']}"]
     for one in found["sets"]:
         shown.append(f"{one['name']:<14} {'found' if one['found'] else 'missing':<8} {one['pictures']}")
@@ -54,10 +58,8 @@ def _run(run: Path) -> dict[str, Any]:
     held = "all: the model keeps its rows" if keeps else "in its maps: single ones, or means of several"
     out: dict[str, Any] = {"model": str(path), "bytes": path.stat().st_size}
     out |= {"estimator": type(flow).__name__, "values of the data": held}
-    out |= {
-        "classes": list(map(str, getattr(flow, "classes_", ()))),
-        "kinds": getattr(flow, "kinds_", None),
-    }
+    out["classes"] = list(map(str, getattr(flow, "classes_", ())))
+    out["kinds"] = getattr(flow, "kinds_", None)
     if type(flow).__name__ == "ImageFlow":
         layout = flow.plan_.layout
         colour = "" if layout.shape[0] == 1 else " in colour"
@@ -90,14 +92,6 @@ def _lines(value: dict[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{key}: {f'{shown:.4g}' if isinstance(shown, float) else shown}"
 
 
-def _sets(root: Path | None = None) -> dict[str, Any]:
-    from sliceflow.datasets import available
-    from sliceflow.datasets.sets import root_folder
-
-    found = [{"name": n, "pictures": _SIZES[n], "found": f} for n, f in available(root).items()]
-    return {"root": str(root_folder(root)), "sets": found}
-
-
 def _system() -> dict[str, Any]:
     """Versions, devices, memory, data sets, and missing extras with the command that installs them."""
     import torch
@@ -115,7 +109,7 @@ def _system() -> dict[str, Any]:
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
     packages = [*_CORE, *(package for extra in _EXTRAS.values() for package in extra), "triton"]
-    sets = _sets()
+    sets, _ = datasets(None)
     missing = {
         extra: f'pip install "sliceflow[{extra}]"'
         for extra, modules in _EXTRAS.items()

@@ -15,10 +15,7 @@ _FRAMES = 40
 
 
 def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -> Image.Image:
-    """Bytes (rows, columns, h, w[, c]) as one picture, each about `shown` pixels high.
-
-    `ground` is the grey between them; None is transparent, for light and dark pages.
-    """
+    """Bytes (rows, columns, h, w[, c]) as one picture; between them grey `ground`, None: transparent."""
     n_rows, n_columns, h, w = images.shape[:4]
     colour = images if images.ndim == 5 else images[..., None]
     if ground is None and colour.shape[-1] in (1, 3):
@@ -29,9 +26,8 @@ def grid(images: np.ndarray, shown: int = _SHOWN, *, ground: int | None = 255) -
     gap = max(1, h // 12)
     out = np.full((n_rows, h + gap, n_columns, w + gap, c), 255 if ground is None else ground, np.uint8)
     out[:, :h, :, :w] = colour.transpose(0, 2, 1, 3, 4)
-    picture: Image.Image = single(
-        out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)[:-gap, :-gap]
-    )
+    flat = out.reshape(n_rows * (h + gap), n_columns * (w + gap), c)
+    picture: Image.Image = single(flat[:-gap, :-gap])
     zoom = max(1, round(shown / h))
     return picture.resize((zoom * picture.width, zoom * picture.height), Image.Resampling.NEAREST)
 

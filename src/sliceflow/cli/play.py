@@ -1,7 +1,4 @@
-"""``sliceflow play``: what the page needs of run folders and files, and the server until Ctrl-C.
-
-torch is imported in the background, so that the page is there at once.
-"""
+"""``sliceflow play``: what the page needs of run folders and files, and the server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ import numpy as np
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
+from sliceflow.cli import data
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import PICTURES, Settings
@@ -45,7 +43,8 @@ def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
 
 def server(gallery: Gallery, table: TableTab) -> PlayServer:
     """The server of the page, bound to a free port; `serve_forever` runs it."""
-    plain: dict[str, Any] = {"runs": gallery.names, "about": gallery.about}
+    names = {"runs": [run.name for run in gallery.runs]}
+    plain: dict[str, Any] = {"runs": lambda _: names, "about": gallery.about}
     plain |= {"samples": gallery.samples, "chosen": gallery.chosen, "complete": gallery.completed}
     plain["table"] = table.status
     for name in ("example", "fit", "cancel", "samples", "imputed"):
@@ -77,7 +76,7 @@ class TableWork:
         self, kinds: dict[str, str], constraints: list[str], name: str, tell: Callable[[int], None]
     ) -> str:
         """Fit all rows, and measure as ``sliceflow fit`` does; the page of the report."""
-        from sliceflow.cli import data, evaluate, report
+        from sliceflow.cli import evaluate, report
 
         column = tuple(f"{name}={kind}" for name, kind in kinds.items())
         settings, begun = Settings(name, column=column, constraint=tuple(constraints)), time.monotonic()
@@ -143,18 +142,11 @@ def _digits(device: str) -> Run:
     settings = Settings("digits", quality="draft", particles=2000, conditional=True, keep_rows=True,
                         device=device)  # fmt: skip
 
-    def read() -> tuple[Any, Any]:
-        from sliceflow.cli import data
-
-        return data.read(settings)
-
     def load() -> Any:
-        from sliceflow.cli import data
-
-        train, _ = read()
+        train, _ = data.read(settings)
         return data.estimator(settings, train).fit(train.x, train.labels)
 
-    return Run("digits, fitted now", load, read)
+    return Run("digits, fitted now", load, lambda: data.read(settings))
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -175,11 +167,9 @@ def run_of(path: Path, device: str = "auto") -> Run:
         raise WrongUsage(f"{model} does not exist", "name a run folder or a .sliceflow file")
 
     def read() -> tuple[Any, Any]:
-        from sliceflow.cli.data import read
-
         if not path.is_dir():
             raise ValueError("a model file does not say where they are; name its run folder")
-        return read(Settings.from_folder(RunFolder(path)))
+        return data.read(Settings.from_folder(RunFolder(path)))
 
     return Run(str(path), lambda: load_model(path, device), read)
 

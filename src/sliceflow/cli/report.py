@@ -63,15 +63,12 @@ def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -
         return grid(as_bytes(rows, train.n_pixel_values), ground=None)
 
     rows, names = by_class(samples, labels)
-    out: dict[str, Any] = {"n_classes": len(names)}
-    if names:
-        shown = list(zip(names, rows, strict=True))[:_MOST_CLASSES]
-        alts = [f"{len(row)} samples of class {name}" for name, row in shown]
-        grids = [_picture(laid_out(row[None]), alt) for (_, row), alt in zip(shown, alts, strict=True)]
-        out["classes"] = list(zip(names, grids, strict=False))
-    else:
-        alt = f"A grid of {rows.shape[0]} by {rows.shape[1]} samples"
-        out["samples"] = _picture(laid_out(rows), alt)
+    out: dict[str, Any] = {"n_classes": len(names), "classes": []}
+    for name, row in list(zip(names, rows, strict=False))[:_MOST_CLASSES]:
+        picture = _picture(laid_out(row[None]), f"{len(row)} samples of class {name}")
+        out["classes"].append((name, picture))
+    if not names:
+        out["samples"] = _picture(laid_out(rows), f"A grid of {len(rows)} by {rows.shape[1]} samples")
     first, k = samples[:8], min(5, len(train.x))
     found, _ = metrics.nearest_pictures(first, train.x, k, mirror=getattr(flow, "mirror", False))
     left, right = laid_out(first[:, None]), laid_out(found)
@@ -174,9 +171,8 @@ def _evolution(film: Path) -> dict[str, Any]:
 
     with Image.open(film) as stored:
         *_, last = (frame.convert("RGB") for frame in ImageSequence.Iterator(stored))
-    alt = "Samples on their way to pictures, as an animation"
-    whole = {"alt": alt, "kind": "gif", "data": base64.b64encode(film.read_bytes()).decode()}
-    return {"film": whole, "last": _picture(last, "The samples at the end")}
+    alt, data = "Samples on their way to pictures", base64.b64encode(film.read_bytes()).decode()
+    return {"film": {"alt": alt, "kind": "gif", "data": data}, "last": _picture(last, "")}
 
 
 def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]]:

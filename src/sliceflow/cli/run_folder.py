@@ -19,7 +19,7 @@ _AGAIN = "fit the run again"
 
 
 class Lock:
-    """A lock on a run folder, which the system releases when its process ends, however it ends."""
+    """A lock on a run folder, which the system releases however the process ends."""
 
     NAME = ".lock"
 
@@ -87,9 +87,8 @@ class RunFolder:
         unmeasured = self.fitted and "report.html" not in self.written
         if resume:
             if self.fitted and not unmeasured:
-                again = shlex.join(("sliceflow", "evaluate", str(self.path)))
-                hint = f"{again} measures it again; --force replaces it"
-                raise WrongUsage(f"the run in {self.path} has ended", hint)
+                hint = f"sliceflow evaluate {shlex.quote(str(self.path))} measures it again"
+                raise WrongUsage(f"the run in {self.path} has ended", f"{hint}; --force replaces it")
             return
         there = sorted(self.path.iterdir()) if self.path.exists() else []
         files = [path for path in there if path.name != Lock.NAME]
@@ -147,7 +146,7 @@ class RunFolder:
         except ValueError as error:
             raise Failed(f"{self / name} is damaged: {error}", _AGAIN) from error
         if not isinstance(value, dict):
-            raise Failed(f"{self / name} is not an object", _AGAIN)
+            raise Failed(f"{self / name} is damaged: it is not an object", _AGAIN)
         return value
 
     def check_fitted(self) -> None:
@@ -155,8 +154,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise WrongUsage(f"{self.path} is not a run folder", "name the folder sliceflow fit made")
         if not self.fitted:
-            command = self.read_json("config.json").get("command")
-            hint = f"to resume it: {command} --resume"
+            hint = f"to resume it: {self.read_json('config.json').get('command')} --resume"
             raise WrongUsage(f"the run in {self.path} has not ended", hint)
 
 

@@ -126,8 +126,7 @@ class Settings:
             if self.kind not in _FOR.get(name, (self.kind,)):
                 fact = f"{_flag(name)} is for {_WORDS[_FOR[name]]}, not for {self.source}"
                 raise WrongUsage(fact, _INSTEAD.get(name, "leave it out"))
-        given = {"--conditional": self.conditional, "--observed": self.observed, "--mask": self.mask}
-        exclusive = [flag for flag, value in given.items() if value]
+        exclusive = [_flag(n) for n in ("conditional", "observed", "mask") if getattr(self, n)]
         if len(exclusive) > 1:
             raise WrongUsage(f"{exclusive[0]} and {exclusive[1]} exclude each other", "choose one")
 

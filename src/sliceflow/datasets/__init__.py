@@ -1,7 +1,4 @@
-"""Pictures from files: named sets, folders of pictures, arrays. Nothing is scaled or encoded.
-
-A header is compared with the size of its file before anything is allocated. Pickles are not executed.
-"""
+"""Pictures from files: named sets, folders of pictures, arrays. Nothing is scaled or encoded."""
 
 from __future__ import annotations
 
@@ -72,8 +69,7 @@ def load(
     if path.suffix not in (".npy", ".npz"):
         raise DatasetError(f"{path} is not a folder of pictures, an .npy or an .npz file")
     images, labels = arrays.read(path)
-    n_values = {"bool": 2, "int8": 128}.get(images.dtype.name, 256)
-    return Pictures(images, labels, n_values, path.stem)
+    return Pictures(images, labels, {"bool": 2, "int8": 128}.get(images.dtype.name, 256), path.stem)
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
@@ -96,7 +92,8 @@ def _named(name: str, split: str, root: Path, size: int | None, skip: bool, down
 
         images, labels = load_digits()["images"].astype(np.uint8), load_digits()["target"]
         both = train_test_split(images, labels, test_size=500, stratify=labels, random_state=0)
-        return Pictures(*(both[::2] if split == "train" else both[1::2]), 17, name)
+        images, labels = both[::2] if split == "train" else both[1::2]
+        return Pictures(images, labels, 17, name)
     files = sets.fetch(name, root, split, download)
     if name == "celeba":
         return Pictures(folders.read_faces(files, split, size or 64, skip), None, 256, name)

@@ -1,4 +1,4 @@
-"""Files of arrays: numpy's formats, .npy and .npz, and idx, as of MNIST."""
+"""Files of arrays: .npy, .npz, and idx, as of MNIST."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
         raise DatasetError(f"{path} has arrays {sorted(arrays)}; name the one of pictures 'images'")
     images, shape = arrays[key], arrays[key].shape
     if images.dtype.kind not in "buif" or len(shape) not in (3, 4) or 0 in shape:
-        raise DatasetError(
-            f"{path} holds {images.dtype} {shape}, not pictures (n, h, w) or (n, h, w, c)"
-        )
+        held = f"{images.dtype} {shape}"
+        raise DatasetError(f"{path} holds {held}, not pictures (n, h, w) or (n, h, w, c)")
     if labels is not None and labels.shape != shape[:1]:
         raise DatasetError(f"{path} has labels of shape {labels.shape} for {shape[0]} pictures")
     return images, labels

@@ -73,7 +73,7 @@ def _pickled_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
     if record.state:
         _, shape, dtype, fortran, raw = record.state
     else:  # pickle protocol 5
-        raw, dtype, shape, fortran = *record.args[:3], record.args[3] == "F"
+        (raw, dtype, shape), fortran = record.args[:3], record.args[3] == "F"
     if dtype.args[0] != "u1":
         raise pickle.UnpicklingError(f"its data are {dtype.args[0]!r} instead of bytes, 'u1'")
     raw = raw.args[0] if isinstance(raw, _Record) else raw  # Python 3 may write bytes as latin1 text

@@ -34,8 +34,7 @@ def read(path: Path, size: int | None, skip_broken: bool) -> tuple[np.ndarray, n
         raise DatasetError(f"{path} holds {held} ({', '.join(SUFFIXES)} in it or one folder per class)")
     square = (lambda i: _middle_square(i, min(i.size), size)) if size else (lambda i: i)
     images, kept = _decode_all(own or in_classes, square, skip_broken)
-    labels = np.array([in_classes[i].parent.name for i in kept]) if in_classes else None
-    return images, labels
+    return images, np.array([in_classes[i].parent.name for i in kept]) if in_classes else None
 
 
 def _decode_all(
