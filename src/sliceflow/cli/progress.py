@@ -33,35 +33,43 @@ def _work(stage: str) -> float:
 
 
 class Clock:
-    """How much of the work is done, and how long the rest takes. Later steps see more pixels.
+    """How much of the work is done, and how long the rest takes.
 
-    It starts after the first step, which compiles, and the first stage that costs half of the dearest.
+    Later steps see more pixels, so work is not the number of steps. The clock starts after the first
+    step of this process, which compiles, and with the first stage that costs half of what the dearest
+    does. It tells the remaining time only after a tenth of the work, and only while the pace is steady.
+    `stages` are the name and the number of steps of every stage.
     """
 
     def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
         self._costs, self._before = [_work(name) for name, _ in stages], [0.0]
         for cost, (_, steps) in zip(self._costs, stages, strict=True):
             self._before.append(self._before[-1] + cost * steps)
-        self._began: tuple[float, float] | None = None  # moment, share of the work
+        self._seen: list[tuple[float, float]] = []  # (moment, share of the work)
         self.share = 0.0
 
     def update(self, event: Event) -> None:
         """Note that a step was done."""
         i = event.stage_index
-        planned = i < len(self._costs)
-        if event.steps_done >= event.steps_total or not planned:
+        if event.steps_done >= event.steps_total or i >= len(self._costs):  # or not the planned stages
             self.share = event.steps_done / event.steps_total
         else:
             self.share = (self._before[i] + self._costs[i] * (event.step + 1)) / self._before[-1]
-        if self._began is None or (planned and 2 * self._costs[i] < max(self._costs)):
-            self._began = time.monotonic(), self.share
+        if i < len(self._costs) and 2 * self._costs[i] < max(self._costs):
+            self._seen.clear()  # small pictures do not tell the time of large ones
+        self._seen.append((time.monotonic(), self.share))
 
     def left(self) -> float | None:
-        """Seconds that remain; None before a tenth of the work is done."""
-        began, first = self._began or (0.0, 1.0)
-        if self.share < _SURE or self.share <= first:
+        """Seconds that remain; None as long as that is a guess."""
+        if len(self._seen) < 3 or self.share < _SURE:
             return None
-        return (1 - self.share) * (time.monotonic() - began) / (self.share - first)
+        (began, first), (now, done) = self._seen[0], self._seen[-1]
+        half = next(s for s in self._seen[1:] if 2 * (s[0] - began) >= now - began or s[1] == done)
+        if not began < half[0] < now:
+            return None
+        early, late = (half[1] - first) / (half[0] - began), (done - half[1]) / (now - half[0])
+        left = (1 - done) / late
+        return left if left >= 1 and late / 2 <= early <= 2 * late else None
 
 
 class Progress:
