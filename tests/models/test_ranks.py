@@ -76,7 +76,7 @@ def test_two_ranks_give_the_particles_and_the_model_of_one_process(name, two):
         ("other seed", "random_state={other} on rank {other} but {rank} on rank {rank}"),
         ("other columns", "rank {other} has X of float64 with {wide} columns"),
         ("kept rows", "keep_rows=True keeps all rows in one process"),
-        ("own maps", "which several ranks cannot do together; use a finite amplifier"),
+        ("own maps", "which several ranks cannot do; use a finite amplifier"),
     ],
 )
 def test_ranks_that_do_not_fit_together_are_an_error_on_each(name, text, two):
