@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
-from sliceflow.engine.compact import thinned
-from sliceflow.engine.transports import KnotTable
 from sliceflow.spaces.vectors.units import Units
 
 HEAVY = {
@@ -95,18 +92,3 @@ def test_ordinary_columns_are_only_shifted_and_scaled(column):
 def test_most_zeros_and_a_heavy_rest_is_heavy():
     column = np.r_[np.zeros(900), np.exp(3 * np.random.default_rng(0).normal(size=100))]
     assert Units.fit_to(column[:, None], standardize=True).heavy_tailed.all()
-
-
-def test_thinned_maps_keep_their_tails_if_asked():
-    knots = torch.linspace(0, 1, 10_000)[None]
-    values = torch.tan(1.57 * knots)
-    plain, tails = (
-        thinned(KnotTable(knots, values), 100, None, False, tails) for tails in (False, True)
-    )
-    assert float(plain.values.max()) < 0.6 * float(values.max())
-    assert float(tails.values.max()) == float(values.max())
-    assert tails.knots.shape[1] <= 100 + 2 * 8
-    for z in (-5.0, 6.0):  # beyond the particles: to the end, not beyond it
-        moved = z + float(tails.displace(torch.tensor([[z]])))
-        assert moved == pytest.approx(float(values.min() if z < 0 else values.max()), rel=1e-6)
-    assert bool((tails.knots.diff() > 0).all())
