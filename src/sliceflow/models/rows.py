@@ -87,10 +87,23 @@ class Conditions:
         return kind.decode(self.classes)
 
 
-class GivenRows:
-    """What rows in an array share: their `values` (n, …), their conditions, their place among ranks."""
+class Conditioned:
+    """What has the conditions of rows: their kind, and their codes."""
 
     given: Conditions | None  # of the rows of all ranks; None without y
+
+    @property
+    def condition(self) -> conditions.Condition | None:
+        return None if self.given is None else self.given.condition
+
+    @property
+    def codes(self) -> Tensor | None:
+        return None if self.given is None else self.given.codes
+
+
+class GivenRows(Conditioned):
+    """What rows in an array share: their `values` (n, …), their conditions, their place among ranks."""
+
     place: Place | None  # of these rows among those of all ranks; None if there are no others
 
     @property
@@ -110,14 +123,6 @@ class GivenRows:
     def here(self) -> Place:
         """The place of this rank's rows."""
         return Place(0, len(self), len(self)) if self.place is None else self.place
-
-    @property
-    def condition(self) -> conditions.Condition | None:
-        return None if self.given is None else self.given.condition
-
-    @property
-    def codes(self) -> Tensor | None:
-        return None if self.given is None else self.given.codes
 
     @property
     def y(self) -> np.ndarray | None:

@@ -18,7 +18,7 @@ from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, re
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
 from sliceflow.models.limits import by_stage, check_reach, offset_of
-from sliceflow.models.rows import Conditions
+from sliceflow.models.rows import Conditioned, Conditions
 from sliceflow.models.stored import check_steps
 from sliceflow.neighbours.local import LocalSettings
 from sliceflow.spaces.vectors.local import LocalModel
@@ -41,7 +41,7 @@ class VectorModel:
 
 
 @dataclass(frozen=True)
-class FittedVectors:
+class FittedVectors(Conditioned):
     """The state of a fitted estimator."""
 
     plan: VectorPlan
@@ -105,14 +105,6 @@ class FittedVectors:
         if not end < torch.finfo(self.dtype).max:
             fact = f"samples may not stay finite: scale and shift can take them to {end:.1e}"
             raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
-
-    @property
-    def condition(self) -> conditions.Condition | None:
-        return None if self.given is None else self.given.condition
-
-    @property
-    def codes(self) -> Tensor | None:
-        return None if self.given is None else self.given.codes
 
     @property
     def dtype(self) -> torch.dtype:
