@@ -219,8 +219,8 @@ def test_what_could_not_be_read_is_not_written(kind, value, words):
         (Sorted | Counted, {"Bomb": {}}, "holds a value of unknown kind"),
         (Sorted | Counted, {"Counted": {"n_bins": 3}, "x": 1}, "x is not known"),
         (tuple[int, str], [1], "has 1 values instead of 2"),
-        (tuple[int, ...], 1, "must be a tuple"),
-        (dict[str, int], [1], "must be a dict"),
+        (tuple[int, ...], 1, "must be a list"),
+        (dict[str, int], [["a"]], "has 1 values instead of 2"),
         (float, {"float": "1e400"}, "unknown kind"),
     ],
 )

@@ -68,5 +68,4 @@ def load_estimator(
         estimator._keep(model, *batched)
     except ValueError as error:
         raise file.ModelFileError(f"{os.fspath(path)}: {error}") from error
-    estimator._file = os.fspath(path)
     return estimator
