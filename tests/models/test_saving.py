@@ -147,6 +147,16 @@ def test_a_saved_precision_is_that_of_a_gpu(fitted, tmp_path):
     assert np.array_equal(draws(loaded), draws(fitted("grey")))
 
 
+@pytest.mark.parametrize("kind", ["labels", "grey"])
+def test_a_model_whose_samples_take_too_much_memory_is_refused(kind, fitted, tmp_path, monkeypatch):
+    fitted(kind).save(tmp_path / "model")
+    state = type(fitted(kind)._model.fitted)
+    monkeypatch.setattr(state, "sample_bytes", lambda self, n=1: 1 << 40)
+    with pytest.raises(ModelFileError, match=r"drawing a sample of it takes 1024\.0 GiB of memory"):
+        sliceflow.load(tmp_path / "model", device="cpu")
+    assert sliceflow.load(tmp_path / "model", device="cpu", max_memory=1 << 41)
+
+
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):
     class Own:
         most = None
