@@ -240,7 +240,7 @@ def write_on(folder, size):
     def work(ranks):
         share = ranks.share(90)
         run = Run(stage=1, step=2, done=3, coordinates=DATA[:2, share.slice].clone())
-        checkpoints = Checkpoints(folder, 0, OF, SEED, ranks, part="x")
+        checkpoints = Checkpoints(folder, 0, OF, SEED, ranks, "x")
         cloud = Cloud(DATA[:, share.slice].clone())
         with checkpoints.running(Running(run, cloud, History(), share.first)):
             run.after()
@@ -257,7 +257,7 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
     def work(ranks):
         share, run = ranks.share(90), Run()
         cloud = Cloud(torch.zeros(3, share.count))
-        checkpoints = Checkpoints(tmp_path, 60, OF, SEED, ranks, part="x")
+        checkpoints = Checkpoints(tmp_path, 60, OF, SEED, ranks, "x")
         with checkpoints.running(Running(run, cloud, History(), share.first)):
             return cloud.x, run.coordinates, run.done
 
@@ -275,6 +275,6 @@ def test_a_checkpoint_of_other_particles_is_a_clear_error(tmp_path):
             pytest.raises(
                 ModelFileError, match=r"is damaged: .*of shape \(3, 90\).*Delete it to start"
             ),
-            Checkpoints(tmp_path, 0, OF, SEED, part="x").running(state),
+            Checkpoints(tmp_path, 0, OF, SEED, Ranks(), "x").running(state),
         ):
             pass
