@@ -1,6 +1,5 @@
 """Runs that are interrupted or killed at any moment: what is kept, and how they are resumed."""
 
-import json
 import os
 import shutil
 import signal
@@ -15,9 +14,9 @@ pytest.importorskip("typer")
 
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
-from sliceflow.cli import evaluate, fit
+from sliceflow.cli import evaluate
 from sliceflow.cli.failures import Failed
-from sliceflow.cli.run_folder import Lock
+from sliceflow.cli.run_folder import LOCK, RunFolder
 
 IGNORING = (
     "import os, signal, sys; signal.signal(2, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
@@ -54,7 +53,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_a_resumed_run_ends_with_the_same_samples
         patch.setattr("sliceflow.cli.progress.Progress.__call__", interrupt)
         refused(inside(*words, "--out", stopped), 1, "stopped after", "--resume")
     assert not (stopped / "model.sliceflow").exists()
-    assert not (stopped / Lock.NAME).exists()
+    assert not (stopped / LOCK).exists()
     refused(inside(*words, "--out", stopped), 2, "is not empty", "--resume")
     refused(inside("evaluate", stopped), 2, "has not ended", "--resume")
     refused(inside("sample", stopped, "--out", tmp_path / "x.png"), 2, "has not ended", "--resume")
@@ -92,11 +91,11 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(di
     finally:
         first.kill()  # nothing can be tidied up
         first.communicate()
-    assert (run / Lock.NAME).exists()
+    assert (run / LOCK).exists()
     refused(inside(*words), 2, "is not empty; it holds checkpoint", "--resume")
     done(*words, "--force")
     assert same_samples(run, digits_run[0])
-    assert not (run / Lock.NAME).exists()
+    assert not (run / LOCK).exists()
     assert not (run / "checkpoint").exists()
 
 
@@ -148,37 +147,26 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
         assert same_samples(run, finished)
 
 
-def test_a_second_fit_that_began_before_the_folder_was_there_refuses(tmp_path, monkeypatch):
-    run, other = tmp_path / "run", Lock(tmp_path / "run")
-
-    def meanwhile(*words, **more):
-        run.mkdir()
-        other.take()
-        return read(*words, **more)
-
-    read = fit.read
-    monkeypatch.setattr(fit, "read", meanwhile)
-    words = ("fit", "digits", *FEW, "--quiet", "--out", run)
-    refused(inside(*words), 1, "another fit", str(os.getpid()))
-    (run / "samples.csv").write_text("of that fit")
-    other.close()
-    monkeypatch.setattr(fit, "read", read)
-    refused(inside(*words), 2, "it holds samples.csv")
-
-
-def test_a_lock_is_given_back_and_locks_nothing_afterwards(tmp_path):
-    one, two = Lock(tmp_path), Lock(tmp_path)
-    one.take()
-    with pytest.raises(Failed, match="another fit"):
-        two.take()
-    one.close()
+def test_a_lock_keeps_others_out_and_an_empty_folder_goes(tmp_path):
+    folder, how = RunFolder(tmp_path / "runs" / "one"), {"force": True, "resume": False}
+    with folder.locked(**how):
+        assert (folder / LOCK).read_text() == f"{os.getpid()}\n"
+        with (
+            pytest.raises(Failed, match=f"another fit .*: process {os.getpid()}"),
+            folder.locked(**how),
+        ):
+            pass
+        (folder / "mine.txt").touch()
+    assert [path.name for path in folder.path.iterdir()] == ["mine.txt"]
+    (folder / "mine.txt").unlink()
+    with folder.locked(**how):
+        pass
+    assert folder.path.exists(), "it was there before"
+    folder.path.rmdir()
+    (tmp_path / "runs").rmdir()
+    with folder.locked(**how):
+        pass
     assert list(tmp_path.iterdir()) == []
-    two.take()
-    two.take()  # its own
-    two.close()
-    two.close()
-    Lock(tmp_path / "nowhere").take()
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
@@ -187,23 +175,5 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ImageFlow, "fit", interrupt)
     words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
-    refused(inside(*words), 1, "stopped before its first step", "again")
+    refused(inside(*words), 1, "stopped before its first checkpoint", "again")
     assert not (tmp_path / "run").exists()
-
-
-def test_ctrl_c_while_the_model_is_written_waits_until_it_is(tmp_path, monkeypatch):
-    save = ImageFlow.save
-
-    def interrupt(self, path):
-        signal.raise_signal(signal.SIGINT)
-        return save(self, path)
-
-    handler = signal.getsignal(signal.SIGINT)
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageFlow, "save", interrupt)
-        words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
-        refused(inside(*words), 1, "done and saved", "--resume")
-    assert signal.getsignal(signal.SIGINT) == handler
-    assert "finished" in json.loads((tmp_path / "run" / "config.json").read_text())
-    done("evaluate", tmp_path / "run", "--quiet")
-    assert (tmp_path / "run" / "report.html").exists()
