@@ -30,7 +30,7 @@ from sliceflow.errors import AdvisedError, is_real, need
 from sliceflow.models.codec import Array, Between
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.ranks import LostRank, Ranks
-from sliceflow.models.stored import FLOATS, Count, History
+from sliceflow.models.stored import FLOATS, Count, SavedHistory
 
 _NAME = "fit.checkpoint"
 
@@ -51,7 +51,7 @@ class _State:
     spared: Count
     seconds: Annotated[float, Between()]
     model: tuple[ModelStep, ...]
-    history: History
+    history: SavedHistory
     heard: tuple[tuple[int, float], ...] | None
     x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
     coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
@@ -198,7 +198,8 @@ class Checkpoints:
         clouds = (self._gathered(fit.particles.x), self._gathered(run.coordinates))
         if self._ranks.first:
             position = (run.stage, run.step, run.done, run.spared, run.seconds)
-            rest: Any = (tuple(run.model), fit.history.as_columns(), heard, *clouds)
+            history = SavedHistory(**fit.history.as_columns())
+            rest: Any = (tuple(run.model), history, heard, *clouds)
             try:
                 save(self._path, _State(self._identity, self.seed, *position, *rest))
             except OSError as error:
@@ -231,6 +232,6 @@ class Checkpoints:
             run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
         run.stage, run.step, run.done, run.spared = state.stage, state.step, state.done, state.spared
         run.seconds, run.model = state.seconds, list(state.model)
-        fit.history.before = state.history
+        fit.history.before = state.history.columns()
         for stage, distance in state.heard or ():
             fit.rule.judge(stage, distance)  # type: ignore[union-attr]
