@@ -48,8 +48,8 @@ WRONG = {  # names, and values that are refused
     ),
     PictureOptions: dict(
         start=(0, 1.5, True, "data"), locality=(-0.1, INF, "much"), start_noise=(-0.1, NAN, None),
-        clip=(1, None), dequantize=(0.0, "no"), dequantize_every=("never", 1), n_directions=(0, 10.0, True),
-        upsampling=("cubic", None), taper=(-1, 2, "x"), n_knots=(-1, 16.0, "all", True),
+        clip=(1, None), dequantize_every=("never", 1), n_directions=(0, 10.0, True),
+        taper=(-1, 2, "x"), n_knots=(-1, 16.0, "all", True),
         precision=("double", 16), shrinkage=(-1, NAN, "much"),
     ),
 }  # fmt: skip

@@ -18,7 +18,7 @@ _EXTRAS = {
     "tables": {"pandas": "pandas"},
     "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
     "metrics": {"torch-fidelity": "torch_fidelity"},
-    "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
+    "demo": {"matplotlib": "matplotlib"},
 }
 _CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
 

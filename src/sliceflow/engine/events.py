@@ -92,32 +92,17 @@ def joined(histories: Sequence[dict[str, list[Any]]], names: Sequence[str]) -> d
 
 
 class Progress:
-    """A progress bar on stderr: tqdm's if it is installed, else a line per tenth of the steps."""
+    """Prints a line on stderr after each tenth of the steps."""
 
-    _bar: Any = None
     _said = 0
 
     def __call__(self, event: Event) -> None:
         done, total = event.steps_done, event.steps_total
-        try:
-            from tqdm.auto import tqdm
-        except ImportError:
-            if done * 10 // total > self._said:
-                self._said = done * 10 // total
-                line = f"{event.stage} {done}/{total}, sliced distance {float(event.distance):.4g}"
-                print(f"sliceflow: {line}", file=sys.stderr, flush=True)
-            return
-        if self._bar is None:
-            self._bar = tqdm(total=total, unit="step", desc="sliceflow")
-        self._bar.update(done - self._bar.n)
-        if done % 10 == 0 or done == total:  # reading the distance waits for a GPU
+        if done * 10 // total > self._said:  # reading the distance waits for a GPU
+            self._said = done * 10 // total
             moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
-            text = f"{event.stage}, sliced distance {float(event.distance):.4g}{moving}"
-            self._bar.set_postfix_str(text)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+            line = f"{event.stage} {done}/{total}, sliced distance {float(event.distance):.4g}{moving}"
+            print(f"sliceflow: {line}", file=sys.stderr, flush=True)
 
 
 class HeldOut:
@@ -141,7 +126,7 @@ class HeldOut:
         self._groups: list[tuple[Tensor | slice, Tensor | slice]] = [(slice(None), slice(None))]
         if codes is not None and particle_codes is not None:
             codes, particle_codes = codes.to(rows.device), particle_codes.to(rows.device)
-            if codes.dim() == 1 and particle_codes.dim() == 1:
+            if codes.dim() == 1:
                 self._groups = _same_class(codes, particle_codes)
             else:
                 target, self._offset = _with_offsets(target, codes, particle_codes, seed.child("y"))
@@ -189,11 +174,10 @@ def _with_offsets(
     z: Tensor, codes: Tensor, particle_codes: Tensor, seed: Seed
 ) -> tuple[Tensor, Tensor]:
     """Projected rows z (h, n) plus the part of their conditions, and that of the particles, (h, M)."""
-    both, one_hot = (codes, particle_codes), torch.nn.functional.one_hot
-    width = max(c.shape[1] for c in both if c.dim() == 2)
+    width = codes.shape[1]
     theta = seed.normal(len(z), width).to(z.device) / math.sqrt(width)
-    rows, particles = ((one_hot(c, width) if c.dim() == 1 else c).double() for c in both)
-    return z + (theta @ rows.T).to(z.dtype), (theta @ particles.T).to(z.dtype)
+    offset, offset_p = ((theta @ c.double().T).to(z.dtype) for c in (codes, particle_codes))
+    return z + offset, offset_p
 
 
 def _quantiles(z: Tensor, n: int) -> Tensor:

@@ -212,8 +212,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         n : number of samples
         y : one condition for all samples, or several: then n must be 1 (one sample of each) or their
-            number. None takes conditions in the data's proportions. Labels may also be an (n, C) array
-            of class weights
+            number. None takes conditions in the data's proportions
         random_state : int, RandomState, Generator or None (new samples on every call)
         return_y : also return the conditions of the samples
 

@@ -45,7 +45,7 @@ class SlicedWassersteinFlow(FlowEstimator):
     entropy : λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise
     device : "auto" uses a GPU if there is one
     random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
-    verbose : 1 shows a progress bar
+    verbose : 1 prints how far the fit is
     standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
         first (`Units`). Results are in the user's units either way. With False the flow still starts
         from N(0, I), so scale the data to be near it
