@@ -58,7 +58,9 @@ def finish(
     if getattr(flow, "history_", None):
         import pandas
 
-        pandas.DataFrame(flow.history_).to_csv(folder / "history.csv", index=False)
+        from sliceflow.spaces.tables.files import write_table
+
+        write_table(pandas.DataFrame(flow.history_), folder / "history.csv")
     film = folder / "evolution.gif" if train.kind == PICTURES else None
     if film is not None:
         from sliceflow.cli.pictures import write_evolution
@@ -115,15 +117,17 @@ def write_samples(folder: RunFolder, settings: Settings, train: Data, drawn: Dra
     """samples.csv of rows; samples.npz and samples.png of pictures."""
     samples, labels = drawn
     if train.kind == TABLE:
-        samples.to_csv(folder / "samples.csv", index=False)
+        from sliceflow.spaces.tables.files import write_table
+
+        write_table(samples, folder / "samples.csv")
     elif train.kind == VECTORS:
         write_rows(folder / "samples.csv", samples, train.columns or [], settings.target or "", labels)
     else:
-        from sliceflow.cli.pictures import by_class, grid
+        from sliceflow.cli.pictures import by_class, grid, write_picture
 
         write_arrays(folder / "samples.npz", labels, images=samples)
         shown, _ = by_class(as_bytes(samples, train.n_pixel_values), labels)
-        grid(shown).save(folder / "samples.png", optimize=True)
+        write_picture(folder / "samples.png", grid(shown), optimize=True)
 
 
 def measure(

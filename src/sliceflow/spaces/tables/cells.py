@@ -70,7 +70,12 @@ class Cells:
             raise ValueError(f"column {self.name!r} has a cell with an unknown level")
         if self.zone and len(self.utc) != len(self.numbers):
             raise ValueError(f"column {self.name!r} lacks times in UTC")
-        build_series(self, np.empty(0, dtype=np.int64))  # raises if the dtype cannot be built
+        try:
+            build_series(self, np.empty(0, dtype=np.int64))  # raises if the dtype cannot be built
+        except SyntaxError as error:  # numpy reads some texts as Python's
+            raise ValueError(
+                f"column {self.name!r} has dtype {self.dtype[:60]!r}, which is none"
+            ) from error
 
     @property
     def n_levels(self) -> int:

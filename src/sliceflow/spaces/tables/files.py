@@ -12,14 +12,16 @@ are text.
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
 from sliceflow.written import ISO, MISSING, Written, written_as
 
@@ -73,17 +75,22 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name."""
+    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
     path = Path(path)
     kind = path.suffix.lower()
-    if kind in (".parquet", ".pq"):
-        frame.to_parquet(path, index=False)
-    elif kind in (".xlsx", ".xls"):
-        frame.to_excel(path, index=False)
-    elif kind in SUFFIXES:
-        frame.to_csv(path, index=False, sep="\t" if kind == ".tsv" else ",")
-    else:
+    if kind not in SUFFIXES:
         raise ValueError(f"{path} is not a table: its name ends with none of {', '.join(SUFFIXES)}")
+
+    def put(file: BinaryIO) -> None:
+        if kind in (".parquet", ".pq"):
+            frame.to_parquet(file, index=False)
+        elif kind in (".xlsx", ".xls"):
+            frame.to_excel(whole := io.BytesIO(), index=False)
+            file.write(whole.getbuffer())
+        else:
+            frame.to_csv(file, index=False, sep="\t" if kind == ".tsv" else ",")
+
+    write_atomically(path, put)
 
 
 def _encoding(path: Path) -> str:
