@@ -89,7 +89,6 @@ PARTS: dict[
     "histogram": (lambda: vectors(transport=FEW_BINS), (X,)),
     "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),
     "per class": (lambda: vectors(amplifier=math.inf), (X, LABELS)),
-    "early stopping": (lambda: vectors(early_stopping=True), (X,)),
     "grey": (pictures, (PICTURES,)),
     "grey floats": (lambda: pictures(mirror=True), ((PICTURES / 16).astype(np.float32),)),
     "grey labels": (pictures, (PICTURES, EVEN_AND_ODD)),

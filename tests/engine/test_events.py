@@ -7,7 +7,6 @@ import ot
 import pytest
 import torch
 
-from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import (
     Event,
     HeldOut,
@@ -65,18 +64,6 @@ def test_held_out_rule_stops_after_steps_without_improvement_and_starts_afresh_i
     stops = [rule(event(k, torch.full((2, 10), value))) for k, value in enumerate(distances)]
     assert stops == [False, False, False, False, True]
     assert not rule(event(0, torch.full((2, 10), 9.0), stage_index=1))
-
-
-@pytest.mark.parametrize("kind", ["no condition", "labels", "columns"])
-def test_early_stopping_stops_early(kind):
-    """x alone is right from the start, being normal as the particles are; what depends on y is not."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(150, 4))
-    y = {"no condition": None, "labels": X[:, 0] > 0, "columns": X[:, :1]}[kind]
-    options = VectorOptions(validation_fraction=0.3)
-    settings = dict(n_particles=300, n_steps=80, random_state=0, early_stopping=True, options=options)
-    flow = SlicedWassersteinFlow(**settings).fit(X, y)
-    assert 3 < flow.n_iter_ < 75
 
 
 def test_progress_without_tqdm_prints_lines(capsys, monkeypatch):

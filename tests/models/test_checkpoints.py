@@ -17,7 +17,7 @@ from sliceflow.engine.flow import Flow, Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, Whole
 from sliceflow.engine.transports import Histogram, Sorted
-from sliceflow.models.checkpoints import Checkpoints, OtherFitError
+from sliceflow.models.checkpoints import Checkpoints, OtherFitError, Running
 from sliceflow.models.file import ModelFileError
 from sliceflow.models.identity import digest, identity
 from sliceflow.models.ranks import Ranks
@@ -70,7 +70,7 @@ def run_flow(name="sorted", checkpoints=None, listeners=(), rule=None):
     if checkpoints is None:
         model = simulated()
     else:
-        with checkpoints.running(run, particles, history, rule):
+        with checkpoints.running(Running(run, particles, history, rule)):
             model = simulated()
     return Fitted(particles.x, model, history.as_columns())
 
@@ -160,10 +160,10 @@ def test_one_of_several_flows_is_kept_until_all_are_done(tmp_path):
         Cloud(DATA),
         Run(stage=1),
     )
-    with checkpoints.running(run, particles, History()) as keep:
+    with checkpoints.running(Running(run, particles, History())) as keep:
         keep()
     resumed, again = Run(), Cloud(torch.zeros_like(DATA))
-    with Checkpoints(tmp_path, 9, OF, SEED, part="c").running(resumed, again, History()):
+    with Checkpoints(tmp_path, 9, OF, SEED, part="c").running(Running(resumed, again, History())):
         assert resumed.stage == 1
         assert torch.equal(again.x, DATA)
     checkpoints.remove()
@@ -248,7 +248,7 @@ def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tm
         checkpoints = Checkpoints(tmp_path, 0, OF, SEED)
         with (
             pytest.raises(ModelFileError, match=rf"is damaged: .*{words}.*Delete it to start"),
-            checkpoints.running(Run(), Cloud(x), History()),
+            checkpoints.running(Running(Run(), Cloud(x), History())),
         ):
             pass
     with pytest.raises(ModelFileError, match="what the stopping rule heard"):
@@ -333,9 +333,8 @@ def write_on(folder, size):
         share = ranks.share(90)
         run = Run(stage=1, step=2, done=3, coordinates=DATA[:2, share.slice].clone())
         checkpoints = Checkpoints(folder, 0, OF, SEED, ranks, part="x")
-        with checkpoints.running(
-            run, Cloud(DATA[:, share.slice].clone()), History(), None, share.first
-        ):
+        cloud = Cloud(DATA[:, share.slice].clone())
+        with checkpoints.running(Running(run, cloud, History(), None, share.first)):
             run.after()
 
     return on_ranks(size, work)
@@ -351,7 +350,7 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
         share, run = ranks.share(90), Run()
         cloud = Cloud(torch.zeros(3, share.count))
         checkpoints = Checkpoints(tmp_path, 60, OF, SEED, ranks, part="x")
-        with checkpoints.running(run, cloud, History(), None, share.first):
+        with checkpoints.running(Running(run, cloud, History(), None, share.first)):
             return cloud.x, run.coordinates, run.done
 
     parts = on_ranks(readers, work)

@@ -32,7 +32,7 @@ WRONG = {  # names, and values that are refused
     SlicedWassersteinFlow: dict(
         n_particles=COUNT, n_steps=STEPS, frame=("circle", 3, None), transport=("fast", None),
         amplifier=(-1, NAN, "10", None), entropy=(-0.1, INF, "a"), standardize=(1, None),
-        early_stopping=(0, "no"), condition=("some", None), keep_rows=(1, None), preset=("Paper", 1, ""),
+        condition=("some", None), keep_rows=(1, None), preset=("Paper", 1, ""),
         options=({}, "fast", PictureOptions(), VectorOptions), verbose=(-1, "loud"),
     ),
     ImageFlow: dict(
@@ -44,7 +44,6 @@ WRONG = {  # names, and values that are refused
     ),
     VectorOptions: dict(
         taper=(-0.1, 1.1, NAN, "half", True), n_axis_steps=STEPS, n_knots=(1, 16.0, "auto"),
-        validation_fraction=(0, 1, NAN, None, True), n_iter_no_change=(0, 1.5), tol=(-1e-9, INF, "0"),
         smoothing=(-0.1, INF, "some", None), n_neighbors=(1, 20.0), shrinkage=(-1, INF, "auto"),
     ),
     PictureOptions: dict(

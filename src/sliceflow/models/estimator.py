@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sliceflow.devices import resolve_device
+from sliceflow.devices import need_memory, resolve_device
 from sliceflow.engine import conditions, events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
@@ -174,11 +174,11 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             found = next((c.seed for c in checkpoints if c.resumes), seed)
             if found != seed:
                 seed, job = found, space.prepare(rows, found, ranks)
-        listeners: list[events.Listener] = [*ranks.agreeing(call.listeners)]
+        listeners = list(call.listeners)
         if self.verbose and ranks.first:
             listeners.append(events.Progress())
         with events.closing(listeners):
-            results, history = run_parts(job.parts, listeners, checkpoints)
+            results, history = run_parts(job.parts, ranks.agreeing(listeners), checkpoints)
         fitted, particles, y = job.finish(results)
         own = rows if keep else None
         if own is None and (getattr(self, "keep_rows", True) or fitted.needs_rows):
@@ -281,8 +281,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         return len(requested), requested
 
     def _need_memory(self, fitted: Any, n: int) -> None:
-        plan = replace(fitted.plan, nbytes=fitted.sample_bytes(n), device=str(fitted.device))
-        plan.need_memory(f"n={n} samples need", "draw fewer at a time")
+        what = f"n={n} samples need"
+        need_memory(fitted.sample_bytes(n), fitted.device, what, "draw fewer at a time")
 
     # Files
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from sliceflow.engine import events
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Run
-from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.checkpoints import Checkpoints, Running
 
 
 class Part(Protocol):
@@ -81,8 +81,8 @@ def _run(
 ) -> Any:
     begun, run = part.begin(), Run()
     rules = [] if begun.rule is None else [begun.rule]
-    state = (run, begun.particles, history, begun.rule, begun.first)
-    with nullcontext() if keeper is None else keeper.running(*state) as keep:
+    state = Running(run, begun.particles, history, begun.rule, begun.first)
+    with nullcontext() if keeper is None else keeper.running(state) as keep:
         begun.move(run, [history, *heard, *rules])
         if keep is not None:
             keep()
