@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-import browser
+import chromium
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import Flow, Noise, Step, simulate
@@ -27,18 +27,16 @@ PLAY = Path(__file__).parents[2] / "docs" / "play"
 NODE = shutil.which("node")
 in_browser = [
     pytest.mark.browser,
-    pytest.mark.skipif(
-        browser.CHROMIUM is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here"
-    ),
+    pytest.mark.skipif(chromium.CHROMIUM is None, reason=chromium.MISSING),
 ]
 
 
 def computed(script):
     """What a script makes of `Flow` and `Measures`: in node, or else in Chromium."""
-    if NODE is None and browser.CHROMIUM is not None:
-        return browser.measured(script)
+    if NODE is None and chromium.CHROMIUM is not None:
+        return chromium.measured(script)
     if NODE is None:
-        pytest.skip(f"needs JavaScript: none of {', '.join((*browser.NAMES, 'node'))} is here")
+        pytest.skip(f"{chromium.MISSING}, nor is node")
     names = ("Flow", "flow.js"), ("Measures", "measures.js")
     needed = "".join(f"const {name} = require({json.dumps(str(PLAY / file))});" for name, file in names)
     shown = f"{needed}\nconsole.log(JSON.stringify((() => {{ {script} }})()));"
@@ -204,7 +202,7 @@ find("reset").click();
 
 
 def used(script, **how):
-    return browser.measured(USED + script, **how)
+    return chromium.measured(USED + script, **how)
 
 
 class TestUse:
@@ -323,7 +321,7 @@ class TestUse:
         assert ratios[0] == pytest.approx(ratios[1], rel=0.25, abs=0.05)
 
     def test_links_lead_somewhere_when_the_page_is_a_file(self):
-        words = [browser.CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+        words = [chromium.CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
         page = (PLAY / "index.html").as_uri()
         shown = subprocess.run([*words, page], capture_output=True, text=True, timeout=60).stdout
         found = re.findall(r'<a href="([^"]+)"', shown)

@@ -1,6 +1,5 @@
 """`sliceflow play` in Chromium: every tab with the mouse and with the keyboard, wide and narrow."""
 
-import os
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import browser
-from chromium import Chromium
+from chromium import CHROMIUM, MISSING, Chromium
 
 pytest.importorskip("typer")
 
@@ -21,10 +19,7 @@ from sliceflow.cli.play import TableWork, _example, _read_picture, run_of, serve
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(
-        browser.CHROMIUM is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here"
-    ),
-    pytest.mark.skipif(os.name == "nt", reason="the pipe to Chromium needs POSIX"),
+    pytest.mark.skipif(CHROMIUM is None, reason=MISSING),
 ]
 TABS = ("points", "pictures", "complete", "table")
 CSV = "age,city,visits\n" + "".join(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.draws import draw_near, noise_along, transport_map
 from sliceflow.neighbours.local import LocalRows
+from sliceflow.neighbours.regressions import Adjusted
 
 
 def test_noise_has_the_covariance_of_the_points():
@@ -40,3 +41,16 @@ def test_draws_keep_mean_and_covariance_within_components(h):
     assert float((torch.cov(draws[0].T) - covariance).abs().max()) < 0.04
     counts = torch.bincount(around[0], minlength=400) / 40_000
     assert float((counts - weight).abs().max()) < 0.002
+
+
+def test_a_draw_spreads_along_the_rows_of_its_component():
+    """One component lies along the first axis, the other along the second."""
+    line, none = torch.linspace(-1, 1, 50).double(), torch.zeros(50).double()
+    x = torch.cat((torch.stack((line, none), 1), torch.stack((5 + none, line), 1)))[None]
+    component, weight = (torch.arange(100) >= 50).long()[None], torch.full((1, 100), 0.01).double()
+    one = torch.ones(1).double()
+    near = Adjusted(x, weight, component, torch.arange(100)[None], one, torch.empty(0))
+    draws, around = draw_near(near, 500, 1.0, Seed(0))
+    first = around[0] < 50
+    assert float(draws[0, first, 1].abs().max()) < 1e-9
+    assert float((draws[0, ~first, 0] - 5).abs().max()) < 1e-9

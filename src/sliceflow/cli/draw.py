@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import check_new, load_model
 from sliceflow.cli.settings import TABLES, kinds_of
 from sliceflow.errors import from_tensor, rows_of_the_file
+from sliceflow.models.atomic import write_atomically
 
 _ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (".npz",), "table": TABLES}
 
@@ -79,7 +81,7 @@ def inpaint(  # many: a parameter for each flag
         again = "sliceflow fit … --keep-rows keeps the pictures, for any part; --observed fits one part"
         raise Failed(str(error).partition(";")[0], again) from error
     if out.suffix.lower() == ".png":  # a grid shows the given picture first
-        from sliceflow.cli.pictures import grid
+        from sliceflow.cli.pictures import grid, write_picture
 
         where = known_part(flow) if known is None else part_of(known, layout)
         hidden = pictures.astype(done.dtype)  # a copy
@@ -87,7 +89,7 @@ def inpaint(  # many: a parameter for each flag
             0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
         )
         shown = np.concatenate((hidden[:, None], done), axis=1)
-        grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
+        write_picture(out, grid(as_bytes(shown, layout.n_pixel_values)), optimize=True)
     else:
         _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
     about = {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
@@ -163,7 +165,7 @@ def _check_ending(out: Path, kind: str) -> None:
 
 
 def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray | None) -> None:
-    from sliceflow.cli.pictures import grid
+    from sliceflow.cli.pictures import grid, write_picture
 
     if path.suffix.lower() == ".npz":
         return write_arrays(path, labels, images=x)
@@ -172,21 +174,23 @@ def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray |
         columns = int(np.ceil(np.sqrt(len(x))))
         blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
         filled = np.concatenate((shown, blank))
-        grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
+        write_picture(path, grid(filled.reshape(-1, columns, *shown.shape[1:])), optimize=True)
         return
-    path.mkdir(exist_ok=True)
-    for old in path.glob("*.png"):  # with --force: the samples of an earlier command
-        if old.stem.isdigit():
-            old.unlink()
-    for i, picture in enumerate(shown):
-        single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as new:  # a disk may fill
+        for i, picture in enumerate(shown):
+            write_picture(Path(new, f"{i:0{len(str(len(x) - 1))}d}.png"), single(picture))
+        path.mkdir(exist_ok=True)
+        for old in path.glob("*.png"):  # with --force: the samples of an earlier command
+            if old.stem.isdigit():
+                old.unlink()
+        for file in Path(new).iterdir():
+            file.rename(path / file.name)
 
 
 def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
     """Arrays and labels as .npz."""
     arrays |= {} if labels is None else {"labels": labels}
-    with path.open("wb") as stream:  # given a name, numpy would add .npz to .NPZ
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
 
 def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:

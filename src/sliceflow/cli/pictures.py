@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from sliceflow.app.pictures import as_bytes, single
+from sliceflow.models.atomic import write_atomically
 
 _SHOWN = 56  # pixels: smaller pictures are enlarged
 _FRAMES = 40
@@ -58,4 +59,9 @@ def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> N
     shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(way))
     first, *rest = (grid(x, 32, ground=128) for x in shown)  # a .gif cannot fit the page: grey
     times = [90] * len(rest) + [2000]  # it pauses at its last frame
-    first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+    write_picture(path, first, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+
+
+def write_picture(path: Path, picture: Image.Image, kind: str = "PNG", **how: Any) -> None:
+    """Write a picture to a file, whole or not at all."""
+    write_atomically(path, lambda file: picture.save(file, kind, **how))
