@@ -1,5 +1,6 @@
 """Every command and its flags. What it does is in another module, imported when it runs."""
 
+import copy
 import inspect
 import json
 from importlib import import_module
@@ -10,6 +11,7 @@ import typer
 
 from sliceflow import __version__
 from sliceflow.cli.failures import Say, exit_code
+from sliceflow.cli.settings import NAMES, ONLY
 
 app = typer.Typer(
     name="sliceflow",
@@ -31,6 +33,10 @@ def _integer(default: int | None, help: str, *names: str, least: int = 1) -> tup
     return kind, typer.Option(default, *names, metavar="<int>", min=least, help=help)
 
 
+def _path(help: str, kind: type = str) -> tuple[Any, Any]:
+    return kind | None, typer.Option(None, metavar="<path>", help=help)
+
+
 def _repeated(help: str) -> tuple[Any, Any]:
     return list[str] | None, typer.Option(None, metavar="<str>", help=f"{help}; repeatable.")
 
@@ -44,17 +50,15 @@ def _argument(kind: Any, help: str, *default: Any, **more: Any) -> tuple[Any, An
 
 
 _SOURCES = (
-    "digits, mnist, fashion-mnist, cifar10, celeba; a folder of pictures (subfolders are classes); "
-    "a .npy or .npz file; a table (.csv, .parquet, .xlsx)."
+    f"{', '.join(NAMES)}; a folder of pictures (subfolders are classes); a .npy or .npz file; "
+    "a table (.csv, .parquet, .xlsx)."
 )
 _PARTS = "The known part of pictures to complete: top, bottom, left, right, border, center."
 _FLAGS: dict[str, tuple[Any, Any]] = {  # by name, or by command and name
     "source": _argument(str, _SOURCES, show_default=False),
     "run": _argument(Path, "A run folder, or a .sliceflow file.", show_default=False),
     "info.run": _argument(Path | None, "A run folder, or a .sliceflow file.", None),
-    "impute.run": _option(
-        Path | None, None, "A run, or a .sliceflow file; default: fit the table itself."
-    ),
+    "impute.run": _path("A run, or a .sliceflow file; default: fit the table itself.", Path),
     "runs": _argument(
         list[Path] | None,
         "Run folders, or .sliceflow files; default: those of pictures in runs/.",
@@ -64,29 +68,21 @@ _FLAGS: dict[str, tuple[Any, Any]] = {  # by name, or by command and name
     "picture": _argument(Path, "A picture, a folder, .npy or .npz.", show_default=False),
     "table": _argument(Path, "A table with missing cells.", show_default=False),
     "out": _option(Path, ..., "File or folder to write.", show_default=False),
-    "fit.out": _option(Path | None, None, "Run folder; default: runs/NAME."),
-    "demo.out": _option(Path, Path("runs/demo"), "Run folder."),
+    "fit.out": _path("Run folder; default: runs/NAME."),
     "quality": _option(str, "standard", "draft, standard, best, or the number of steps per stage."),
     "particles": _integer(None, "Number of particles; default: by the data."),
     "conditional": _switch("Fit pictures by class.", "--conditional"),
-    "vectors": _switch("Fit only the numbers of a table, as vectors.", "--vectors"),
-    "target": _option(
-        str | None, None, "The column that measures predict; with --vectors, the labels."
-    ),
+    "target": _option(str | None, None, "The column that measures predict; default: the last."),
     "drop": _repeated("Leave this column of a table out"),
     "column": _repeated("The kind of a table's column, such as zip=category"),
     "constraint": _repeated('What holds between columns, such as "start <= end"'),
     "size": _integer(None, "Crop the middle square of pictures and resize it to this side."),
     "observed": _option(Part | None, None, _PARTS, metavar="<part>"),
-    "mask": _option(
-        Path | None, None, "A picture of the known part instead: white is known, black is completed."
-    ),
+    "mask": _path("A picture of the known part instead: white is known, black is completed."),
     "mirror": _switch("Also fit the mirror images.", "--mirror"),
     "keep_rows": _switch("Keep the data in the model, to complete any part.", "--keep-rows"),
     "skip_broken": _switch("Leave out pictures that cannot be read.", "--skip-broken"),
-    "data_root": _option(
-        Path | None, None, "Folder of the named sets; default: the variable SLICEFLOW_DATA."
-    ),
+    "data_root": _path("Folder of the named sets; default: the variable SLICEFLOW_DATA."),
     "holdout": _option(
         float, 0.1, "Share of your own data held out for measuring.", metavar="<float>", min=0, max=0.9
     ),
@@ -117,6 +113,10 @@ def _command(verb: str, does: str, flags: str, help: str) -> None:
     keyword, named = inspect.Parameter.KEYWORD_ONLY, []
     for name in flags.split():
         kind, flag = _FLAGS.get(f"{verb}.{name}") or _FLAGS[name]
+        panels = [f"For {what}" for what, names in ONLY.items() if name in names.split()]
+        if verb == "fit" and panels:
+            flag = copy.copy(flag)
+            flag.rich_help_panel = panels[0]
         named.append(inspect.Parameter(name, keyword, default=flag, annotation=kind))
 
     def command(**values: Any) -> None:
@@ -138,8 +138,8 @@ def _command(verb: str, does: str, flags: str, help: str) -> None:
 
 _OUTPUT = "json quiet debug"
 _FIT = (
-    "source out quality particles conditional vectors target drop column constraint size observed mask "
-    "mirror keep_rows skip_broken data_root holdout device seed checkpoint_every resume dry_run force "
+    "source out device seed holdout checkpoint_every resume dry_run force quality particles conditional "
+    "observed mask mirror keep_rows size skip_broken data_root target drop column constraint "
 )
 _INPAINT = """Complete pictures.
 
@@ -147,23 +147,19 @@ A model fitted with --observed or --mask completes that part. One that keeps its
 pictures, or --keep-rows) completes any part: pass it here.
 """
 for _declared in (
-    ("fit", "fit.run", _FIT + _OUTPUT, "Fit data into a run folder: model, samples, measures, a report."),
+    ("fit", "fit.fit", _FIT + _OUTPUT, "Fit data into a run folder: model, samples, measures, a report."),
     ("sample", "draw.sample", f"run out n label given device seed force {_OUTPUT}",
      "Draw new samples: a .png grid, a folder of pictures, an .npz, a .csv for tables."),
     ("inpaint", "draw.inpaint",
      f"run picture out observed mask label n resize device seed force {_OUTPUT}", _INPAINT),
-    ("impute", "draw.impute", f"table out run n device seed force {_OUTPUT}",
+    ("impute", "draw.impute", f"table out run column drop n device seed force {_OUTPUT}",
      "Fill the missing cells of a table, and leave all others as they are."),
     ("evaluate", "evaluate.evaluate", f"run against data_root device {_OUTPUT}",
      "Measure a run's samples and write its report again; with --against only print the measures."),
     ("info", "info.info", "run json debug",
-     "Show what a run or a model file holds; without one: versions, devices, memory, extras."),
+     "Show what a run or a model file holds; without one: versions, devices, memory, data sets."),
     ("play", "play.play", "runs no_browser device debug",
      "Open a page in the browser: paint points, look at pictures, complete them, fit a table."),
-    ("datasets", "info.datasets", "data_root json debug",
-     "List the named sets, and which of them are found."),
-    ("demo", "fit.demo", f"out device force {_OUTPUT}",
-     "Fit scikit-learn's digits by class, in under a minute, and write the report."),
 ):  # fmt: skip
     _command(*_declared)
 

@@ -12,11 +12,12 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes, class_named, known_part, single
 from sliceflow.cli.data import read_mask
 from sliceflow.cli.failures import Failed, WrongUsage
-from sliceflow.cli.run_folder import RunFolder, check_new, load_model
+from sliceflow.cli.run_folder import check_new, load_model
+from sliceflow.cli.settings import TABLES, kinds_of
+from sliceflow.errors import from_tensor, rows_of_the_file
 from sliceflow.models.atomic import write_atomically
 
-_TABLES = (".csv", ".tsv", ".parquet", ".pq", ".xlsx", ".xls")
-_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (*_TABLES, ".npz"), "table": _TABLES}
+_ENDINGS = {"pictures": (".png", ".npz", ""), "vectors": (".npz",), "table": TABLES}
 
 
 def sample(  # many: a parameter for each flag
@@ -24,7 +25,6 @@ def sample(  # many: a parameter for each flag
     seed: int, force: bool,
 ) -> tuple[dict[str, Any], str]:  # fmt: skip
     """Write new samples to a picture, a folder of pictures, .npz or a table; what was written."""
-    from sliceflow.errors import from_tensor
     from sliceflow.spaces.tables.files import write_table
 
     check_new(out, force=force)
@@ -47,17 +47,13 @@ def sample(  # many: a parameter for each flag
     x = np.asarray(from_tensor(x))
     if kind == "pictures":
         _write_pictures(out, x, flow.plan_.layout, labels)
-        return done
-    names, target = [f"column {i + 1}" for i in range(x.shape[1])], "label"
-    if run.is_dir() and (run / "config.json").exists():
-        config = RunFolder(run).read_json("config.json")
-        names, target = config["data"]["columns"] or names, config["settings"]["target"] or target
-    write_rows(out, x, names, target, labels)
+    else:
+        write_arrays(out, labels, x=x)
     return done
 
 
 def inpaint(  # many: a parameter for each flag
-    run: Path, picture: Path, out: Path, observed: str | None, mask: Path | None, label: str | None,
+    run: Path, picture: Path, out: Path, observed: str | None, mask: str | None, label: str | None,
     n: int, resize: bool, device: str, seed: int, force: bool,
 ) -> tuple[dict[str, Any], str]:  # fmt: skip
     """Write completions of a picture, a folder of pictures or an array; what was written."""
@@ -73,7 +69,7 @@ def inpaint(  # many: a parameter for each flag
     layout = flow.plan_.layout
     known: Any = observed
     if mask is not None:
-        known = read_mask(str(mask), (layout.height, layout.width))
+        known = read_mask(mask, (layout.height, layout.width))
     if known is None and flow.observed is None:
         hint = "pass the known part with --observed top (or left, border, …), or with --mask mask.png"
         raise WrongUsage(f"{run} was not fitted for one known part", hint)
@@ -100,9 +96,10 @@ def inpaint(  # many: a parameter for each flag
     return about, f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
 
 
-def impute(
-    table: Path, out: Path, run: Path | None, n: int, device: str, seed: int, force: bool
-) -> tuple[dict[str, Any], str]:
+def impute(  # many: a parameter for each flag
+    table: Path, out: Path, run: Path | None, column: list[str] | None, drop: list[str] | None,
+    n: int, device: str, seed: int, force: bool,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
     """Fill the missing cells of a table; n > 1 writes that many files."""
     from sliceflow.spaces.tables.files import read_table, write_table
 
@@ -114,7 +111,12 @@ def impute(
     if run is None:
         from sliceflow import TableFlow
 
-        flow: Any = TableFlow(device=device, random_state=seed).fit(frame)
+        flow: Any = TableFlow(columns=kinds_of(column, drop), device=device, random_state=seed)
+        with rows_of_the_file():
+            flow.fit(frame)
+    elif column or drop:
+        fact = "--column and --drop are for fitting the table itself, not for a run"
+        raise WrongUsage(fact, "leave them out, or leave --run out")
     else:
         flow = load_model(run, device)
         if _kind(flow) != "table":
@@ -185,20 +187,6 @@ def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray |
             file.rename(path / file.name)
 
 
-def write_rows(
-    path: Path, x: np.ndarray, columns: list[str], target: str, labels: np.ndarray | None
-) -> None:
-    """Rows of numbers as a table, or as .npz."""
-    if path.suffix.lower() == ".npz":
-        return write_arrays(path, labels, x=x, columns=np.array(columns))
-    import pandas
-
-    from sliceflow.spaces.tables.files import write_table
-
-    frame = pandas.DataFrame(x, columns=columns)
-    write_table(frame if labels is None else frame.assign(**{target: labels}), path)
-
-
 def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
     """Arrays and labels as .npz."""
     arrays |= {} if labels is None else {"labels": labels}
@@ -215,6 +203,8 @@ def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
     if not given.exists():
         raise WrongUsage(f"{given} does not exist", "name a picture, a folder, an .npy or an .npz")
     if given.suffix.lower() in (".npy", ".npz"):
+        if resize:
+            raise WrongUsage(f"--resize is for files of pictures, not for {given}", "leave it out")
         try:
             return load(given).images
         except DatasetError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import webbrowser
@@ -17,13 +16,12 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli import data
-from sliceflow.cli.failures import Failed, Say, WrongUsage
-from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.failures import KIND_IN_PYTHON, Failed, Say
+from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import PICTURES, Settings
 from sliceflow.errors import rows_of_the_file
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
-_KIND_IN_PYTHON = re.compile(r"pass columns={['\"](.*?)['\"]: '(\w+)'}")
 
 
 def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
@@ -78,21 +76,22 @@ class TableWork:
         """Fit all rows, and measure as ``sliceflow fit`` does; the page of the report."""
         from sliceflow.cli import evaluate, report
 
-        column = tuple(f"{name}={kind}" for name, kind in kinds.items())
-        settings, begun = Settings(name, column=column, constraint=tuple(constraints)), time.monotonic()
+        column = [f"{name}={kind}" for name, kind in kinds.items()]
+        settings = Settings(name, column=column or None, constraint=constraints or None)
+        begun = time.monotonic()
         tell(1)
         try:
             whole = data.table(PurePath(name).stem, self._frame, settings)
             flow = data.estimator(settings, whole).fit(self._frame)
         except ValueError as error:
-            raise ValueError(_KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
+            raise ValueError(KIND_IN_PYTHON.sub(r"choose \2 for \1", str(error))) from error
         seconds = time.monotonic() - begun
         tell(2)
         train, test = data.split(whole, settings.holdout)
         drawn = evaluate.draw(flow, settings, train, test)
         tell(3)
         say = Say(silent=True, progress=False)
-        measures = evaluate.measure_fit(flow, settings, train, test, drawn, say)
+        measures, _ = evaluate.measure_fit(flow, settings, train, test, drawn, say)
         self._flow = flow
         config = {"data": train.about(test), "command": settings.command, "seconds": seconds}
         return report.page(config, measures, flow, train, drawn)
@@ -162,9 +161,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 def run_of(path: Path, device: str = "auto") -> Run:
     """A run folder or a model file, for the page."""
-    model = path / "model.sliceflow" if path.is_dir() else path
-    if not model.is_file():
-        raise WrongUsage(f"{model} does not exist", "name a run folder or a .sliceflow file")
+    model_file(path)  # must be there
 
     def read() -> tuple[Any, Any]:
         if not path.is_dir():

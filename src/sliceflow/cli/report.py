@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Data
 from sliceflow.cli.progress import seconds_text
-from sliceflow.cli.settings import PICTURES, TABLE
+from sliceflow.cli.settings import PICTURES
 
 _MOST_CLASSES, _ROWS, _PAIRS = 20, 8, 12
 _BINS, _LEVELS, _MOST_COLUMNS = 24, 12, 30
-_WIDE, _HIGH = 720, 300  # of the scatter
 _BARS_WIDE, _BARS_HIGH = 240, 90
 
 
-def number(value: float | None) -> str:
-    """Three digits, or a dash."""
+def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
@@ -35,7 +32,7 @@ def page(
 
     files = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "seconds": seconds_text}
+    environment.filters |= {"number": _number, "seconds": seconds_text}
     html: str = environment.get_template("report.html.j2").render(
         title=f"{config['data']['name']}: {train.kind} from a sliced-Wasserstein flow",
         config=config,
@@ -43,11 +40,14 @@ def page(
         measures=measures,
         heats=_heats(measures, train.columns),
         pairs=(measures["details"].get("pairs") or [])[:_PAIRS],
-        stages=_stages(getattr(flow, "history_", None) or {}),
+        stages=_stages(flow.history_) if train.kind == PICTURES else [],
         evolution=None if film is None else _evolution(film),
-        scatter_size=(_WIDE, _HIGH),
         bars_size=(_BARS_WIDE, _BARS_HIGH),
-        **(_pictures if train.kind == PICTURES else _columns)(flow, train, *drawn),
+        **(
+            _pictures(flow, train, *drawn)
+            if train.kind == PICTURES
+            else _columns(flow, train, drawn[0])
+        ),
     )
     return html + "\n"
 
@@ -79,39 +79,22 @@ def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -
     return out
 
 
-def _columns(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -> dict[str, Any]:
-    """Rows of samples, and a small plot for every column; of vectors also the first two as points."""
-    import pandas as pd
-
-    real, new = train.all_rows, samples
-    if train.kind != TABLE:
-        real, new = (pd.DataFrame(x, columns=train.columns) for x in (real, samples))
-    kinds = getattr(flow, "kinds_", {})
+def _columns(flow: Any, train: Data, new: Any) -> dict[str, Any]:
+    """Rows of samples, and a small plot for every column."""
+    real, kinds = train.all_rows, flow.kinds_
     names = [name for name in real.columns if name in new]
-    plotted = [name for name in names if kinds.get(name) not in ("identifier", "drop")]
+    plotted = [name for name in names if kinds.get(str(name)) not in ("identifier", "drop")]
     first = new[names].head(_ROWS)
     rows = first.astype(object).where(first.notna(), "").to_numpy().tolist()
     out = {"names": names, "rows": rows, "plots": [_bars(str(c), real[c], new[c]) for c in plotted]}
-    out["labels"] = None if labels is None else [str(label) for label in labels[:_ROWS]]
-    out["identifiers"] = [name for name in names if kinds.get(name) == "identifier"]
-    return out | {"scatter": _scatter(real, new) if train.kind != TABLE and len(names) > 1 else None}
+    return out | {"identifiers": [name for name in names if kinds.get(str(name)) == "identifier"]}
 
 
-def _scatter(real: Any, new: Any) -> dict[str, Any]:
-    """The first two columns of some rows, in the units of a chart."""
-    rows = [f.iloc[np.linspace(0, len(f) - 1, min(len(f), 400)).astype(int), :2] for f in (real, new)]
-    low, high = (getattr(np.concatenate(rows), of)(axis=0) for of in ("min", "max"))
-    corner, size = np.array((8, _HIGH - 8)), np.array((_WIDE - 16, 16 - _HIGH))
-    spread = np.where(high > low, high - low, 1)
-    points = [(corner + size * (r.to_numpy() - low) / spread).tolist() for r in rows]
-    return {"points": points, "names": [str(name) for name in real.columns[:2]]}
-
-
-def _heats(measures: dict[str, Any], columns: Sequence[str] | None) -> list[dict[str, Any]]:
+def _heats(measures: dict[str, Any], columns: list[str]) -> list[dict[str, Any]]:
     """Associations of held-out rows, of samples, and their difference, from the measured pairs."""
     pairs = measures["details"].get("pairs") or []
     found = {name for pair in pairs for name in pair[:2]}
-    names = [name for name in columns or () if name in found][:_MOST_COLUMNS]
+    names = [name for name in columns if name in found][:_MOST_COLUMNS]
     tables = np.zeros((3, len(names), len(names)))
     for a, b, real, new in pairs:
         if a in names and b in names:
@@ -124,9 +107,10 @@ def _heats(measures: dict[str, Any], columns: Sequence[str] | None) -> list[dict
 
 def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
     """Shares of real and synthetic cells, side by side."""
-    a, b = _numbers(real), _numbers(new)
-    ordered = a is not None and b is not None
-    if a is not None and b is not None and real.nunique() > _LEVELS:
+    from sliceflow.metrics.tables import as_numbers
+
+    (a, words), (b, _) = as_numbers(real), as_numbers(new)
+    if not words and real.nunique() > _LEVELS:
         low, high = np.nanquantile(a, [0.005, 0.995])
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
         present = [x[np.isfinite(x)].clip(edges[0], edges[-1]) for x in (a, b)]
@@ -134,7 +118,7 @@ def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
         labels, ends = [""] * _BINS, [str(real.dropna().min()), str(real.dropna().max())]
     else:
         common = real.value_counts().index[:_LEVELS]
-        labels = [str(v) for v in (sorted(common) if ordered else common)] or [""]
+        labels = [str(v) for v in (common if words else sorted(common))] or [""]
         shares = [np.array([(c.astype(str) == v).mean() for v in labels]) for c in (real, new)]
         ends = [labels[0], labels[-1]]
         if real.nunique() > _LEVELS:
@@ -143,27 +127,6 @@ def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
     x, missing = width * np.arange(len(labels)), [float(column.isna().mean()) for column in (real, new)]
     bars = [list(zip(x.tolist(), (scale * y).tolist(), labels, strict=True)) for y in shares]
     return {"name": name, "bars": bars, "width": width, "ends": ends, "missing": missing}
-
-
-def _numbers(column: Any) -> np.ndarray | None:
-    """The cells of a column as numbers, NaN where there is none; None if they are words."""
-    import pandas as pd
-
-    if pd.api.types.is_bool_dtype(column):
-        return None
-    if pd.api.types.is_numeric_dtype(column):
-        return np.asarray(column.to_numpy(np.float64, na_value=np.nan))
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return np.where(column.isna(), np.nan, column.astype("int64").to_numpy(np.float64))
-    from sliceflow.written import written_as
-
-    there = column.notna().to_numpy()
-    way = written_as(column[there].to_numpy(dtype=object)) if there.any() else None
-    if way is None:
-        return None
-    out = np.full(len(column), np.nan)
-    out[there] = way.parse(column[there].to_numpy(dtype=object))
-    return out
 
 
 def _evolution(film: Path) -> dict[str, Any]:

@@ -9,9 +9,7 @@ one.
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import copies, lookalikes, nearest_pictures, nn_ratio, strays
 from sliceflow.metrics.distances import (
-    DensityCoverage,
-    density_coverage,
-    energy_distance,
+    coverage,
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
@@ -22,7 +20,7 @@ from sliceflow.metrics.pairs import nearest
 from sliceflow.metrics.reports import Number, Report, report
 
 __all__ = [
-    "Calibration", "DensityCoverage", "Number", "Report", "calibration", "copies", "density_coverage",
-    "energy_distance", "fid", "frechet_distance", "frechet_distance_pca", "lookalikes", "nearest",
-    "nearest_pictures", "nn_ratio", "report", "sliced_wasserstein", "strays", "two_sample_accuracy",
+    "Calibration", "Number", "Report", "calibration", "copies", "coverage", "fid", "frechet_distance",
+    "frechet_distance_pca", "lookalikes", "nearest", "nearest_pictures", "nn_ratio", "report",
+    "sliced_wasserstein", "strays", "two_sample_accuracy",
 ]  # fmt: skip
