@@ -36,7 +36,8 @@ __all__ = [
 
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}
 WRITTEN: dict[str, Any] = {"Decimal": Decimal, "date": date.fromisoformat}  # types kept as texts
-_WRONG = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
+_WRONG: Any = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
+_WRONG += (SyntaxError,)  # numpy reads some names of dtypes as Python's
 
 
 def pandas() -> Any:
