@@ -50,9 +50,6 @@ class VectorSpace:
             raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
         return read_rows(X, y, self.validate, ranks)
 
-    def digests(self) -> dict[str, str]:
-        return {}
-
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob | LocalJob:
         parameters, d = self.parameters, rows.X.shape[1]
         local = is_local(parameters, rows.condition, ranks)
@@ -86,11 +83,10 @@ class VectorSpace:
         assigned = assign_conditions(rows, m, amplifier, seed.child("conditions"))
         plan = self._plan(rows, m, amplifier, assigned, found, ranks)
         here, particles = len(rows), ranks.share(plan.n_moved).count
-        nbytes, seconds = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
-        plan = replace(plan, nbytes=nbytes, seconds=seconds)
         what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
         advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
-        plan.need_memory(f"{what} {plan.n_directions} directions needs", advice)
+        takes = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
+        plan = plan.taking(*takes, f"{what} {plan.n_directions} directions needs", advice)
         return VectorPart(name, plan, rows, x, units, assigned, found[0], seed, self.device, ranks)
 
     def _plan(
@@ -156,8 +152,8 @@ class VectorSpace:
         xi = float(self.parameters["amplifier"])
         plan = self._plan(rows, m, xi, Assigned(), (None, ""), Ranks())
         nbytes = 8 * 4 * (n * (d + columns) + m * d) + work_bytes(n, columns)
-        plan = replace(plan, n_steps=0, nbytes=nbytes)
-        plan.need_memory(f"{n} rows of {d} columns, kept for conditions, need", "keep fewer")
+        what = f"{n} rows of {d} columns, kept for conditions, need"
+        plan = replace(plan, n_steps=0).taking(nbytes, 0.0, what, "keep fewer")
         units = Units.fit_to(rows.X, self.parameters["standardize"])
         fitted = self._fitted(plan, units, rows).fit_local(rows.X)
         words = [part.description for part in fitted.local]
@@ -277,8 +273,6 @@ class VectorPart:
 
 class MovingVectors:
     """A fit whose particles stand at their start, or are on their way."""
-
-    rule = None  # only listeners and shrunk maps end a stage
 
     def __init__(self, part: VectorPart) -> None:
         plan, ranks, seed, device = part.plan, part.ranks, part.seed, part.device

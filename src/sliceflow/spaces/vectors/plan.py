@@ -20,9 +20,9 @@ from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Transport
-from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
+from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
-from sliceflow.models.plan import Plan
+from sliceflow.models.plan import Plan, check_shared
 from sliceflow.neighbours.regressions import COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
@@ -202,12 +202,11 @@ def join(parts: Sequence[VectorPlan]) -> VectorPlan:
     largest = max(parts, key=lambda plan: plan.n_moved)
     nbytes = sum(map(stays, parts)) + max(plan.nbytes - stays(plan) for plan in parts)
     why = largest.smoothing_from
-    sums: Any = {name: total(name) for name in ("n_rows", "n_particles", "n_moved", "seconds")}
-    about: Any = dict(condition="labels", n_conditions=len(parts), amplifier=math.inf, nbytes=nbytes)
+    sums: Any = {name: total(name) for name in ("n_rows", "n_particles", "n_moved")}
+    about: Any = dict(condition="labels", n_conditions=len(parts), amplifier=math.inf)
     plan = replace(largest, **sums, **about, smoothing_from=why and f"{why}, here of the largest class")
     what = f"n_particles={plan.n_particles} with {len(parts)} classes, each with maps of its own, needs"
-    plan.need_memory(what, "lower n_steps or n_knots")
-    return plan
+    return plan.taking(nbytes, total("seconds"), what, "lower n_steps or n_knots")
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
@@ -224,22 +223,11 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    names = ("n_particles", "frame", "transport", "options", "amplifier", "verbose")
-    m, frame, transport, options, xi, verbose = (parameters[name] for name in names)
-    check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
+    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions, _TRANSPORTS)
+    frame, xi = parameters["frame"], parameters["amplifier"]
     check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
-    ok = is_bool(verbose) or is_int(verbose, 0)
-    check(ok, "verbose", "a bool, or an int of at least 0")
-    for name in ("standardize", "keep_rows"):
-        check(is_bool(parameters[name]), name, "True or False")
-    ok = options is None or isinstance(options, VectorOptions)
-    check(ok, "options", "None or a sliceflow.VectorOptions")
-    (options or VectorOptions()).check()
     ok = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
     check(ok, "frame", f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames")
-    ok = hasattr(transport, "fit") and hasattr(transport, "most")
-    ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
-    check(ok, "transport", f"one of {sorted(_TRANSPORTS)} or a transport from sliceflow.transports")
     ok = is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
     check(ok, "amplifier", "a number of at least 0; math.inf fits each class separately")
     ok = parameters["condition"] in ("auto", "joint", "local")
