@@ -92,8 +92,8 @@ def test_several_observations_are_asked_in_parts_each_by_its_own(line, monkeypat
 def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     """Draws of N(½, 1) between bounds are the truncated Gaussian; mirrored ones would not be."""
 
-    def ask(x0, n, rng, first):
-        return rng.normal(0.5, 1, (len(x0), n, 1))
+    def ask(y, n, rng):
+        return rng.normal(0.5, 1, (len(y), n, 1))
 
     monkeypatch.setattr(line, "_ask", ask)
     monkeypatch.setattr(line, "low", np.array([low]))
@@ -177,11 +177,6 @@ THETA, X = np.arange(10.0).reshape(5, 2), np.arange(5.0)[:, None]
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_there_is_no_density_and_it_says_so(moons):
-    with pytest.raises(NotImplementedError, match="samples but no density"):
-        moons.log_prob(torch.zeros(1, 2), x=torch.zeros(2))
 
 
 @pytest.mark.slow
