@@ -157,16 +157,3 @@ def test_plans_of_the_preset_are_the_papers():
     assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
     assert {stage.n_steps for stage in plan.stages} == {300}
-
-
-def test_models_of_the_preset_are_saved(tmp_path):
-    small = PictureOptions(n_directions=20)
-    for flow, data in (
-        (vectors(preset="paper", frame=frames.Random(9), options=None), (X, LABELS)),
-        (pictures(preset="paper", options=small), (PICTURES, EVEN_AND_ODD)),
-    ):
-        flow.fit(*data).save(tmp_path / "model")
-        loaded = sliceflow.load(tmp_path / "model", device="cpu")
-        assert loaded.preset == "paper"
-        assert loaded.plan_ == flow.plan_
-        assert np.array_equal(loaded.sample(9, random_state=0), flow.sample(9, random_state=0))

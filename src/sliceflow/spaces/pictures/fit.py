@@ -62,9 +62,6 @@ class PictureSpace:
             raise ParameterError("keep_rows", True, "keeps all pictures in one process", advice)
         return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
 
-    def digests(self) -> dict[str, str]:
-        return {}  # the mask is one of the parameters
-
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device)
@@ -137,12 +134,10 @@ class PictureSpace:
             looked_at = None  # all of them
         plan = replace(plan, n_moved=moved, transport=transport, n_looked_at=looked_at)
         n_here, m_here = data.raw.shape[1], ranks.share(moved).count
-        nbytes, seconds = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
-        plan = replace(plan, nbytes=nbytes, seconds=seconds)
         what = f"n_particles={m_here}, {n_here} pictures of {plan.layout.dimension} values and a model"
         advice = "lower n_particles, quality or n_knots (0 keeps no model)"
-        plan.need_memory(f"{what} of {plan.n_steps} steps need", advice)
-        return plan
+        takes = plans.fit_bytes(plan, n_here, m_here), plans.fit_seconds(plan)
+        return plan.taking(*takes, f"{what} of {plan.n_steps} steps need", advice)
 
 
 @dataclass(frozen=True)
@@ -269,7 +264,6 @@ class MovingPictures:
     share: Place  # this rank's part of all moved particles
     mosaics: Mosaics | None  # where the particles started; None is noise
     rates: tuple[float, ...]  # of the noise of the maps
-    rule: events.HeldOut | None = None
 
     @property
     def first(self) -> int:

@@ -16,8 +16,7 @@ from sliceflow.engine.flow import Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
-from sliceflow.models.limits import by_stage, check_reach, grid_bytes, offset_of, rotation_bytes
-from sliceflow.models.stored import check_steps
+from sliceflow.models.limits import check_steps, grid_bytes, rotation_bytes
 from sliceflow.spaces.pictures.inpainting import without_hidden
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import evolution
@@ -59,14 +58,12 @@ class FittedPictures:
         if self.mosaics is not None and self.mosaics.layout.shape != layout.shape:
             raise ValueError("the kept pictures have another layout than the model")
         levels, each = plan.levels(self.seed, torch.device("cpu")), plan.apart or 1
-        counts = [stage.n_steps for stage in plan.stages]
-        check_steps(self.steps, counts, lambda i, k: levels.count_directions(i, k) * each)
+        about = layout.dimension, torch.float32, self.codes, max(1.0, plan.options.start_noise)
+        check_steps(
+            levels.flow(), self.steps, lambda i, k: levels.count_directions(i, k) * each, *about
+        )
         if any(step.theta is not None for step in self.steps):
             raise ValueError("a step has directions of its own, which those of pictures never have")
-        stages = by_stage(levels.flow().stages, self.steps)
-        offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
-        beginning = max(1.0, plan.options.start_noise)
-        check_reach(stages, layout.dimension, torch.float32, start=beginning, offset=offset)
 
     @property
     def needs_rows(self) -> bool:

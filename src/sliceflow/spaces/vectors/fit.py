@@ -56,9 +56,6 @@ class VectorSpace:
         tensor = X.device.type if isinstance(X, Tensor) else ""
         return VectorRows(x, given, Form.of(X), tensor, None if ranks.size == 1 else place)
 
-    def digests(self) -> dict[str, str]:
-        return {}
-
     def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
         parameters, d = self.parameters, rows.X.shape[1]
         local = is_local(parameters, rows.condition, ranks)
@@ -91,11 +88,10 @@ class VectorSpace:
         assigned = assign_conditions(rows, m, amplifier, seed.child("conditions"))
         plan = self._plan(rows, m, amplifier, assigned, found, ranks)
         here, particles = len(rows), ranks.share(plan.n_moved).count
-        nbytes, seconds = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
-        plan = replace(plan, nbytes=nbytes, seconds=seconds)
         what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
         advice = "lower n_particles, the number of columns, directions or bins, or n_knots"
-        plan.need_memory(f"{what} {plan.n_directions} directions needs", advice)
+        takes = plans.fit_bytes(plan, here, particles), plans.fit_seconds(plan)
+        plan = plan.taking(*takes, f"{what} {plan.n_directions} directions needs", advice)
         return VectorPart(name, plan, rows, x, units, assigned, found[0], seed, self.device, ranks)
 
     def _plan(
@@ -161,8 +157,8 @@ class VectorSpace:
         nbytes = (1 << 27) + 8 * (
             4 * n * d + 6 * n * columns + 4 * m * d
         )  # the first to choose settings
-        plan = replace(plan, n_steps=0, nbytes=nbytes)
-        plan.need_memory(f"{n} rows of {d} columns, kept for conditions, need", "keep fewer")
+        what = f"{n} rows of {d} columns, kept for conditions, need"
+        plan = replace(plan, n_steps=0).taking(nbytes, 0.0, what, "keep fewer")
         units = Units.fit_to(rows.X, self.parameters["standardize"])
         fitted = self._fitted(plan, units, rows)
         local = tuple(LocalRows.fit_to(*part) for part in fitted.local_parts(rows))
@@ -269,8 +265,6 @@ class VectorPart:
 
 class MovingVectors:
     """A fit whose particles stand at their start, or are on their way."""
-
-    rule = None  # only listeners and shrunk maps end a stage
 
     def __init__(self, part: VectorPart) -> None:
         plan, ranks, seed, device = part.plan, part.ranks, part.seed, part.device

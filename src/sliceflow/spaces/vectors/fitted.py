@@ -18,9 +18,8 @@ from sliceflow.engine.flow import Noise, replay
 from sliceflow.engine.frames import MaxSliced, count_directions, frame_bytes, releasing
 from sliceflow.engine.random import Seed
 from sliceflow.errors import need_finite
-from sliceflow.models.limits import by_stage, check_reach, offset_of
+from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import Conditioned, Conditions
-from sliceflow.models.stored import check_steps
 from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.rows import Units, VectorRows, in_users_form
@@ -82,7 +81,7 @@ class FittedVectors(Conditioned):
 
     def check(self) -> None:
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
-        plan, d, stages = self.plan, self.plan.n_columns, self.plan.stages()
+        plan, d = self.plan, self.plan.n_columns
         flows = {"local": 0, "per class": plan.n_conditions}.get(plan.method, 1)
         if len(self.models) != flows or self.needs_rows != (plan.method == "local"):
             raise ValueError(f"{len(self.models)} models do not fit the method {plan.method}")
@@ -94,24 +93,23 @@ class FittedVectors(Conditioned):
         if any(len(units.shift) != d for units in (self.units, *(m.units for m in self.models))):
             raise ValueError(f"there are not units for {d} columns")
         for model in self.models:
-            counts = [stage.n_steps for stage in stages]
-            check_steps(model.steps, counts, lambda i, k: count_directions(stages[i].frame, d))
-            for step in model.steps:
-                fitted = isinstance(stages[step.stage].frame, MaxSliced)
-                if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
-                    raise ValueError(f"step {step.step} does not have directions in {d} columns")
-            self._check_reach(model)
+            self._check_model(model)
 
-    def _check_reach(self, model: VectorModel) -> None:
-        plan, stages, units = self.plan, by_stage(self.plan.stages(), model.steps), model.units
-        offset = offset_of(plan.amplifier, self.codes) if plan.n_conditions else 0.0
-        reach = check_reach(
-            stages, plan.n_columns, self.plan.torch_dtype, entropy=plan.entropy, offset=offset
+    def _check_model(self, model: VectorModel) -> None:
+        flow, d, units = self.plan.flow(model.seed, self.device), self.plan.n_columns, model.units
+        n_maps, dtype = (
+            [count_directions(stage.frame, d) for stage in flow.stages],
+            self.plan.torch_dtype,
         )
+        reach = check_steps(flow, model.steps, lambda i, k: n_maps[i], d, dtype, self.codes)
+        for step in model.steps:
+            fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
+            if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
+                raise ValueError(f"step {step.step} does not have directions in {d} columns")
         linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
         end = reach * float(units.scale[linear].max(initial=0.0))
         end += float(np.abs(units.shift[linear]).max(initial=0.0))
-        if not end < torch.finfo(self.plan.torch_dtype).max:
+        if not end < torch.finfo(dtype).max:
             fact = f"samples may not stay finite: scale and shift can take them to {end:.1e}"
             raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
 

@@ -20,9 +20,9 @@ from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, flat
 from sliceflow.engine.transports import Auto, Histogram, Transport
-from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
+from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
-from sliceflow.models.plan import Plan
+from sliceflow.models.plan import Plan, check_shared
 from sliceflow.neighbours.draws import COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
@@ -41,6 +41,7 @@ _TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "histogram": Histogram,
     "interpolated": transports.Interpolated,
 }
+_CONDITIONS = ("auto", "joint", "local")
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
 _BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
 _NANOSECONDS = {"cpu": 60.0, "cuda": 1.0}  # for each projected value of a step, on one thread
@@ -198,7 +199,7 @@ def join(parts: Sequence[VectorPlan]) -> VectorPlan:
     largest = max(parts, key=lambda plan: plan.nbytes)
     sums: Any = {
         name: sum(getattr(plan, name) for plan in parts)
-        for name in ("n_rows", "n_particles", "n_moved", "seconds")
+        for name in ("n_rows", "n_particles", "n_moved")
     }
     plan = replace(
         largest,
@@ -207,11 +208,11 @@ def join(parts: Sequence[VectorPlan]) -> VectorPlan:
         n_conditions=len(parts),
         amplifier=math.inf,
         smoothing_from=largest.smoothing_from and f"{largest.smoothing_from}, of the largest class",
-        nbytes=largest.nbytes + sum(model_bytes(plan, plan.n_moved) for plan in parts),
     )
     what = f"n_particles={plan.n_particles} with {len(parts)} classes, each with maps of its own, needs"
-    plan.need_memory(what, "lower n_steps or n_knots")
-    return plan
+    nbytes = largest.nbytes + sum(model_bytes(part, part.n_moved) for part in parts)
+    seconds = sum(part.seconds for part in parts)
+    return plan.taking(nbytes, seconds, what, "lower n_steps or n_knots")
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
@@ -224,27 +225,18 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-    names = ("n_particles", "frame", "transport", "options", "amplifier", "verbose")
-    m, frame, transport, options, xi, verbose = (parameters[name] for name in names)
+    check_shared(parameters, ("standardize", "keep_rows"), VectorOptions, _TRANSPORTS)
+    frame, xi = parameters["frame"], parameters["amplifier"]
     a_frame = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
-    fits = hasattr(transport, "fit") and hasattr(transport, "most")
-    a_transport = transport in _TRANSPORTS if isinstance(transport, str) else fits
     infinite = isinstance(xi, float) and xi == math.inf
     for name, ok, what in (
-        ("n_particles", m is None or is_int(m, 1), "None or an int of at least 1"),
         ("n_steps", is_int(parameters["n_steps"], 0), "an int of at least 0"),
-        ("verbose", is_bool(verbose) or is_int(verbose, 0), "a bool, or an int of at least 0"),
-        ("standardize", is_bool(parameters["standardize"]), "True or False"),
-        ("keep_rows", is_bool(parameters["keep_rows"]), "True or False"),
         ("frame", a_frame, f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames"),
-        ("transport", a_transport, f"one of {sorted(_TRANSPORTS)} or one from sliceflow.transports"),
         ("amplifier", is_real(xi, 0) or infinite, "a number of at least 0, which may be math.inf"),
-        ("condition", parameters["condition"] in ("auto", "joint", "local"), "auto, joint or local"),
+        ("condition", parameters["condition"] in _CONDITIONS, f"one of {_CONDITIONS}"),
         ("entropy", is_real(parameters["entropy"], 0), "a finite number of at least 0"),
-        ("options", isinstance(options, VectorOptions | None), "None or a sliceflow.VectorOptions"),
     ):
         need(ok, name, parameters[name], what)
-    (options or VectorOptions()).check()
 
 
 def choose_transport(transport: str | Transport, n: int, n_ranks: int) -> Transport:
