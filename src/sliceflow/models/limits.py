@@ -100,12 +100,6 @@ def offset_of(amplifier: float, codes: Tensor | None) -> float:
     return amplifier * _STEEPEST * (float(codes.abs().sum(1).amax()) if codes.dim() == 2 else 1.0)
 
 
-def rotation_bytes(d: int) -> int:
-    """Bytes of the pool of rotations, of making it, and of a block of rotations (`frames`)."""
-    steps = max(1, min(32, (1 << 22) // (d * d)))
-    return 8 * d * d * (24 + 4 * steps)
-
-
 def grid_bytes(steps: Iterable[Any]) -> int:
     """Bytes of the grid of the largest step of compact maps."""
     compact = [step.table for step in steps if isinstance(step.table, CompactTable)]
