@@ -55,14 +55,6 @@ def saved(flow: Any, **options: Any) -> bytes:
         return Path(folder, "model").read_bytes()
 
 
-def table() -> Any:
-    """A table with a column of every kind, fitted."""
-    from mixed_tables import columns
-    from sliceflow import TableFlow
-
-    return TableFlow(random_state=3).fit(columns(80))
-
-
 MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
 TUPLES = [("a", i % 3, None) for i in range(60)]
 FEW_BINS = Histogram(16)
@@ -79,7 +71,6 @@ PARTS: dict[
     "histogram": (lambda: vectors(transport=FEW_BINS), (X,)),
     "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),
     "per class": (lambda: vectors(amplifier=math.inf), (X, LABELS)),
-    "early stopping": (lambda: vectors(early_stopping=True), (X,)),
     "grey": (pictures, (PICTURES,)),
     "grey floats": (lambda: pictures(mirror=True), ((PICTURES / 16).astype(np.float32),)),
     "grey labels": (pictures, (PICTURES, EVEN_AND_ODD)),
@@ -94,4 +85,4 @@ PARTS: dict[
 }
 FITTED: dict[str, Callable[[], Any]] = {
     kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()
-} | {"table": table}
+}

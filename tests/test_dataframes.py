@@ -104,12 +104,12 @@ def test_a_file_of_another_form_is_refused():
     for bad in (
         dict(library="os"),
         dict(library="os.path"),
-        dict(dtypes={"sizes": 1, "items": "float64"}),
-        dict(dtypes={"sizes": 3, "items": "object"}),
-        dict(names=good["names"] | {"items": good["names"]["items"] | {"value": ["a", "a", "b"]}}),
+        dict(dtypes=["float64"]),
+        dict(dtypes=["object"] * 3),
+        dict(names=["a", "a", "b"]),
     ):
         with pytest.raises(ValueError, match=r"must be|names"):
-            unpack(Form, good | bad, {}, Allowance(10**6))
+            unpack(Form, good | {"value": good["value"] | bad}, {}, Allowance(10**6))
 
 
 def test_rows_that_are_added_give_a_dataframe(make):

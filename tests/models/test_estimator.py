@@ -172,7 +172,7 @@ def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch)
 # Listeners
 
 
-@pytest.mark.parametrize("kind", ["labels", "per class", "early stopping", "grey labels", "colour"])
+@pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
 def test_listeners_hear_every_step_and_verbose_shows_them(kind, capsys):
     make, data = PARTS[kind]
     heard = []

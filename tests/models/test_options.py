@@ -32,7 +32,7 @@ WRONG = {  # names, and values that are refused
     SlicedWassersteinFlow: dict(
         n_particles=COUNT, n_steps=STEPS, frame=("circle", 3, None), transport=("fast", None),
         amplifier=(-1, NAN, "10", None), entropy=(-0.1, INF, "a"), standardize=(1, None),
-        early_stopping=(0, "no"), condition=("some", None), keep_rows=(1, None), preset=("Paper", 1, ""),
+        condition=("some", None), keep_rows=(1, None), preset=("Paper", 1, ""),
         options=({}, "fast", PictureOptions(), VectorOptions), verbose=(-1, "loud"),
     ),
     ImageFlow: dict(
@@ -44,7 +44,6 @@ WRONG = {  # names, and values that are refused
     ),
     VectorOptions: dict(
         taper=(-0.1, 1.1, NAN, "half", True), n_axis_steps=STEPS, n_knots=(1, 16.0, "auto"),
-        validation_fraction=(0, 1, NAN, None, True), n_iter_no_change=(0, 1.5), tol=(-1e-9, INF, "0"),
         smoothing=(-0.1, INF, "some", None), n_neighbors=(1, 20.0), shrinkage=(-1, INF, "auto"),
     ),
     PictureOptions: dict(
@@ -157,16 +156,3 @@ def test_plans_of_the_preset_are_the_papers():
     assert (plan.method, plan.patch_basis, plan.n_summed) == ("CSWF ξ=10", "random", 0)
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
     assert {stage.n_steps for stage in plan.stages} == {300}
-
-
-def test_models_of_the_preset_are_saved(tmp_path):
-    small = PictureOptions(n_directions=20)
-    for flow, data in (
-        (vectors(preset="paper", frame=frames.Random(9), options=None), (X, LABELS)),
-        (pictures(preset="paper", options=small), (PICTURES, EVEN_AND_ODD)),
-    ):
-        flow.fit(*data).save(tmp_path / "model")
-        loaded = sliceflow.load(tmp_path / "model", device="cpu")
-        assert loaded.preset == "paper"
-        assert loaded.plan_ == flow.plan_
-        assert np.array_equal(loaded.sample(9, random_state=0), flow.sample(9, random_state=0))

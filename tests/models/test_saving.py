@@ -55,9 +55,7 @@ def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
         fitted(kind).save(tmp_path / kind)
         loaded = sliceflow.load(tmp_path / kind)
         assert not hasattr(loaded, "particles_")
-        with pytest.raises(
-            AttributeError, match=rf"particles_ is not in .*{kind}, which was saved without"
-        ):
+        with pytest.raises(AttributeError, match="particles_ is not in the file of this model"):
             _ = loaded.particles_
         with pytest.raises(AttributeError, match="no attribute 'particle_'"):
             _ = loaded.particle_
@@ -147,13 +145,6 @@ def test_a_saved_precision_is_that_of_a_gpu(fitted, tmp_path):
     loaded = sliceflow.load(tmp_path / "model", device="cpu", precision="float32")
     assert loaded.options.precision == "float32"
     assert np.array_equal(draws(loaded), draws(fitted("grey")))
-
-
-def test_memory_that_a_model_may_take_is_bounded(fitted, tmp_path):
-    fitted("labels").save(tmp_path / "model")
-    with pytest.raises(ModelFileError, match="max_memory"):
-        sliceflow.load(tmp_path / "model", max_memory=1000)
-    assert os.path.getsize(tmp_path / "model") > 1000
 
 
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):

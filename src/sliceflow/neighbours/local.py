@@ -145,12 +145,23 @@ class LocalRows:
         offset = (self._seen[rows] - seen[:, None]) / radius[..., None]
         return adjust(self.x[rows], offset, weight, rows, most, at)
 
-    def sample(self, y0: Any, n: int, seed: Seed) -> Tensor:
-        """n samples for each condition of y0, (q, n, d), by its index and the seed, not by the others."""
-        return self.draw(y0, n, seed)[0]
+    def sample_each(self, y0: Tensor, seed: Seed) -> Tensor:
+        """One sample (q, d) for each condition of y0; equal ones share a neighbourhood."""
+        distinct, own, counts = torch.unique(y0, dim=0, return_inverse=True, return_counts=True)
+        order, first = torch.argsort(own, stable=True), torch.cumsum(counts, 0) - counts
+        out = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
+        for n in torch.unique(counts).tolist():  # conditions that are there equally often
+            some = torch.nonzero(counts == n)[:, 0]
+            rows = order[(first[some][:, None] + torch.arange(n)).flatten()]
+            out[rows] = self.draw(distinct[some], n, seed.child(n))[0].flatten(0, 1)
+        return out
 
     def draw(self, y0: Any, n: int, seed: Seed, most: int = COMPONENTS) -> tuple[Tensor, Tensor]:
-        """Samples as `sample` gives them by at most `most` regressions, and the row (q, n) of each."""
+        """n samples for each condition of y0, (q, n, d), and the row (q, n) around which each is drawn.
+
+        A condition's samples follow from its index and the seed, not from the others. Rows are moved by
+        at most `most` regressions.
+        """
         y0, k, d = _float64(y0), self.settings.k, self.x.shape[1]
         out = torch.empty(len(y0), n, d, dtype=torch.float64)
         around = torch.empty(len(y0), n, dtype=torch.int64)

@@ -136,7 +136,6 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
         (dict(condition="near"), Y, "condition='near' .*'auto', 'joint' or 'local'"),
         (dict(condition="local"), LABELS, "needs continuous columns in y; pass y of shape"),
         (dict(condition="local"), None, "needs continuous columns in y"),
-        (dict(condition="local", early_stopping=True), Y, "no steps that could stop early"),
         (dict(condition="joint"), MIXED, "y has labels and columns"),
         ({}, MIXED.assign(angle=np.nan), "y contains nan"),
         ({}, MIXED[["kind", "kind"]], "2 columns, all of them labels"),
@@ -145,7 +144,3 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
 def test_bad_input_is_named(parameters, y, message):
     with pytest.raises(ValueError, match=message):
         SlicedWassersteinFlow(**parameters).fit(X, y)
-
-
-def test_early_stopping_and_ranks_keep_the_joint_flow():
-    assert SlicedWassersteinFlow(n_steps=2, early_stopping=True).plan(X, Y).method == "CSWF ξ=10"

@@ -15,7 +15,12 @@ from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.neighbours.smoothing import find_groups
 from sliceflow.spaces.vectors import smoothing
-from sliceflow.spaces.vectors.smoothing import Smoothing, are_atoms, spread_evenly
+from sliceflow.spaces.vectors.smoothing import (
+    Smoothing,
+    are_atoms,
+    choose_smoothing,
+    spread_evenly,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -25,8 +30,8 @@ def moons(n, noise=0.1, seed=0):
 
 
 def smooth_rows(x, codes=None, h=0.8, times=50, k=20, exact=(), here=None):
-    exact = np.isin(np.arange(x.shape[1]), exact)
-    found = Smoothing(h, "", x, find_groups(x, codes, k), exact)
+    exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
+    found = Smoothing(h, x, find_groups(x, codes, k), exact)
     return found.draws(times, Seed(0), here or Place(0, len(x), len(x)))
 
 
@@ -75,7 +80,7 @@ def test_draws_stay_within_their_class():
 def test_two_moons_are_no_longer_copied():
     x, _ = moons(600)
     train, test = x[::2], x[1::2]
-    with pytest.warns(UserWarning, match=r"copy rows of X .*VectorOptions\(smoothing='auto'\)"):
+    with pytest.warns(UserWarning, match=r"copy rows of X .*more smoothing than 0"):
         as_they_are = smoothed(0).fit(train)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -185,9 +190,9 @@ def test_too_many_rows_in_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr(smoothing, "_MOST", 50)
     x, none = torch.zeros(30, 2), np.zeros(2, bool)
     with pytest.raises(ParameterError, match=r"smoothing=0.8 needs all rows in one process, and 60"):
-        Smoothing.choose(x, None, 60, VectorOptions(smoothing=0.8), none, Ranks(0, 2))
-    found = Smoothing.choose(x, None, 60, VectorOptions(), none, Ranks(0, 2))
-    assert (found.h, found.why, found.groups) == (0.0, "more than 50 rows", ())
+        choose_smoothing(x, None, 60, VectorOptions(smoothing=0.8), none, Ranks(0, 2))
+    found = choose_smoothing(x, None, 60, VectorOptions(), none, Ranks(0, 2))
+    assert found == (None, "more than 50 rows")
 
 
 def test_draws_of_float32_rows_are_float32():

@@ -66,9 +66,6 @@ class PictureSpace:
             raise ParameterError("keep_rows", True, "keeps all pictures in one process", advice)
         return read_pictures(X, y, self.parameters["n_pixel_values"], self.layout, ranks)
 
-    def digests(self) -> dict[str, str]:
-        return {}  # the mask is one of the parameters
-
     def prepare(self, rows: PictureRows, seed: Seed, ranks: Ranks) -> PictureJob:
         parameters, observed = self.parameters, self.parameters["observed"]
         data = PictureData.from_rows(rows, self.device, bool(parameters["mirror"]))
@@ -122,12 +119,10 @@ class PictureSpace:
         )
         plan = replace(plan, n_looked_at=None if ranks.size > 1 else self._looked_at(plan))
         n_here, m_here = data.raw.shape[1], ranks.share(moved).count
-        nbytes, seconds = plan.fit_bytes(n_here, m_here), plan.fit_seconds()
         what = f"n_particles={m_here}, {n_here} pictures of {layout.dimension} values and a model"
         advice = "lower n_particles, quality or n_knots (0 keeps no model)"
-        plan = replace(plan, nbytes=nbytes, seconds=seconds)
-        plan.need_memory(f"{what} of {plan.n_steps} steps need", advice)
-        return plan
+        takes = plan.fit_bytes(n_here, m_here), plan.fit_seconds()
+        return plan.taking(*takes, f"{what} of {plan.n_steps} steps need", advice)
 
     def _looked_at(self, plan: PicturePlan) -> int | None:
         """The most particles, and the most pictures, that a step looks at; None is all of them."""
@@ -185,8 +180,6 @@ class PictureJob:
 
 class MovingPictures:
     """A fit whose particles stand at their start, or are on their way."""
-
-    rule: events.HeldOut | None = None
 
     def __init__(self, job: PictureJob) -> None:
         plan, data, device, ranks = job.plan, job.data, job.data.device, job.ranks

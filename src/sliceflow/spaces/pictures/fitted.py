@@ -16,9 +16,8 @@ from sliceflow.engine.flow import Noise
 from sliceflow.engine.frames import releasing
 from sliceflow.engine.random import Seed
 from sliceflow.models.codec import Array
-from sliceflow.models.limits import by_stage, check_reach, grid_bytes, offset_of
+from sliceflow.models.limits import check_steps, grid_bytes
 from sliceflow.models.rows import Conditioned, Conditions
-from sliceflow.models.stored import check_steps
 from sliceflow.spaces.pictures.inpainting import without_hidden
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.levels import LevelFlow, evolution
@@ -66,14 +65,12 @@ class FittedPictures(Conditioned):
             if plan.apart and (codes is None or len(codes) != n * (1 + plan.mirror)):
                 raise ValueError(f"there are not codes for {n} kept pictures")
         levels, each = LevelFlow(plan, self.seed, torch.device("cpu")), plan.apart or 1
-        counts = [stage.n_steps for stage in plan.stages]
-        check_steps(self.steps, counts, lambda i, k: levels.count_directions(i, k) * each)
+        about = layout.dimension, torch.float32, codes, max(1.0, plan.options.start_noise)
+        check_steps(
+            levels.flow(), self.steps, lambda i, k: levels.count_directions(i, k) * each, *about
+        )
         if any(step.theta is not None for step in self.steps):
             raise ValueError("a step has directions of its own, which those of pictures never have")
-        stages = by_stage(levels.flow().stages, self.steps)
-        offset = offset_of(plan.amplifier, codes) if plan.n_conditions else 0.0
-        beginning = max(1.0, plan.options.start_noise)
-        check_reach(stages, layout.dimension, torch.float32, start=beginning, offset=offset)
 
     @property
     def needs_rows(self) -> bool:

@@ -14,9 +14,9 @@ from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import Histogram, Transport
-from sliceflow.errors import ParameterError, is_bool, is_int, is_real, need
+from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
-from sliceflow.models.plan import Plan
+from sliceflow.models.plan import Plan, check_shared
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import PictureOptions
@@ -299,25 +299,14 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     def check(ok: bool, name: str, what: str) -> None:
         need(ok, name, parameters[name], what)
 
-    names = ("quality", "amplifier", "n_clusters", "transport", "options", "n_particles")
-    quality, xi, k, transport, options, m = (parameters[name] for name in names)
-    check(m is None or is_int(m, 1), "n_particles", "None or an int of at least 1")
+    check_shared(parameters, ("mirror", "keep_rows"), PictureOptions, _TRANSPORTS)
+    quality, xi, k = parameters["quality"], parameters["amplifier"], parameters["n_clusters"]
     ok = quality in QUALITY if isinstance(quality, str) else is_int(quality, 1)
     check(ok, "quality", f"one of {list(QUALITY)} or a number of steps per stage")
     check(isinstance(parameters["schedule"], str), "schedule", "a string: 'auto', 'paper' or stages")
     check(is_int(parameters["n_pixel_values"], 2), "n_pixel_values", "an int of at least 2")
-    ok = is_bool(parameters["verbose"]) or is_int(parameters["verbose"], 0)
-    check(ok, "verbose", "a bool, or an int of at least 0")
-    for name in ("mirror", "keep_rows"):
-        check(is_bool(parameters[name]), name, "True or False")
-    ok = options is None or isinstance(options, PictureOptions)
-    check(ok, "options", "None or a sliceflow.PictureOptions")
-    (options or PictureOptions()).check()
     check(parameters["patch_basis"] in _BASES, "patch_basis", f"one of {list(_BASES)}")
     ok = xi == "auto" or is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
     check(ok, "amplifier", "'auto', or a number of at least 0, which may be math.inf")
     ok = k == "auto" or is_int(k, 1)
     check(ok, "n_clusters", "'auto' or an int of at least 1; 1 turns clustering off")
-    ok = hasattr(transport, "fit") and hasattr(transport, "most")
-    ok = transport in _TRANSPORTS if isinstance(transport, str) else ok
-    check(ok, "transport", f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports")
