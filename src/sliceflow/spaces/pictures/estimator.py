@@ -199,14 +199,6 @@ class ImageFlow(FlowEstimator):
         frames = fitted.frames(n, codes, seed, n_frames)
         return torch.stack(frames) if isinstance(frames[0], Tensor) else np.stack(frames)
 
-    def _codes_for(
-        self, fitted: FittedPictures, n: int, y: Any, seed: Seed
-    ) -> tuple[int, Tensor | None]:
-        if fitted.observed is not None:
-            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
-        fitted.need_maps()
-        return super()._codes_for(fitted, n, y, seed)
-
     def use_precision(self, precision: str) -> Self:
         """Change the precision for sampling on a GPU."""
         options = replace(self.options or PictureOptions(), precision=precision)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Ranks, across_ranks, weighted_batches
 from sliceflow.spaces.pictures import plan as plans
+from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.layout import Layout, part_of
 from sliceflow.spaces.pictures.levels import LevelFlow
@@ -94,6 +94,8 @@ class PictureSpace:
         joint = not apart and not n_summed
         different = n / ((2 if parameters["mirror"] else 1) * (apart or 1))
         steps = plans.steps_per_stage(parameters["quality"], joint, self.device)
+        (c, h, w), text = layout.shape, parameters["schedule"]
+        text = {"auto": schedules.auto(h, w, c), "paper": schedules.paper(h, w)}.get(text, text)
         size = (m if apart else moved) + n, ranks.size
         kind: Any = "none" if given is None else "clusters" if given.condition.hidden else "labels"
         plan = PicturePlan(
@@ -107,7 +109,7 @@ class PictureSpace:
             condition="observed" if observed is not None else kind,
             n_conditions=width,
             amplifier=amplifier,
-            stages=tuple(plans.choose_stages(parameters["schedule"], layout, steps)),
+            stages=tuple(schedules.from_string(text, h, w, steps)),
             patch_basis=plans.choose_patch_basis(parameters["patch_basis"], data, ranks),
             transport=plans.choose_transport(parameters["transport"], amplifier, *size),
             n_knots=plans.choose_knots(options.n_knots, m, amplifier, width),
@@ -246,21 +248,16 @@ class MovingPictures:
 
     def move(self, run: Run, listeners: Sequence[events.Listener]) -> None:
         job, plan = self.job, self.job.plan
-        data = replace(job.data, order=self.batches.order)
-        levels = LevelFlow(plan, job.seed, data.device, self.known)
+        levels = LevelFlow(plan, job.seed, job.data.device, self.known)
         flow = across_ranks(levels.flow(self.rates), job.ranks)
         every_step = plan.options.dequantize_every == "step"
-        parts: list[slice] = []
-        if self.parts:  # side by side in memory
-            data = data.part(torch.cat(self.parts))
-            ends = list(accumulate(map(len, self.parts), initial=0))
-            parts = [slice(*pair) for pair in pairwise(ends)]
 
         def draw(*place: int) -> Cloud:
-            numbers = place if every_step else place[:1]
-            of_stage = data.part(parts[place[0] % len(parts)]) if parts else data
-            cloud = of_stage.cloud(job.seed.child("data", *numbers))
-            if parts and plan.apart and cloud.y is not None:
+            seed = job.seed.child("data", *(place if every_step else place[:1]))
+            if not self.parts:
+                return job.data.cloud(seed).part(self.batches.order)
+            cloud = job.data.cloud(seed, self.parts[place[0] % len(self.parts)])
+            if plan.apart and cloud.y is not None:
                 cloud.runs = Runs.from_codes(cloud.y, plan.apart)
             return cloud
 

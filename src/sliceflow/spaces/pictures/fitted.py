@@ -105,11 +105,6 @@ class FittedPictures(Conditioned):
         """Pixels of the user's pictures as columns (d, n)."""
         return self.layout.columns(torch.from_numpy(self.layout.read(X)))
 
-    def need_maps(self) -> None:
-        """Raise a ValueError if the model has no maps."""
-        if not self.steps:
-            raise ValueError("it was fitted with n_knots=0, which keeps no maps; fit with n_knots > 0")
-
     def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         return self.frames(n, codes, seed)[0]
 
@@ -119,7 +114,10 @@ class FittedPictures(Conditioned):
         raw: Tensor | None = None,
     ) -> list[Any]:  # fmt: skip
         """n pictures on their way, the last frame at the end; `raw` (d, N) are pictures to complete."""
-        self.need_maps()
+        if not self.steps:
+            raise ValueError("it was fitted with n_knots=0, which keeps no maps; fit with n_knots > 0")
+        if self.observed is not None and raw is None:
+            raise ValueError("this model completes pictures (observed=…); call inpaint(X)")
         known = self.layout.known(self.observed, self.device)
         flow = LevelFlow(self.plan, self.seed, self.device, known).flow()
         out, chunk = [], self._chunk()

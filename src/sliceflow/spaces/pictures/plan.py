@@ -13,12 +13,11 @@ from sliceflow.engine import transports
 from sliceflow.engine.compact import map_bytes
 from sliceflow.engine.conditions import default_particles
 from sliceflow.engine.frames import rotation_bytes
-from sliceflow.engine.transports import Transport
+from sliceflow.engine.transports import Histogram, Transport
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
 from sliceflow.models.plan import Plan, check_shared
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.spaces.pictures.rows import PictureData
@@ -199,16 +198,6 @@ def choose_start(start: str | int, layout: Layout, shared: bool, observed: bool)
     return 0 if start == "noise" else int(start)
 
 
-def choose_stages(text: str, layout: Layout, steps: int) -> list[PictureStage]:
-    """The stages of a schedule for pictures of this layout."""
-    channels, height, width = layout.shape
-    if text == "auto":
-        text = schedules.auto(height, width, channels)
-    elif text == "paper":
-        text = schedules.paper(height, width)
-    return schedules.from_string(text, height, width, steps)
-
-
 def steps_per_stage(quality: str | int, joint: bool, device: torch.device) -> int:
     """The number of steps; `joint` if all pictures share maps and start as noise."""
     if not isinstance(quality, str):
@@ -232,9 +221,9 @@ def choose_amplifier(
     amplifier: str | float, transport: str | Transport, m: int, n: int, n_classes: int
 ) -> float:
     """ξ for m particles and n pictures of `n_classes` classes; 0 without classes."""
-    histograms = uses_histograms(transport, m, n)
     if n_classes == 0:
         return 0.0
+    histograms = isinstance(choose_transport(transport, math.inf, m + n), Histogram)
     if amplifier == "auto":
         return math.inf if histograms and n >= _MIN_PER_CLASS * n_classes else 10.0
     if math.isinf(float(amplifier)) and not histograms:
@@ -247,7 +236,7 @@ def choose_clusters(
 ) -> int:
     """The number of clusters for n unlabelled pictures of shape (c, h, w); 1 means no clustering."""
     requested = parameters["n_clusters"]
-    histograms = uses_histograms(parameters["transport"], m, n)
+    histograms = isinstance(choose_transport(parameters["transport"], math.inf, m + n), Histogram)
     if requested == "auto":
         kind = "grey" if shape[0] == 1 else "colour"
         enough, different = _MIN_PER_CLUSTER[kind], n // 2 if parameters["mirror"] else n
@@ -268,11 +257,6 @@ def _sorting(name: str, value: float, m: int, n: int, instead: str) -> Parameter
     return ParameterError(name, value, fact, f"use {instead}, or transport='histogram'")
 
 
-def uses_histograms(transport: str | Transport, m: int, n: int) -> bool:
-    """Whether the transport uses histograms, which classes with separate maps need."""
-    return isinstance(choose_transport(transport, math.inf, m + n), transports.Histogram)
-
-
 def choose_transport(
     transport: str | Transport, amplifier: float, n: int, n_ranks: int = 1
 ) -> Transport:
@@ -281,7 +265,7 @@ def choose_transport(
     named: dict[str, Transport] = {
         "sorted": transports.Sorted(),
         "interpolated": transports.Interpolated(),
-        "histogram": transports.Histogram(n_bins, _MAX_COLUMNS),
+        "histogram": Histogram(n_bins, _MAX_COLUMNS),
         "auto": transports.Auto(n_bins=n_bins, most=_MAX_COLUMNS),
     }
     chosen: Transport = named[transport] if isinstance(transport, str) else transport

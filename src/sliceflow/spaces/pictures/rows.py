@@ -128,7 +128,6 @@ class PictureData(Conditioned):
     given: Conditions | None = None  # labels of all ranks; mirror images come after all pictures
     own_codes: Tensor | None = None  # class numbers of the columns of `raw`, on the device
     mirrored: bool = False
-    order: Tensor | None = None  # order of the columns in `cloud`; None keeps that of `raw`
 
     @classmethod
     def from_rows(cls, rows: PictureRows, device: torch.device, mirror: bool) -> Self:
@@ -169,12 +168,6 @@ class PictureData(Conditioned):
         """The numbers of this rank's pictures among all N."""
         return torch.cat([torch.arange(v.start, v.stop, device=self.device) for v in self.runs])
 
-    def part(self, columns: Tensor | slice) -> Self:
-        """Some of the pictures of a single process, as if there were no others."""
-        raw, own = self.raw[:, columns], self.own_codes
-        own, place = None if own is None else own[columns], Place(0, raw.shape[1], raw.shape[1])
-        return replace(self, raw=raw, own_codes=own, place=place, mirrored=False)
-
     def clustered(self, k: int, seed: Seed, ranks: Ranks) -> Self:
         """The pictures with k clusters as hidden labels."""
         c, height, width = self.layout.shape
@@ -205,7 +198,10 @@ class PictureData(Conditioned):
         straight, flipped = (ranks.pick(half, numbers % n) for half in self.raw.chunk(2, dim=1))
         return torch.where(numbers < n, straight, flipped)
 
-    def cloud(self, seed: Seed) -> Cloud:
-        """Values and codes, in `order`; `seed` draws the dequantisation noise."""
+    def cloud(self, seed: Seed, columns: Tensor | None = None) -> Cloud:
+        """Values and codes of all or some columns; `seed` draws the dequantisation noise."""
+        if columns is not None:  # of a single process, as if there were no others
+            own = None if self.own_codes is None else self.own_codes[columns]
+            return Cloud(self.layout.encode(self.raw[:, columns], seed), own)
         x = self.layout.encode(self.raw, seed, total=self.n, runs=self.runs)
-        return Cloud(x, self.own_codes).part(self.order)
+        return Cloud(x, self.own_codes)

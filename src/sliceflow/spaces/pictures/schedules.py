@@ -40,13 +40,10 @@ _CELEBA = f"{_CIFAR} 64[{_FINE}]"
 
 
 def from_string(text: str, height: int, width: int, steps: int = 100) -> list[PictureStage]:
-    """The stages that a schedule in the paper's notation describes, for pictures of height × width.
+    """The stages of a schedule, each of so many steps, for pictures of height × width.
 
-    Parameters
-    ----------
-    text : resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a bracket
-        triples the steps of its stages, ``*0.5`` halves them, ``=4`` makes them 4
-    steps : steps per stage
+    The text names resolutions (of the longer side), each with patch sizes in brackets. ``*3`` after a
+    bracket triples the steps of its stages, ``*0.5`` halves them, ``=4`` makes them 4.
 
     Examples
     --------
