@@ -22,6 +22,8 @@ from torch import Tensor
 
 from sliceflow.devices import need_memory, resolve_device
 from sliceflow.engine import conditions, events
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.distances import sliced_distance
 from sliceflow.engine.random import Seed
 from sliceflow.errors import is_int, need
 from sliceflow.models.checkpoints import Checkpoints
@@ -207,8 +209,7 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         n : number of samples
         y : one condition for all samples, or several: then n must be 1 (one sample of each) or their
-            number. None takes conditions in the data's proportions. Labels may also be an (n, C) array
-            of class weights
+            number. None takes conditions in the data's proportions
         random_state : int, RandomState, Generator or None (new samples on every call)
         return_y : also return the conditions of the samples
 
@@ -244,8 +245,8 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
         if codes is None:
             _, drawn = self._codes_for(fitted, times * n, None, seed)
         fresh = fitted.columns(fitted.draw(times * n, drawn, seed))
-        rule = events.HeldOut(columns, Seed(0), codes, None if codes is None else drawn)
-        return -rule.distance(fresh)
+        samples = Cloud(fresh, None if codes is None else drawn)
+        return -sliced_distance(samples, Cloud(columns, codes), Seed(0))
 
     def _fitted_state(self) -> Any:
         """The fitted state; raises sklearn's NotFittedError before a fit."""

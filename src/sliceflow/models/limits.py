@@ -99,12 +99,6 @@ def _farthest(table: KnotTable | GridTable | CompactTable) -> float:
     return max([most, *(float(part.abs().amax()) for part in parts if part.numel())])
 
 
-def rotation_bytes(d: int) -> int:
-    """Bytes of the pool of rotations, of making it, and of a block of rotations (`frames`)."""
-    steps = max(1, min(32, (1 << 22) // (d * d)))
-    return 8 * d * d * (24 + 4 * steps)
-
-
 def grid_bytes(steps: Iterable[ModelStep]) -> int:
     """Bytes of the grid of the largest step of compact maps."""
     compact = [step.table for step in steps if isinstance(step.table, CompactTable)]
