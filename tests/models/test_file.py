@@ -156,7 +156,7 @@ class Own(frames.Orthogonal):
             dict(model=(ModelStep(0, 0, KnotTable(torch.zeros(5, 1), torch.full((5, 1), 1e38))),)),
             "its samples may not stay finite",
         ),
-        (dict(model=(ModelStep(0, 0, steps()[0].table, 1.1 * torch.eye(5, 7)),)), "not orthonormal"),
+        (dict(model=(ModelStep(0, 0, steps()[0].table, 1.01 * torch.eye(5, 7)),)), "not orthonormal"),
         (dict(condition=conditions.Labels(np.array([3 + 1j]))), "is not a type of labels"),
     ],
 )  # fmt: skip
@@ -164,6 +164,13 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         save(tmp_path / "x", small(**changes))
     assert not list(tmp_path.iterdir())
+
+
+def test_noise_and_conditions_count_in_what_particles_reach():
+    assert check_reach([(1.0, steps())], 7, torch.float32) < 1e4
+    for far in ({"entropy": 1e75}, {"offset": 1e38}, {"start": 1e37}):
+        with pytest.raises(ValueError, match="may not stay finite"):
+            check_reach([(1.0, steps())], 7, torch.float32, **far)
 
 
 def test_another_format_and_another_kind_are_named(path):
