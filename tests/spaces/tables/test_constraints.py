@@ -218,3 +218,12 @@ def test_combinations_of_three_and_dependencies_are_exact():
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
     (rule,) = Table.understand(read_frame(frame), {}, ()).rules.rules
     assert rule.text == "combinations(a, b)"  # with cells missing in some groups
+
+
+def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns():
+    frame = pd.DataFrame(rng().integers(0, 9, (60, 3)), columns=["a", "b", "c"])
+    frame["ab"] = frame["a"] + frame["b"]
+    frame["abc"] = frame["ab"] + frame["c"]
+    rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
+    table = Table.understand(rows, {}, ["abc = ab + c", "ab = a + b"])
+    assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
