@@ -16,6 +16,8 @@ import numpy as np
 
 from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.plan import PicturePlan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -37,6 +39,14 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
     settings = dict(schedule="1[1] 3[2] 5[3]", n_particles=60, quality=2, n_pixel_values=17)
     settings |= dict(random_state=3, device="cpu", options=PictureOptions(n_knots=n_knots))
     return ImageFlow(**settings | changes)
+
+
+def picture_plan(**changes: Any) -> PicturePlan:
+    """A plan of grey pictures of 6×6 pixels, as a fit of 40 particles could have it."""
+    plan: Any = dict(device="cpu", n_pictures=30, mirror=False, n_particles=40, n_moved=40)
+    plan |= dict(condition="none", n_conditions=0, amplifier=0.0, patch_basis="pixels", n_knots=12)
+    plan |= dict(layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), n_summed=0)
+    return PicturePlan(**plan | dict(shrinkage=0.0, options=PictureOptions()) | changes)
 
 
 def saved(flow: Any, **options: Any) -> bytes:
@@ -104,4 +114,4 @@ PARTS: dict[
 }
 FITTED: dict[str, Callable[[], Any]] = {
     kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()
-} | {"table": table}
+}

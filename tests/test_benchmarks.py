@@ -212,7 +212,7 @@ def test_the_papers_tables_and_figures_are_written(tmp_path):
     names = ["figure1", "figure4", "figure5", "table2", "printed"]
     found = paper.main([*names, "--scale", "tiny", "--out", str(tmp_path)])
     assert {round(row["longest direction"], 4) for row in found["figure1"]} == {1}
-    assert {row["is our preset"] for row in found["table2"]} == {"yes"}
+    assert {row["is ours"] for row in found["table2"]} == {"yes"}
     assert found["figure5"][0]["known pixels kept"] == 1
     assert [row["method"].split(", ")[1] for row in found["printed"]] == ["as printed", "ours"] * 2
     for name in names:

@@ -94,8 +94,8 @@ def test_several_observations_are_asked_in_parts_each_by_its_own(line, monkeypat
 def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     """Draws of N(½, 1) between bounds are the truncated Gaussian; mirrored ones would not be."""
 
-    def ask(x0, n, rng, first):
-        return rng.normal(0.5, 1, (len(x0), n, 1))
+    def ask(y, n, rng):
+        return rng.normal(0.5, 1, (len(y), n, 1))
 
     monkeypatch.setattr(line, "_ask", ask)
     monkeypatch.setattr(line, "low", np.array([low]))

@@ -105,6 +105,7 @@ class DateText:
     """Times written as text in one format of `strftime`."""
 
     format: str
+    unit = "s"
 
     def parse(self, texts: list[str]) -> np.ndarray:
         """Times as datetime64; NaT for what is not written this way."""

@@ -84,19 +84,13 @@ def test_the_report_needs_nothing_from_elsewhere(kind, request):
     assert verdict[:40] in page[first : first + 80]
 
 
-def test_the_report_of_pictures_shows_classes_neighbours_and_stages(digits_run):
+def test_the_report_of_pictures_shows_classes_neighbours_and_start(digits_run):
     page = plain((digits_run[0] / "report.html").read_text())
     texts = re.findall(r'<img alt="([^"]*)"', page)
     assert [f"10 samples of class {c}" for c in range(10)] == [t for t in texts if "of class" in t]
     assert any("nearest training pictures" in text for text in texts)
-    words = (
-        "1297 pictures",
-        "Particles start as noise",
-        "8×8[5]",
-        "floor",
-        "sliceflow fit digits --out",
-    )
-    assert all(word in page for word in words)
+    for word in ("1297 pictures", "Particles start as noise", "floor", "sliceflow fit digits --out"):
+        assert word in page
 
 
 def test_the_report_of_a_table_plots_its_columns(table_run):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from models import PICTURES, pictures
 from sliceflow.engine import frames
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.events import HeldOut, History
+from sliceflow.engine.events import History
 from sliceflow.engine.flow import Flow, Noise, Run, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage, Whole
@@ -55,13 +56,13 @@ class Fitted:
     history: dict
 
 
-def run_flow(name="sorted", checkpoints=None, listeners=(), rule=None):
+def run_flow(name="sorted", checkpoints=None, listeners=()):
     """Fit 60 particles to the data; with what they learnt, and how."""
     flow = Flow(STAGES[name], SEED if checkpoints is None else checkpoints.seed, entropy=0.01)
     noise = Noise(flow.seed.child("noise"))
     particles, data = Cloud(noise.fill(torch.empty(3, 60))), Cloud(DATA)
     run, history = Run(), History()
-    heard = [history, *listeners, *([] if rule is None else [rule])]
+    heard = [history, *listeners]
 
     def simulated():
         target = flow.target(particles, data)
@@ -70,7 +71,7 @@ def run_flow(name="sorted", checkpoints=None, listeners=(), rule=None):
     if checkpoints is None:
         model = simulated()
     else:
-        with checkpoints.running(Running(run, particles, history, rule)):
+        with checkpoints.running(Running(run, particles, history)):
             model = simulated()
     return Fitted(particles.x, model, history.as_columns())
 
@@ -120,16 +121,6 @@ def test_a_fit_stopped_after_any_step_goes_on_to_the_same_bits(name, tmp_path):
         assert len(steps) == len(whole.history["step"]) - after
         same(resumed, whole)
         assert not list(tmp_path.iterdir())  # nothing is left of a fit that ended well
-
-
-def test_the_stopping_rule_goes_on_with_what_it_heard(tmp_path):
-    def rule():
-        return HeldOut(DATA[:, :20], SEED.child("rule"), n_iter_no_change=2, tol=0.3)
-
-    whole = run_flow(rule=rule())
-    with pytest.raises(Killed):
-        run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (killer(2),), rule())
-    same(run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (), rule()), whole)
 
 
 def test_a_random_seed_is_that_of_the_fit_that_goes_on(tmp_path):
@@ -211,6 +202,14 @@ def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
     assert path.exists()
 
 
+def test_a_fit_with_another_mask_does_not_go_on(tmp_path):
+    kept = dict(checkpoint_dir=tmp_path, checkpoint_every=0)
+    with pytest.raises(Killed):
+        pictures(observed="top").fit(PICTURES, **kept, listeners=killer(2))
+    with pytest.raises(OtherFitError, match="observed was 'top' and is 'left'"):
+        pictures(observed="left").fit(PICTURES, **kept)
+
+
 def test_the_identity_of_a_fit_is_all_that_its_result_depends_on():
     def of(settings, data=DATA, **changes):
         array = digest(np.asarray(data))
@@ -242,7 +241,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
             Checkpoints(tmp_path, 0, OF, SEED)
 
 
-def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tmp_path):
+def test_a_checkpoint_of_other_particles_is_a_clear_error(tmp_path):
     stopped(tmp_path)
     for x, words in ((torch.zeros(3, 61), r"of shape \(3, 60\)"), (torch.zeros(4, 60), "of shape")):
         checkpoints = Checkpoints(tmp_path, 0, OF, SEED)
@@ -251,8 +250,6 @@ def test_a_checkpoint_of_other_particles_or_without_the_rule_is_a_clear_error(tm
             checkpoints.running(Running(Run(), Cloud(x), History())),
         ):
             pass
-    with pytest.raises(ModelFileError, match="what the stopping rule heard"):
-        run_flow("sorted", Checkpoints(tmp_path, 0, OF, SEED), (), HeldOut(DATA, SEED))
 
 
 @pytest.mark.parametrize("every", [-1, "often", float("nan")])
@@ -334,7 +331,7 @@ def write_on(folder, size):
         run = Run(stage=1, step=2, done=3, coordinates=DATA[:2, share.slice].clone())
         checkpoints = Checkpoints(folder, 0, OF, SEED, ranks, part="x")
         cloud = Cloud(DATA[:, share.slice].clone())
-        with checkpoints.running(Running(run, cloud, History(), None, share.first)):
+        with checkpoints.running(Running(run, cloud, History(), share.first)):
             run.after()
 
     return on_ranks(size, work)
@@ -350,7 +347,7 @@ def test_any_number_of_ranks_reads_what_others_wrote(tmp_path, writers, readers)
         share, run = ranks.share(90), Run()
         cloud = Cloud(torch.zeros(3, share.count))
         checkpoints = Checkpoints(tmp_path, 60, OF, SEED, ranks, part="x")
-        with checkpoints.running(Running(run, cloud, History(), None, share.first)):
+        with checkpoints.running(Running(run, cloud, History(), share.first)):
             return cloud.x, run.coordinates, run.done
 
     parts = on_ranks(readers, work)

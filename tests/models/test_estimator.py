@@ -281,17 +281,6 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
             flow.sample(k + 2, y=several)
 
 
-def test_class_weights_are_conditions(fitted):
-    for kind in ("labels", "grey labels", "classes apart"):
-        flow = fitted(kind)
-        k = len(flow.classes_)
-        x, y = flow.sample(y=np.eye(k), random_state=0, return_y=True)
-        assert np.array_equal(y, np.eye(k))
-        one_hot = flow.sample(y=flow.classes_, random_state=0)
-        assert np.abs(x.astype(float) - one_hot).max() <= (1e-9 if x.dtype.kind == "f" else 1)
-        assert len(flow.sample(5, y=np.full((5, k), 1 / k))) == 5
-
-
 @pytest.mark.parametrize("n", [0, -3, 2.5, True, None])
 def test_numbers_of_samples_are_checked(n, fitted):
     for kind in ("labels", "grey"):

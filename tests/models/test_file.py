@@ -18,14 +18,16 @@ import sliceflow
 from mutations import change_tensors, change_text
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compact import ModelStep, at_bends
+from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridTable, KnotTable
 from sliceflow.models import file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.codec import Array
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import check_reach
-from sliceflow.models.stored import SavedHistory, check_steps
+from sliceflow.models.limits import check_steps
+from sliceflow.models.stored import SavedHistory
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Small:
     rows: Annotated[Tensor, Array("n d", torch.float64)]
 
     def check(self):
-        check_steps(self.model, [8], lambda i, k: 5)
-        check_reach([(1.0, self.model)], self.rows.shape[1], torch.float32)
+        flow = Flow([Stage("flow", self.frame, 8)], self.seed)
+        check_steps(flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32)
 
     def sample_bytes(self):
         return 1 << 20
@@ -93,27 +95,6 @@ def test_steps_seeds_frames_and_transports_come_back(path):
         assert all(torch.equal(*(getattr(t, name) for t in tables)) for name in names)
         assert (a.theta is None) == (b.theta is None)
     assert np.isnan(now.history.distance[-1])
-
-
-LABELS = {
-    "strings": np.array(["ä", "b"]),
-    "bytes": np.array([b"a", b"bc"]),
-    "ints": np.array([-3, 1 << 40]),
-    "floats": np.array([1.0, 2.0], np.float32),
-    "bools": np.array([False, True]),
-    "days": np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"),
-    "objects": np.array([None, 1, "1", 2.5, b"1", (1, ("x", None))], object),
-}
-
-
-@pytest.mark.parametrize("kind", LABELS)
-def test_labels_of_every_kind_come_back(tmp_path, kind):
-    classes = np.empty(len(LABELS[kind]), LABELS[kind].dtype)
-    classes[:] = LABELS[kind]
-    save(tmp_path / "x", small(condition=conditions.Labels(classes)))
-    back = load(tmp_path / "x", (Small,)).condition.classes
-    assert back.dtype == classes.dtype
-    assert [(type(v), v) for v in back.tolist()] == [(type(v), v) for v in classes.tolist()]
 
 
 def test_the_same_model_gives_the_same_file(path, tmp_path):

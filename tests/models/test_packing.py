@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
+from hypothesis.extra.numpy import arrays
 
 from sliceflow.models import packing
 
@@ -19,12 +19,6 @@ def comes_back(given_arrays, way):
     for a, b in zip(given_arrays, out, strict=True):
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     return len(packed)
-
-
-@given(st.data(), st.sampled_from(DTYPES), st.sampled_from(["", "planes", "delta"]))
-def test_the_same_numbers_come_back(data, dtype, way):
-    shapes = data.draw(st.lists(array_shapes(min_side=0, max_side=4), min_size=1, max_size=4))
-    comes_back([data.draw(arrays(dtype, shape)) for shape in shapes], way)
 
 
 @given(st.data())

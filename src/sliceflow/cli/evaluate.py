@@ -11,7 +11,7 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import progress, report
 from sliceflow.cli.data import Data, labels_of, read
-from sliceflow.cli.draw import write_arrays
+from sliceflow.cli.draw import by_class, grid, write_arrays, write_evolution, write_picture
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings
@@ -24,8 +24,10 @@ Drawn = tuple[Any, np.ndarray | None]  # samples, and their labels
 Measures = tuple[dict[str, Any], str]  # as JSON, and as text
 
 
-def evaluate(run: Path, against: str | None, data_root: str | None, device: str, say: Say) -> Measures:
-    """Measure a run, and write its report again; with `against`, other data, nothing is written."""
+def evaluate(
+    say: Say, run: Path, against: str | None = None, data_root: str | None = None, device: str = "auto"
+) -> Measures:
+    """Measure a run's samples and write its report again; with --against only print the measures."""
     folder = RunFolder(run)
     folder.check_fitted()
     settings = Settings.from_folder(folder)
@@ -60,8 +62,6 @@ def finish(
     if train.kind == TABLE:
         write_table(drawn[0], folder / "samples.csv")
     else:
-        from sliceflow.cli.pictures import by_class, grid, write_evolution, write_picture
-
         write_arrays(folder / "samples.npz", drawn[1], images=drawn[0])
         shown, _ = by_class(as_bytes(drawn[0], train.n_pixel_values), drawn[1])
         write_picture(folder / "samples.png", grid(shown), optimize=True)
@@ -144,12 +144,10 @@ def measure(  # many: what is measured, and what is said of it
 
 def _read_against(settings: Settings, against: str, root: str | None, train: Data) -> Data:
     """Data to compare with: the test split of a set, all of anything else."""
+    size = settings.size if against == "celeba" or Path(against).is_dir() else None
+    how = Settings(against, size=size, holdout=0.1 if against in NAMES else 0.0)
     if train.kind == TABLE:
         how = replace(settings, source=against, target=None, drop=None, holdout=0.0)
-    elif against in NAMES:
-        how = Settings(against, size=settings.size if against == "celeba" else None)
-    else:
-        how = Settings(against, size=settings.size if Path(against).is_dir() else None, holdout=0.0)
     try:
         whole, held_out = read(how, root)
     except Failed as error:

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 from sliceflow.cli import evaluate, progress
 from sliceflow.cli.data import Data, estimator, labels_of, read
 from sliceflow.cli.failures import Failed, Say, WrongUsage
-from sliceflow.cli.info import installed_version
+from sliceflow.cli.info import installed
 from sliceflow.cli.run_folder import RunFolder, load_model
-from sliceflow.cli.settings import PICTURES, TABLE, Settings
+from sliceflow.cli.settings import TABLE, Settings
 
 if TYPE_CHECKING:
     from sliceflow.models.ranks import Ranks
 
 _PACKAGES = ("sliceflow", "torch", "numpy", "scikit-learn", "numba", "safetensors", "Pillow", "pandas")
-_LONG = 120.0  # seconds: for longer fits, a shorter one is suggested
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +41,9 @@ class _Job:
 
 
 def fit(
-    say: Say, *, resume: bool, force: bool, dry_run: bool, **flags: Any
+    say: Say, *, resume: bool = False, dry_run: bool = False, force: bool = False, **flags: Any
 ) -> tuple[dict[str, Any], str] | None:
-    """Fit into a run folder; what was found, and that as text. Ranks but the first return nothing."""
+    """Fit data into a run folder: model, samples, measures, a report."""
     if resume and force:
         raise WrongUsage("--resume and --force exclude each other", "choose one")
     settings = Settings(**flags)
@@ -104,9 +103,6 @@ def _prepare(settings: Settings, folder: RunFolder, ranks: Ranks | None, say: Sa
         say("note: the labels are not used; --conditional fits by class")
     flow = estimator(settings, train)
     plan = flow.plan(train.all_rows, labels)
-    if plan.seconds > _LONG:
-        less = "; --quality draft takes less" if train.kind == PICTURES else ""
-        say(f"note: this takes about {progress.seconds_text(plan.seconds)}{less}")
     return _Job(settings, folder, ranks, train, test, flow, plan)
 
 
@@ -202,8 +198,7 @@ def _config(job: _Job) -> dict[str, Any]:
         "command": job.settings.command,
         "settings": asdict(job.settings),
         "data": job.train.about(job.test),
-        "versions": {"python": platform.python_version()}
-        | {package: installed_version(package) for package in _PACKAGES},
+        "versions": installed(*_PACKAGES),
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 from collections.abc import Iterator
@@ -13,18 +12,18 @@ from typing import Any
 from sliceflow import __version__
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 
-_EXTRAS = {
-    "images": {"Pillow": "PIL"},
-    "tables": {"pandas": "pandas"},
-    "cli": {"typer": "typer", "rich": "rich", "jinja2": "jinja2"},
-    "metrics": {"torch-fidelity": "torch_fidelity"},
-    "demo": {"matplotlib": "matplotlib", "tqdm": "tqdm"},
+_EXTRAS = {  # packages beside those that are always installed
+    "images": ("Pillow",),
+    "tables": ("pandas",),
+    "cli": ("typer", "rich", "jinja2"),
+    "metrics": ("torch-fidelity",),
+    "demo": ("matplotlib",),
 }
 _CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
 
 
-def info(run: Path | None) -> tuple[dict[str, Any], str]:
-    """What a run or a model file holds; without one, what is installed."""
+def info(run: Path | None = None) -> tuple[dict[str, Any], str]:
+    """Show what a run or a model file holds; without one: versions, devices, memory, data sets."""
     found = _system() if run is None else _run(run)
     return found, "\n".join(_lines(found))
 
@@ -87,27 +86,27 @@ def _system() -> dict[str, Any]:
     devices = {cpu: memory(torch.device("cpu"))}
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}, {torch.cuda.get_device_name(i)}"] = memory(torch.device("cuda", i))
-    packages = [*_CORE, *(package for extra in _EXTRAS.values() for package in extra), "triton"]
-    missing = {
-        extra: f'pip install "sliceflow[{extra}]"'
-        for extra, modules in _EXTRAS.items()
-        if any(importlib.util.find_spec(module) is None for module in modules.values())
-    }
+    versions = installed(
+        "sliceflow", *_CORE, *(p for extra in _EXTRAS.values() for p in extra), "triton"
+    )
+    lacking = [e for e, packages in _EXTRAS.items() if any(versions[p] == "missing" for p in packages)]
     return {
-        "versions": {"sliceflow": __version__, "python": platform.python_version()}
-        | {package: installed_version(package) for package in packages},
+        "versions": versions,
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "devices": devices,
         f"data sets in {root_folder(None)}": {
             name: "found" if there else "missing" for name, there in available().items()
         },
-        "missing extras": missing or "none",
+        "missing extras": f"pip install 'sliceflow[{','.join(lacking)}]'" if lacking else "none",
     }
 
 
-def installed_version(package: str) -> str:
-    """The version that is installed, or "missing"."""
-    try:
-        return __version__ if package == "sliceflow" else version(package)
-    except PackageNotFoundError:
-        return "missing"
+def installed(*packages: str) -> dict[str, str]:
+    """The versions of Python and of packages, or "missing"."""
+    out = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            out[package] = __version__ if package == "sliceflow" else version(package)
+        except PackageNotFoundError:
+            out[package] = "missing"
+    return out

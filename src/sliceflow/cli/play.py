@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -16,16 +16,17 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli import data
-from sliceflow.cli.failures import KIND_IN_PYTHON, Failed, Say
+from sliceflow.cli.draw import read_pictures
+from sliceflow.cli.failures import KIND_IN_PYTHON, Say
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
-from sliceflow.cli.settings import PICTURES, Settings
+from sliceflow.cli.settings import Settings
 from sliceflow.errors import rows_of_the_file
 
 TABLE_LIMIT, PICTURE_LIMIT = 64 << 20, 16 << 20  # bytes
 
 
-def play(runs: Sequence[Path] | None, no_browser: bool, device: str) -> None:
-    """Serve the page until Ctrl-C."""
+def play(runs: list[Path] | None = None, no_browser: bool = False, device: str = "auto") -> None:
+    """Open a page in the browser: paint points, look at pictures, complete them, fit a table."""
     models = [run_of(path, device) for path in runs or runs_in(Path("runs"))] or [_digits(device)]
     gallery, table = Gallery(models, _read_picture), TableTab(TableWork, _example())
     with closing(table), server(gallery, table) as serving:
@@ -149,14 +150,9 @@ def _digits(device: str) -> Run:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Runs of pictures in a folder, those of the last fit first."""
-    out = []
-    for model in sorted(folder.glob("*/model.sliceflow"), key=lambda path: -path.stat().st_mtime):
-        kind = PICTURES  # unless config.json says otherwise
-        with suppress(Failed, AttributeError):
-            kind = RunFolder(model.parent).read_json("config.json").get("data", {}).get("kind")
-        out += [model.parent] if kind == PICTURES else []
-    return out
+    """Runs of pictures in a folder, the last first."""
+    runs = [path.parent for path in folder.glob("*/samples.png")]
+    return sorted(runs, key=lambda run: -model_file(run).stat().st_mtime)
 
 
 def run_of(path: Path, device: str = "auto") -> Run:
@@ -172,8 +168,6 @@ def run_of(path: Path, device: str = "auto") -> Run:
 
 
 def _read_picture(file: Path, layout: Any) -> np.ndarray:
-    from sliceflow.cli.draw import read_pictures
-
     return read_pictures(file, layout, resize=True)
 
 

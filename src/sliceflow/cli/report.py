@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import io
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Data
+from sliceflow.cli.draw import by_class, grid
 from sliceflow.cli.progress import seconds_text
 from sliceflow.cli.settings import PICTURES
 
 _MOST_CLASSES, _ROWS, _PAIRS = 20, 8, 12
+_GREY = 128  # between pictures: on light pages and on dark ones
 _BINS, _LEVELS, _MOST_COLUMNS = 24, 12, 30
 _BARS_WIDE, _BARS_HIGH = 240, 90
 
@@ -34,33 +37,25 @@ def page(
     environment = Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": _number, "seconds": seconds_text}
     html: str = environment.get_template("report.html.j2").render(
-        title=f"{config['data']['name']}: {train.kind} from a sliced-Wasserstein flow",
+        title=f"{train.name}: new {'pictures' if train.kind == PICTURES else 'rows'}",
         config=config,
         data=config["data"],
         measures=measures,
         heats=_heats(measures, train.columns),
         pairs=(measures["details"].get("pairs") or [])[:_PAIRS],
-        stages=_stages(flow.history_) if train.kind == PICTURES else [],
         evolution=None if film is None else _evolution(film),
         bars_size=(_BARS_WIDE, _BARS_HIGH),
-        **(
-            _pictures(flow, train, *drawn)
-            if train.kind == PICTURES
-            else _columns(flow, train, drawn[0])
-        ),
+        **(_pictures if train.kind == PICTURES else _columns)(flow, train, *drawn),
     )
     return html + "\n"
 
 
 def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -> dict[str, Any]:
     """A grid of samples for each class, or one of all; samples beside the nearest training pictures."""
-    from PIL import Image
-
     from sliceflow import metrics
-    from sliceflow.cli.pictures import by_class, grid
 
     def laid_out(rows: np.ndarray) -> Any:
-        return grid(as_bytes(rows, train.n_pixel_values), ground=None)
+        return grid(as_bytes(rows, train.n_pixel_values), ground=_GREY)
 
     rows, names = by_class(samples, labels)
     out: dict[str, Any] = {"n_classes": len(names), "classes": []}
@@ -71,21 +66,18 @@ def _pictures(flow: Any, train: Data, samples: Any, labels: np.ndarray | None) -
         out["samples"] = _picture(laid_out(rows), f"A grid of {len(rows)} by {rows.shape[1]} samples")
     first, k = samples[:8], min(5, len(train.x))
     found, _ = metrics.nearest_pictures(first, train.x, k, mirror=getattr(flow, "mirror", False))
-    left, right = laid_out(first[:, None]), laid_out(found)
-    both = Image.new(left.mode, (left.width * 3 // 2 + right.width, left.height))
-    both.paste(left, (0, 0))
-    both.paste(right, (left.width * 3 // 2, 0))
-    out["neighbours"] = _picture(both, "Each row: a sample, then its nearest training pictures")
-    return out
+    both = laid_out(np.concatenate((first[:, None], found), axis=1))
+    return out | {
+        "neighbours": _picture(both, "Each row: a sample, then its nearest training pictures")
+    }
 
 
-def _columns(flow: Any, train: Data, new: Any) -> dict[str, Any]:
+def _columns(flow: Any, train: Data, new: Any, _: object) -> dict[str, Any]:
     """Rows of samples, and a small plot for every column."""
     real, kinds = train.all_rows, flow.kinds_
     names = [name for name in real.columns if name in new]
     plotted = [name for name in names if kinds.get(str(name)) not in ("identifier", "drop")]
-    first = new[names].head(_ROWS)
-    rows = first.astype(object).where(first.notna(), "").to_numpy().tolist()
+    rows = list(csv.reader(io.StringIO(new[names].head(_ROWS).to_csv(index=False))))[1:]
     out = {"names": names, "rows": rows, "plots": [_bars(str(c), real[c], new[c]) for c in plotted]}
     return out | {"identifiers": [name for name in names if kinds.get(str(name)) == "identifier"]}
 
@@ -115,7 +107,7 @@ def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
         present = [x[np.isfinite(x)].clip(edges[0], edges[-1]) for x in (a, b)]
         shares = [np.histogram(x, edges)[0] / max(1, len(x)) for x in present]
-        labels, ends = [""] * _BINS, [str(real.dropna().min()), str(real.dropna().max())]
+        labels, ends = [""] * _BINS, [_plain(real.dropna().min()), _plain(real.dropna().max())]
     else:
         common = real.value_counts().index[:_LEVELS]
         labels = [str(v) for v in (common if words else sorted(common))] or [""]
@@ -129,6 +121,11 @@ def _bars(name: str, real: Any, new: Any) -> dict[str, Any]:
     return {"name": name, "bars": bars, "width": width, "ends": ends, "missing": missing}
 
 
+def _plain(value: object) -> str:
+    """A number or a date without what says nothing."""
+    return str(value).removesuffix(" 00:00:00").removesuffix(".0")
+
+
 def _evolution(film: Path) -> dict[str, Any]:
     from PIL import Image, ImageSequence
 
@@ -136,14 +133,6 @@ def _evolution(film: Path) -> dict[str, Any]:
         *_, last = (frame.convert("RGB") for frame in ImageSequence.Iterator(stored))
     alt, data = "Samples on their way to pictures", base64.b64encode(film.read_bytes()).decode()
     return {"film": {"alt": alt, "kind": "gif", "data": data}, "last": _picture(last, "")}
-
-
-def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]]:
-    """Every stage: its name, its steps, its first and last sliced distance."""
-    names, distances = history.get("stage", []), history.get("distance", [])
-    starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
-    both = zip(starts, [*starts[1:], len(names)], strict=False)  # without stages there is an end
-    return [(names[a], b - a, distances[a], distances[b - 1]) for a, b in both]
 
 
 def _picture(picture: Any, alt: str) -> dict[str, str]:

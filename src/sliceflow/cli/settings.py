@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import RunFolder
@@ -14,6 +14,7 @@ from sliceflow.datasets.sets import SETS
 NAMES = ("digits", *SETS)
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 PICTURES, TABLE = "pictures", "table"
+Part = Literal["top", "bottom", "left", "right", "border", "center"]
 ONLY = {  # flags that only some data have
     "pictures": "quality particles conditional observed mask mirror keep_rows",
     "folders and celeba": "size skip_broken",
@@ -39,24 +40,24 @@ class Settings:
 
     source: str
     out: str | None = None
+    device: str = "auto"
+    seed: int = 0
+    holdout: float = 0.1
+    checkpoint_every: float = 60.0
     quality: str = "standard"
     particles: int | None = None
     conditional: bool = False
+    observed: Part | None = None
+    mask: str | None = None
+    mirror: bool = False
+    keep_rows: bool = False
+    size: int | None = None
+    skip_broken: bool = False
+    data_root: str | None = None
     target: str | None = None
     drop: list[str] | None = None
     column: list[str] | None = None
     constraint: list[str] | None = None
-    size: int | None = None
-    observed: str | None = None
-    mask: str | None = None
-    mirror: bool = False
-    keep_rows: bool = False
-    data_root: str | None = None
-    holdout: float = 0.1
-    skip_broken: bool = False
-    device: str = "auto"
-    seed: int = 0
-    checkpoint_every: float = 60.0
 
     @classmethod
     def from_folder(cls, folder: RunFolder) -> Settings:

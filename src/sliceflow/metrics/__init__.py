@@ -10,12 +10,12 @@ from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import copies, lookalikes, nearest_pictures, nn_ratio, strays
 from sliceflow.metrics.distances import (
     coverage,
+    fid,
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
     two_sample_accuracy,
 )
-from sliceflow.metrics.fidelity import fid
 from sliceflow.metrics.pairs import nearest
 from sliceflow.metrics.reports import Number, Report, report
 

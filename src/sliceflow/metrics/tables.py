@@ -13,8 +13,7 @@ import numpy as np
 
 from sliceflow.written import written_as
 
-_ONE_HOT = 24  # categories with an axis each; more share as many
-_MOST_CODES = 250  # categories that boosted trees take; the others count as one
+_MOST_CODES = 250  # categories that boosted trees take, and that have an axis; others count as one
 # As strong as three times as many smaller steps with leaves twice as many, in a quarter of the time.
 _BOOSTING: Any = dict(
     max_iter=50, learning_rate=0.2, max_leaf_nodes=15, early_stopping=False, random_state=0
@@ -101,11 +100,8 @@ def points(rows: np.ndarray, categories: Sequence[bool], train: np.ndarray) -> n
     for column, category, known in zip(rows.T, categories, train.T, strict=True):
         gone, present = np.isnan(column), known[~np.isnan(known)]
         if category:
-            code = np.where(gone, 0, column).astype(int)
-            # Codes beyond _ONE_HOT share axes: directions at random are nearly orthogonal.
-            extra = np.random.default_rng(0).normal(size=(max(_ONE_HOT, code.max() + 1), _ONE_HOT))
-            axes = np.vstack((np.eye(_ONE_HOT), extra[_ONE_HOT:] / np.sqrt(_ONE_HOT)))
-            out.append(np.where(gone[:, None], 0.0, axes[code] / np.sqrt(2)))
+            code = np.where(gone, 0, column).clip(max=_MOST_CODES - 1).astype(int)
+            out.append(np.where(gone[:, None], 0.0, np.eye(_MOST_CODES)[code] / np.sqrt(2)))
         elif len(present):
             unit = present.std() or 1.0
             out.append(np.where(gone, 0.0, (column - np.median(present)) / unit)[:, None])

@@ -48,7 +48,6 @@ class _State:
     seed: Seed
     model: tuple[ModelStep, ...]
     history: SavedHistory
-    heard: tuple[tuple[int, float], ...] | None
     x: Annotated[np.ndarray, Array("d n", FLOATS, finite=False)]
     coordinates: Annotated[np.ndarray, Array("c n", FLOATS, finite=False)] | None
     stage: Count
@@ -64,7 +63,6 @@ class Running(NamedTuple):
     run: Run
     particles: Cloud
     history: events.History
-    rule: events.HeldOut | None = None
     first: int = 0
 
 
@@ -190,11 +188,8 @@ class Checkpoints:
         clouds: Any = (self._gathered(flow.particles.x), self._gathered(run.coordinates))
         if self._ranks.first:
             history = SavedHistory(**flow.history.as_columns())
-            heard = None if flow.rule is None else tuple(flow.rule.heard)
             position = (getattr(run, name) for name in _POSITION)
-            state = _State(
-                self._identity, self.seed, tuple(run.model), history, heard, *clouds, *position
-            )
+            state = _State(self._identity, self.seed, tuple(run.model), history, *clouds, *position)
             try:
                 save(self._path, state)
             except OSError as error:
@@ -214,19 +209,12 @@ class Checkpoints:
         run, x, state = flow.run, flow.particles.x, self._read(flow.particles.x.device)
         own = slice(flow.first, flow.first + x.shape[1])
         known, total = torch.from_numpy(state.x), self._ranks.maximum(own.stop)
-        problem = ""
         if known.dtype != x.dtype or known.shape != (len(x), total):
-            problem = f"it holds particles of shape {tuple(known.shape)} and type {known.dtype}"
-        elif (state.heard is None) != (flow.rule is None):
-            problem = "it does not say what the stopping rule heard"
-        if problem:
-            problem = f"{self._path} is damaged: {problem}"
-            raise ModelFileError(f"{problem}. Delete it to start the fit again")
+            fact = f"it holds particles of shape {tuple(known.shape)} and type {known.dtype}"
+            raise ModelFileError(f"{self._path} is damaged: {fact}. Delete it to start the fit again")
         x.copy_(known[:, own])
         if state.coordinates is not None:
             run.coordinates = torch.from_numpy(state.coordinates)[:, own].contiguous().to(x.device)
         for name in _POSITION:
             setattr(run, name, getattr(state, name))
         run.model, flow.history.before = list(state.model), state.history.columns()
-        for stage, distance in state.heard or ():
-            flow.rule.judge(stage, distance)  # type: ignore[union-attr]

@@ -25,10 +25,7 @@ from sliceflow.models.limits import Allowance
 _VIEW = 512  # bytes of an array's own object
 _MOST_SIZE = 1 << 32  # of a dimension
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-_NUMBERS = (
-    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-    "float32", "float64",
-)  # fmt: skip
+_NUMBERS = ("bool", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64")
 _DTYPES = {name: getattr(torch, name) for name in _NUMBERS}
 
 
@@ -39,7 +36,7 @@ class Array:
     dims: str  # names or sizes of the dimensions; a name has one size within one object
     dtype: torch.dtype | tuple[torch.dtype, ...]  # that it has, or several that it may have
     ge: float | None = None  # bounds of the values
-    lt: float | str | None = None  # may be the name of an int field
+    lt: str = ""  # the name of an int field
     finite: bool = True  # whether NaN and infinities are errors
     packed: Literal["", "planes", "delta", "pictures"] = ""  # see `packing.pack`; "" is as it is
 
@@ -73,7 +70,7 @@ def unpack(
     if not isinstance(listed, dict) or listed.keys() != tensors.keys():
         raise ValueError(f"the tensors are {_short([*tensors])}, but the text names {_short(listed)}")
     forms = {path: _forms(path, own) for path, own in listed.items()}
-    each = [(dtype.itemsize * math.prod(shape)) for own in forms.values() for dtype, shape in own]
+    each = [dtype.itemsize * math.prod(shape) for own in forms.values() for dtype, shape in own]
     allowance.take(3 * sum(each) + _VIEW * len(each))  # packed, unpacked, and what they are made of
     arrays = _Arrays(forms, tensors, torch.device(device))
     out = _need(kind).read(value, _At(arrays, "", {}))
@@ -277,11 +274,10 @@ class _Array:
                 raise at.error(f"has shape {shape}, but {dim} is {known}")
         if about.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise at.error("holds NaN or infinity")
-        limit = at.sizes[about.lt] if isinstance(about.lt, str) else about.lt
         if about.ge is not None and array.size and array.min() < about.ge:
             raise at.error(f"holds values below {about.ge}")
-        if limit is not None and array.size and array.max() >= limit:
-            raise at.error(f"holds values of {limit} or more")
+        if about.lt and array.size and array.max() >= at.sizes[about.lt]:
+            raise at.error(f"holds values of {at.sizes[about.lt]} or more")
 
 
 # Dataclasses, tuples, dicts and unions
@@ -334,51 +330,33 @@ class _Class:
 
 
 @dataclass(frozen=True)
-class _Tuple:
-    """Tuples, or lists, which are read as tuples: items of the same kind, or of one kind each."""
+class _Items:
+    """Tuples, lists, which are read as tuples, and dicts: items of the same kind, or of a kind each."""
 
+    tag: Literal["list", "dict"]
     kinds: tuple[Any, ...]
-    same: bool
-    tag = "list"
+    same: bool = True
 
     def holds(self, value: Any) -> bool:
-        return isinstance(value, tuple | list)
+        return isinstance(value, dict if self.tag == "dict" else tuple | list)
 
     def write(self, value: Any, at: _At) -> Any:
-        return [kind.write(item, at) for kind, item in self._items(value, at)]
+        if not self.holds(value):
+            raise at.error(f"is %s; it must be a {self.tag}", value)
+        items = [*value.items()] if self.tag == "dict" else value
+        return [kind.write(item, at) for kind, item in self._with_kinds(items, at)]
 
     def read(self, node: Any, at: _At) -> Any:
-        return tuple(kind.read(item, at) for kind, item in self._items(node, at))
+        if not isinstance(node, list):
+            raise at.error("is %s; it must be a list", node)
+        items = (kind.read(item, at) for kind, item in self._with_kinds(node, at))
+        return dict(items) if self.tag == "dict" else tuple(items)
 
-    def _items(self, value: Any, at: _At) -> Iterable[tuple[Any, Any]]:
-        if not self.holds(value):
-            raise at.error("is %s; it must be a tuple or a list", value)
-        kinds = self.kinds * len(value) if self.same else self.kinds
-        if len(kinds) != len(value):
-            raise at.error(f"has {len(value)} values instead of {len(kinds)}")
-        return zip(kinds, value, strict=True)
-
-
-@dataclass(frozen=True)
-class _Dict:
-    """Dicts of texts to values of one kind."""
-
-    kind: Any
-    tag = "dict"
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, dict) and all(type(key) is str for key in value)
-
-    def write(self, value: Any, at: _At) -> Any:
-        return {key: self.kind.write(item, at) for key, item in self._items(value, at)}
-
-    def read(self, node: Any, at: _At) -> Any:
-        return {key: self.kind.read(item, at) for key, item in self._items(node, at)}
-
-    def _items(self, value: Any, at: _At) -> Iterable[tuple[str, Any]]:
-        if not self.holds(value):
-            raise at.error("is %s; it must be a dict of texts", value)
-        return value.items()  # type: ignore[no-any-return]
+    def _with_kinds(self, items: Sequence[Any], at: _At) -> Iterable[tuple[Any, Any]]:
+        kinds = self.kinds * len(items) if self.same else self.kinds
+        if len(kinds) != len(items):
+            raise at.error(f"has {len(items)} values instead of {len(kinds)}")
+        return zip(kinds, items, strict=True)
 
 
 @dataclass(frozen=True)
@@ -432,11 +410,11 @@ def _kind(annotation: Any) -> Any:
     if annotation in (int, float, bool, str, bytes, types.NoneType, torch.dtype, Label):
         return _Scalar({annotation: None})
     if origin is Sequence or (origin is tuple and args[-1:] == (...,)):
-        return _Tuple((_need(args[0]),), same=True)
+        return _Items("list", (_need(args[0]),))
     if origin is tuple:
-        return _Tuple(tuple(map(_need, args)), same=False)
-    if origin in (dict, Mapping) and args[0] is str:
-        return _Dict(_need(args[1]))
+        return _Items("list", tuple(map(_need, args)), same=False)
+    if origin in (dict, Mapping):
+        return _Items("dict", (_Items("list", tuple(map(_need, args)), same=False),))
     return None
 
 

@@ -142,10 +142,6 @@ class Ranks:
             yield first, part
             first += count
 
-    def joint(self, t: Tensor) -> Tensor:
-        """The columns (…, n) of all ranks side by side."""
-        return t if self.size == 1 else torch.cat([part for _, part in self.columns(t)], dim=-1)
-
     def pick(self, t: Tensor, numbers: Tensor) -> Tensor:
         """Columns of all ranks' t (d, n) by their indices. Ranks broadcast their own in turn."""
         if self.size == 1:
@@ -161,7 +157,8 @@ class Ranks:
         if self.size == 1:
             return rows
         if isinstance(rows, Tensor):
-            return self.joint(rows.movedim(0, -1)).movedim(-1, 0).contiguous()
+            parts = [part for _, part in self.columns(rows.movedim(0, -1))]
+            return torch.cat(parts, -1).movedim(-1, 0).contiguous()
         form, whole = Form.of(rows), np.concatenate(self.all_gather(np.asarray(rows)))
         return whole if form is None else form.made(whole)
 

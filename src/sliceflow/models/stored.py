@@ -7,7 +7,7 @@ makes maps that can be applied. Importing this module tells the codec of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -114,21 +114,6 @@ class _Step:
         one = torch.eye(len(self.theta), dtype=self.theta.dtype, device=self.theta.device)
         if not bool(((self.theta @ self.theta.T - one).abs() < _ORTHONORMAL).all()):
             raise ValueError("the fitted directions of a step are not orthonormal")
-
-
-def check_steps(
-    model: Sequence[ModelStep], n_steps: Sequence[int], n_maps: Callable[[int, int], int] | None = None
-) -> None:
-    """Raise a ValueError unless a model has the first steps of every stage, in order, with `n_maps` maps."""
-    done = [0] * len(n_steps)
-    for last, step in zip([0, *(step.stage for step in model)], model, strict=False):
-        i, k, table = step.stage, step.step, step.table
-        if not last <= i < len(n_steps) or k != done[i] or k >= n_steps[i]:
-            raise ValueError(f"step {k} of stage {i} is out of order, or beyond the schedule")
-        done[i] += 1
-        size = table.n_maps if isinstance(table, CompactTable) else len(table.values)
-        if n_maps is not None and size != n_maps(i, k):
-            raise ValueError(f"step {k} of stage {i} has {size} maps but needs {n_maps(i, k)}")
 
 
 # Conditions

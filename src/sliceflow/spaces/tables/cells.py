@@ -142,6 +142,11 @@ class TableRows:
         names = [of.name for of in self.cells]
         if len(set(names)) < len(names) or not names:
             raise ValueError("column names are not different")
+        levels = len(self.header)
+        if any(
+            levels != (len(name) if levels > 1 and isinstance(name, tuple) else 1) for name in names
+        ):
+            raise ValueError("column names do not fit their header")
 
     def __len__(self) -> int:
         return self.n

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sliceflow.spaces.tables.cells import read_cells, shown
+from sliceflow.spaces.tables.cells import shown
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.table import Table
 
@@ -50,13 +50,11 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
         if isinstance(value, tuple):
             rows &= _in_range(column, at, value)
         elif isinstance(value, list | set | frozenset | np.ndarray):
-            rows &= np.isin(at, [_position(column, column.read(v)) for v in value])
+            rows &= np.isin(at, [_find(column, v)[0] for v in value])
         else:
-            one = column.read(value)
-            position = out.fixed[c] = _position(column, one)
-            out.values[c], same = one, at == position
-            if position >= 0 and column.format is not None:
-                number = column.number_of(one)
+            out.fixed[c], number, out.values[c] = _find(column, value)
+            same = at == out.fixed[c]
+            if column.format is not None and not np.isnan(number):
                 if not column.values[0] <= number <= column.values[-1]:
                     out.notes.append(f"{name}={value} is outside the table's values")
                 if int((same & rows).sum()) < _ENOUGH:
@@ -77,8 +75,13 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
     return out
 
 
-def _position(column: Column, one: Any) -> float:
-    return float(column.places_of(read_cells(one, column.name))[0])
+def _find(column: Column, value: Any) -> tuple[float, float, Any]:
+    """The position of a value, its number, and the value as a Series of one."""
+    one = column.read(value)
+    if one.isna().any():
+        return -1.0, np.nan, one
+    at, number = column.find(one)
+    return float(np.rint(at[0]) if column.exact else at[0]), float(number[0]), one
 
 
 def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndarray:
@@ -86,7 +89,7 @@ def _in_range(column: Column, at: np.ndarray, value: tuple[Any, ...]) -> np.ndar
         raise ValueError(
             f"given {column.name!r}={value!r}: a range is (low, high) of numbers or times; pass a list"
         )
-    low, high = (column.number_of(column.read(v)) for v in value)
+    low, high = (_find(column, v)[1] for v in value)
     numbers = column.numbers(at)
     return np.asarray((numbers >= low) & (numbers <= high))
 

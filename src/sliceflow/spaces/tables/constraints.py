@@ -140,12 +140,7 @@ class Rules:
         """Compute a column of a sum from the others, in place; ∞ where it cannot be."""
         column, sign = self.columns[c], rule.signs[rule.columns.index(c)]
         left, unit = self._left(rule, z[rows], without=c)
-        if unit is None or column.unit is None or column.base is None:
-            numbers = -sign * left.astype(np.float64) / float(column.unit or 1)
-            numbers = numbers if column.base is None else (numbers - column.base) / column.step
-        else:
-            ratio, base, step = unit / column.unit, column.base, column.step
-            numbers = np.array([float((-sign * int(v) * ratio - base) / step) for v in left.tolist()])
+        numbers = column.in_steps(-sign * left, unit)
         settled = column.on_grid(numbers)
         at = column.positions_of(settled)
         near = np.abs(settled - numbers) <= (_EQUAL * 1e3 if unit is None else 0)

@@ -7,8 +7,7 @@ for all of them. So steps, sums and orders are exact, in Python's own integers w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,42 +17,94 @@ import numpy as np
 from sliceflow.spaces.tables.cells import Cells, pandas
 from sliceflow.written import DateText, IsoText, Written
 
-__all__ = ["EXACT", "Format", "date_text", "format_of", "months", "number_text", "whole"]
+__all__ = ["EXACT", "Format"]
 
 EXACT = 2**53  # floats below this are whole if integers are
 _MOST_DECIMALS = 6
 _SECONDS = {"D": Fraction(86_400), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 10**3)}
 _SECONDS |= {"us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
 
-Parsed = tuple[np.ndarray, int | None]  # whole numbers of 10^−decimals; or floats, and None
+Parsed = tuple[np.ndarray, Fraction | None]  # whole numbers of a unit; or floats, and None
 
 
 @dataclass(frozen=True)
 class Format:
-    """A way to write numbers.
+    """That of the numbers or times of a column; texts have a `way` to write them."""
 
-    Parameters
-    ----------
-    parse : the numbers of levels, a Series; a ValueError or TypeError if they have none
-    write : the values of such numbers and their decimals, as a Series
-    clock : what whole numbers count: nothing, the "time" on the wall, or a "duration"
-    tick : the unit of times
-    instants : whole numbers that compare as the values do, of whole numbers
-    """
-
-    parse: Callable[[Any], Parsed]
-    write: Callable[[np.ndarray, int | None], Any]
-    clock: str = ""
-    tick: str = ""
-    instants: Callable[[np.ndarray], np.ndarray] = np.asarray
+    cells: Cells
+    way: Written | DateText | IsoText | None = None
 
     @property
-    def unit(self) -> Fraction:
-        """What whole numbers count, in ones or seconds."""
-        return _SECONDS.get(self.tick, Fraction(1))
+    def tick(self) -> str:
+        """The unit of times on the clock on the wall, and of durations; empty for numbers."""
+        found = re.search(r"\[(ns|us|ms|s)", self.cells.dtype)
+        return getattr(
+            self.way, "unit", "D" if self.cells.form == "date" else found[1] if found else ""
+        )
+
+    @property
+    def clock(self) -> str:
+        return self.tick and ("duration" if self.cells.form == "timedelta" else "time")
+
+    @property
+    def _kind(self) -> str:
+        return f"{'timedelta64' if self.clock == 'duration' else 'datetime64'}[{self.tick}]"
+
+    @property
+    def _zone(self) -> Any:
+        return self.cells.levels.dt.tz if self.cells.form == "datetime" else None
+
+    def times(self, levels: Any) -> np.ndarray:
+        if isinstance(self.way, DateText | IsoText):
+            return self.way.parse(levels.tolist())
+        return np.asarray((levels.dt.tz_localize(None) if self._zone else levels).to_numpy(self._kind))
+
+    def parse(self, levels: Any) -> Parsed:
+        """The numbers of a Series of the column's dtype. A ValueError if it has none."""
+        if self.clock:
+            if np.isnat(times := self.times(levels)).any():
+                raise ValueError("it is no time")
+            return times.astype(np.int64), _SECONDS[self.tick]
+        if self.cells.form == "Decimal":
+            places = max(0, *(-v.as_tuple().exponent for v in levels), 0)
+            return _whole([int(Fraction(v) * 10**places) for v in levels]), Fraction(1, 10**places)
+        if self.cells.form == "int":
+            return _whole(levels.tolist()), Fraction(1)
+        numbers = levels.to_numpy(np.float64) if self.way is None else self.way.parse(levels)
+        if np.isnan(numbers).any():
+            raise ValueError("it is no number")
+        return _with_decimals(numbers)
+
+    def write(self, numbers: np.ndarray, unit: Fraction | None) -> Any:
+        """A Series of values."""
+        pd, dtype, values = pandas(), self.cells.dtype, numbers
+        if self.clock:
+            values = numbers.astype(np.int64).astype(self._kind)
+        elif self.cells.form == "Decimal" and unit is not None:
+            values = [Decimal(f"{v}e{1 - len(str(unit.denominator))}") for v in numbers.tolist()]
+        elif unit not in (None, 1):
+            values = numbers / unit.denominator
+        if self._zone is not None:  # when the clock is set back, the first time counts
+            first, later = np.ones(len(values), dtype=bool), "shift_forward"
+            return (
+                pd.Series(values)
+                .dt.tz_localize(self._zone, ambiguous=first, nonexistent=later)
+                .astype(dtype)
+            )
+        if self.way is not None:
+            values = self.way.write(values)
+        if dtype == "object":
+            return pd.Series([*np.asarray(values, dtype=object)], dtype=object)
+        return pd.Series(values).astype(dtype)
+
+    def instants(self, numbers: np.ndarray) -> np.ndarray:
+        """Whole numbers that compare as the values do."""
+        if self._zone is None:
+            return numbers
+        return np.asarray(self.write(numbers, None).astype("int64"))
 
 
-def whole(values: Any) -> np.ndarray:
+def _whole(values: list[int]) -> np.ndarray:
     """Integers of 64 bits, or Python's own if they are larger."""
     try:
         return np.array(values, dtype=np.int64)
@@ -67,110 +118,5 @@ def _with_decimals(values: np.ndarray) -> Parsed:
         if not np.abs(scaled).max(initial=0) < EXACT:
             break
         if np.array_equal(scaled / 10.0**decimals, values):
-            return scaled.astype(np.int64), decimals
+            return scaled.astype(np.int64), Fraction(1, 10**decimals)
     return values, None
-
-
-def format_of(cells: Cells) -> Format:
-    """That of numbers and times, by their type."""
-    pd, dtype = pandas(), cells.dtype
-    if cells.form in ("datetime", "timedelta", "date"):
-        return _clock(cells)
-    if cells.form == "Decimal":
-        return Format(_read_decimals, _write_decimals)
-
-    def parse(levels: Any) -> Parsed:
-        kind = levels.dtype.kind
-        if kind == "i":
-            return levels.to_numpy(np.int64), 0
-        if kind == "u" or (kind == "O" and all(type(v) is int for v in levels)):
-            return whole(levels.tolist()), 0
-        return _with_decimals(levels.to_numpy(np.float64))
-
-    def write(numbers: np.ndarray, decimals: int | None) -> Any:
-        values = numbers / 10**decimals if decimals else numbers
-        return (
-            pd.Series(values.tolist(), dtype=object)
-            if dtype == "object"
-            else pd.Series(values).astype(dtype)
-        )
-
-    return Format(parse, write)
-
-
-def _read_decimals(levels: Any) -> Parsed:
-    values = [Decimal(str(v)) for v in levels]
-    places = max(0, *(-int(v.as_tuple().exponent) for v in values), 0)
-    return whole([int(Fraction(v) * 10**places) for v in values]), places
-
-
-def _write_decimals(numbers: np.ndarray, decimals: int | None) -> Any:
-    return pandas().Series([Decimal(f"{v}e-{decimals}") for v in numbers.tolist()], dtype=object)
-
-
-def _clock(cells: Cells) -> Format:
-    """Typed times: the clock on the wall shows an hour twice when it is set back; the first one counts."""
-    pd, dtype = pandas(), cells.dtype
-    tick = "D" if cells.form == "date" else re.findall(r"\[(ns|us|ms|s)", dtype)[0]
-    kind = "timedelta64" if cells.form == "timedelta" else "datetime64"
-    zone = cells.levels.dt.tz if cells.form == "datetime" else None
-
-    def parse(levels: Any) -> Parsed:
-        local = levels if zone is None else levels.dt.tz_localize(None)
-        return local.to_numpy(f"{kind}[{tick}]").astype(np.int64), 0
-
-    def write(numbers: np.ndarray, decimals: int | None) -> Any:
-        times = numbers.astype(np.int64).astype(f"{kind}[{tick}]")
-        if dtype == "object":
-            return pd.Series(times.tolist(), dtype=object)
-        if zone is None:
-            return pd.Series(times).astype(dtype)
-        first, later = np.ones(len(times), dtype=bool), "shift_forward"
-        return pd.Series(times).dt.tz_localize(zone, ambiguous=first, nonexistent=later).astype(dtype)
-
-    def instants(numbers: np.ndarray) -> np.ndarray:
-        return numbers if zone is None else np.asarray(write(numbers, 0).astype("int64"))
-
-    return Format(parse, write, "duration" if cells.form == "timedelta" else "time", tick, instants)
-
-
-def months(of: Format) -> Format:
-    """Times that all are the first of a month: whole numbers count months."""
-
-    def ticks(numbers: np.ndarray) -> np.ndarray:
-        times = numbers.astype(np.int64).astype("datetime64[M]")
-        return np.asarray(times.astype(f"datetime64[{of.tick}]").astype(np.int64))
-
-    def parse(levels: Any) -> Parsed:
-        times = of.parse(levels)[0].astype(f"datetime64[{of.tick}]")
-        return times.astype("datetime64[M]").astype(np.int64), 0
-
-    write, instants = lambda n, _: of.write(ticks(n), 0), lambda n: of.instants(ticks(n))
-    return replace(of, parse=parse, write=write, instants=instants)
-
-
-def number_text(dtype: str, way: Written) -> Format:
-    """Numbers as text."""
-
-    def write(numbers: np.ndarray, decimals: int | None) -> Any:
-        texts = way.write(numbers / 10**decimals if decimals else numbers)
-        return pandas().Series(texts, dtype=object).astype(dtype)
-
-    return Format(lambda levels: _with_decimals(way.parse(levels.to_numpy(dtype=object))), write)
-
-
-def date_text(dtype: str, way: DateText | IsoText) -> Format:
-    """Times as text."""
-    tick = getattr(way, "unit", "s")
-
-    def parse(levels: Any) -> Parsed:
-        times = way.parse([str(v) for v in levels])
-        if np.isnat(times).any():
-            raise ValueError("a text is no time")
-        return times.astype(np.int64), 0
-
-    def write(numbers: np.ndarray, decimals: int | None) -> Any:
-        texts = way.write(numbers.astype(np.int64).astype(f"datetime64[{tick}]"))
-        return pandas().Series(texts, dtype=object).astype(dtype)
-
-    return Format(parse, write, "time", tick)

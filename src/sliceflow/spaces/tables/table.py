@@ -65,7 +65,7 @@ class Table:
         z = np.column_stack([column.positions for column in columns])
         rules = (*parse(constraints, columns), *dependencies(columns, z))
         combined = {c for rule in rules if rule.relation == "occurs" for c in rule.columns}
-        columns = tuple(replace(of, exact=c in combined) for c, of in enumerate(columns))
+        columns = tuple(replace(of, exact=of.exact or c in combined) for c, of in enumerate(columns))
         checked = Rules(rules, columns, z)
         checked.check()
         return cls(rows, columns, checked, z)
