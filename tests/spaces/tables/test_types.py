@@ -51,6 +51,21 @@ COLUMNS = {
     ),
     "months": lambda r: pd.date_range("2005-01-01", periods=N, freq="MS"),
     "constant": lambda r: np.full(N, 7),
+    "two places": lambda r: pd.Series([Decimal("1.10"), Decimal("1.1")] * (N // 2), dtype=object),
+    "days in Berlin": lambda r: pd.date_range("2024-01-01", periods=N, tz="Europe/Berlin"),
+    "ISO with offsets": lambda r: [f"2024-{k % 9 + 1:02}-10T10:00:00+0{k % 3}:00" for k in range(N)],
+    "ISO in ms": lambda r: (pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 10**12, N), "ms")).map(
+        lambda time: time.isoformat(timespec="milliseconds")
+    ),
+    "categories of days": lambda r: pd.Categorical(
+        pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 3, N), "D")
+    ),
+    "arrow int": lambda r: pd.array(2**62 + r.integers(0, 99, N), dtype="int64[pyarrow]"),
+    "arrow float": lambda r: pd.array(r.normal(size=N), dtype="double[pyarrow]"),
+    "arrow bool": lambda r: pd.array(r.random(N) < 0.3, dtype="bool[pyarrow]"),
+    "arrow time": lambda r: pd.Series(
+        pd.date_range("2024-10-26", periods=N, freq="h", tz="Europe/Berlin")
+    ).astype("timestamp[us, tz=Europe/Berlin][pyarrow]"),
 }
 
 
@@ -79,8 +94,12 @@ def test_a_column_comes_back(name, missing):
         assert present.max() <= known.max()
     if name == "months":
         assert (present.dt.day == 1).all()
-    if name == "days":
+    if name.startswith("days"):
         assert (present == present.dt.normalize()).all()
+    if name == "ISO with offsets":
+        assert set(present) <= set(known)
+    if name == "ISO in ms":
+        assert (present.str.len() == 23).all()
     if name == "unix seconds":
         assert (present % 1 != 0).mean() > 0.9
     if name == "Decimal":
