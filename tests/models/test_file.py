@@ -22,7 +22,7 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridTable, KnotTable
-from sliceflow.models import file
+from sliceflow.models import file, stored
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.codec import Array
 from sliceflow.models.file import ModelFileError, load, save
@@ -97,6 +97,14 @@ def test_steps_seeds_frames_and_transports_come_back(path):
     assert np.isnan(now.history.distance[-1])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "labels"), [("<i8", (1, 1)), ("|O", (1.0, 1.0)), ("<U1", ("ab",)), ("<i8", (1.5,))]
+)
+def test_labels_that_are_not_distinct_or_of_their_type_are_refused(dtype, labels):
+    with pytest.raises(ValueError, match="labels are not"):
+        stored._Labels(dtype, labels, False).check()
+
+
 def test_the_same_model_gives_the_same_file(path, tmp_path):
     save(tmp_path / "again", load(path, (Small,)))
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
@@ -147,11 +155,15 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_noise_and_conditions_count_in_what_particles_reach():
-    assert check_reach([(1.0, steps())], 7, torch.float32) < 1e4
-    for far in ({"entropy": 1e75}, {"offset": 1e38}, {"start": 1e37}):
+def test_noise_and_starts_count_in_what_particles_reach():
+    def reach(entropy=0.0, start=1.0):
+        flow = Flow([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
+        return check_steps(flow, steps(), lambda i, k: 5, 7, torch.float32, start=start)
+
+    assert reach() < 1e4
+    for far in ({"entropy": 1e75}, {"start": 1e37}):
         with pytest.raises(ValueError, match="may not stay finite"):
-            check_reach([(1.0, steps())], 7, torch.float32, **far)
+            reach(**far)
 
 
 def test_another_format_and_another_kind_are_named(path):
