@@ -11,7 +11,7 @@ from scipy.stats import norm
 from sliceflow import TableFlow
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import read_frame
-from sliceflow.spaces.tables.formats import format_of
+from sliceflow.spaces.tables.formats import Format
 
 
 def rng():
@@ -264,7 +264,7 @@ def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms():
 def test_an_hour_that_the_clock_shows_twice_is_the_first():
     times = pd.Series(pd.date_range("2024-10-26", periods=90, freq="h", tz="Europe/Berlin"))
     wall = np.array(["2024-10-27T02:30"], f"M8[{times.dt.unit}]").astype(np.int64)
-    made = format_of(read_frame(times.to_frame("t")).cells[0]).write(wall, 0)
+    made = Format(read_frame(times.to_frame("t")).cells[0]).write(wall, None)
     assert str(made[0]) == "2024-10-27 02:30:00+02:00"
 
 
