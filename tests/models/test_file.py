@@ -22,7 +22,7 @@ from sliceflow.engine.flow import Flow
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridTable, KnotTable
-from sliceflow.models import file
+from sliceflow.models import file, stored
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.codec import Array
 from sliceflow.models.file import ModelFileError, load, save
@@ -97,6 +97,14 @@ def test_steps_seeds_frames_and_transports_come_back(path):
     assert np.isnan(now.history.distance[-1])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "labels"), [("<i8", (1, 1)), ("|O", (1.0, 1.0)), ("<U1", ("ab",)), ("<i8", (1.5,))]
+)
+def test_labels_that_are_not_distinct_or_of_their_type_are_refused(dtype, labels):
+    with pytest.raises(ValueError, match="labels are not"):
+        stored._Labels(dtype, labels, False).check()
+
+
 def test_the_same_model_gives_the_same_file(path, tmp_path):
     save(tmp_path / "again", load(path, (Small,)))
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
@@ -137,7 +145,7 @@ class Own(frames.Orthogonal):
             dict(model=(ModelStep(0, 0, KnotTable(torch.zeros(5, 1), torch.full((5, 1), 1e38))),)),
             "its samples may not stay finite",
         ),
-        (dict(model=(ModelStep(0, 0, steps()[0].table, 1.1 * torch.eye(5, 7)),)), "not orthonormal"),
+        (dict(model=(ModelStep(0, 0, steps()[0].table, 1.01 * torch.eye(5, 7)),)), "not orthonormal"),
         (dict(condition=conditions.Labels(np.array([3 + 1j]))), "is not a type of labels"),
     ],
 )  # fmt: skip
@@ -145,6 +153,17 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         save(tmp_path / "x", small(**changes))
     assert not list(tmp_path.iterdir())
+
+
+def test_noise_and_starts_count_in_what_particles_reach():
+    def reach(entropy=0.0, start=1.0):
+        flow = Flow([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
+        return check_steps(flow, steps(), lambda i, k: 5, 7, torch.float32, start=start)
+
+    assert reach() < 1e4
+    for far in ({"entropy": 1e75}, {"start": 1e37}):
+        with pytest.raises(ValueError, match="may not stay finite"):
+            reach(**far)
 
 
 def test_another_format_and_another_kind_are_named(path):
@@ -272,11 +291,17 @@ def test_a_link_stays_a_link_and_a_new_file_has_the_mode_of_any(tmp_path):
 
 
 @posix
-def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path):
+def test_nobody_reads_a_secret_file_while_it_is_written(tmp_path, monkeypatch):
     (tmp_path / "x").touch(0o600)
-    seen = []
-    write_atomically(tmp_path / "x", lambda _: seen.extend(map(mode, tmp_path.iterdir())))
-    assert seen == [0o600, 0o600]
+    seen, chmod = [], os.chmod
+
+    def look(*given):
+        seen.extend(map(mode, tmp_path.iterdir()))
+        return chmod(*given) if len(given) > 1 else None
+
+    monkeypatch.setattr(os, "chmod", look)  # once it is there, and again while it is written
+    write_atomically(tmp_path / "x", look)
+    assert seen == [0o600] * 4
 
 
 def test_a_writer_that_fails_or_a_full_disk_leaves_everything_as_it_was(path, monkeypatch):

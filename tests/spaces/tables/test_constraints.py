@@ -1,5 +1,7 @@
 """Constraints hold in every row, in whatever order they are written."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -169,3 +171,59 @@ def test_given_against_a_constraint_raises():
     flow = TableFlow(constraints=["a < b"], random_state=0).fit(frame)
     with pytest.raises(ValueError, match="constraint"), pytest.warns(UserWarning, match="near it"):
         flow.sample(5, 0, given={"a": 40.0, "b": 10.0})
+
+
+def test_bounds_and_sums_are_read_with_their_signs_and_checked_to_the_last_digit():
+    r = rng()
+    total, part, noise = r.integers(50, 90, 300), r.integers(1, 50, 300), r.normal(size=300)
+    frame = pd.DataFrame({"total": total, "part": part, "rest": total - part, "x": noise})
+    frame["y"], frame["z"] = frame["x"] * (1 + 1e-5), frame["x"] + noise.std()
+    assert len(sample(frame, "total > -3", n=1)) == 1
+    new = sample(frame, "rest = total - part")
+    assert (new["rest"] == new["total"] - new["part"]).all()
+    for text in ("total >= 70", "y = x", "x > z"):
+        with pytest.raises(ValueError, match=f"{text!r} does not hold"):
+            sample(frame, text)
+
+
+def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are():
+    r = rng()
+    frame = pd.DataFrame(r.integers(0, 50, (400, 2)), columns=["a", "b"])
+    frame["total"] = frame.sum(axis=1).astype("Int64").mask(r.random(400) < 0.3)
+    flow = TableFlow(constraints=["total = a + b"], random_state=0).fit(frame)
+    assert abs(flow.sample(500, 0)["total"].isna().mean() - 0.3) < 0.1
+    given = flow.sample(50, 0, given={"total": 60})
+    assert (given["total"] == 60).all()
+    assert (given["a"] + given["b"] == 60).all()
+    far = 6 * 10**18
+    large = pd.DataFrame({"a": r.integers(0, 99, 60) - far, "b": r.integers(0, 99, 60) + far})
+    assert len(sample(large, "a <= b", n=3)) == 3  # a − b is beyond 64 bits
+    times = pd.Series(pd.date_range("2024-05-01", periods=60, freq="h", tz="UTC"))
+    clocks = pd.DataFrame(
+        {"a": times, "b": (times - pd.Timedelta("30min")).dt.tz_convert("Asia/Tokyo")}
+    )
+    with pytest.raises(ValueError, match="does not hold"):  # on the walls it would
+        sample(clocks, "a <= b")
+
+
+def test_combinations_of_three_and_dependencies_are_exact():
+    frame = pd.DataFrame({"a": [0, 0, 1] * 20, "b": [0, 1, 0] * 20, "c": [0, 1, 1] * 20})
+    table = Table.understand(read_frame(frame), {}, ["combinations(a, b, c)"])
+    every = np.array(list(product((0.0, 1.0), repeat=3)))
+    occurs = every[~table.rules.broken(table.rules.rules[0], every)]
+    assert set(map(tuple, occurs)) == set(map(tuple, table.z))
+    groups = np.arange(100) // 5
+    frame = pd.DataFrame({"a": groups, "b": np.where(groups == 3, "x", "y")})
+    assert Table.understand(read_frame(frame), {}, ()).rules.rules == ()  # 95 % are y: by chance
+    frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
+    (rule,) = Table.understand(read_frame(frame), {}, ()).rules.rules
+    assert rule.text == "combinations(a, b)"  # with cells missing in some groups
+
+
+def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns():
+    frame = pd.DataFrame(rng().integers(0, 9, (60, 3)), columns=["a", "b", "c"])
+    frame["ab"] = frame["a"] + frame["b"]
+    frame["abc"] = frame["ab"] + frame["c"]
+    rows = read_frame(frame[["ab", "c", "abc", "a", "b"]])
+    table = Table.understand(rows, {}, ["abc = ab + c", "ab = a + b"])
+    assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]

@@ -149,3 +149,20 @@ def test_unused_categories_and_other_constants_are_refused():
     with pytest.raises(ValueError, match="not a column"):
         flow.sample(1, 0, given={"q": 8})
     assert list(flow.sample(1, 0)["c"].cat.categories) == ["a", "b", "z"]
+
+
+def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column():
+    y, noise = rng().normal(size=(2, 400))
+    flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise}))
+    at = float(np.sort(y)[-4])  # its neighbours are nearly all below
+    with pytest.warns(UserWarning, match="only . rows of the table are near it"):
+        new = flow.sample(500, 0, given={"y": at})
+    assert abs(new["x"].mean() - 3 * at) < 0.1
+    assert new["x"].notna().all()
+
+
+def test_ranges_include_their_ends_and_numbers_are_not_rounded():
+    flow = fit(pd.DataFrame({"age": rng().integers(18, 80, 2000)}))
+    assert (flow.sample(5, 0, given={"age": (30, 30)})["age"] == 30).all()
+    with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
+        flow.sample(1, 0, given={"age": 30.5})

@@ -6,8 +6,12 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 from sliceflow import TableFlow
+from sliceflow.models.ranks import Ranks
+from sliceflow.spaces.tables.cells import read_frame
+from sliceflow.spaces.tables.formats import Format
 
 
 def rng():
@@ -47,6 +51,21 @@ COLUMNS = {
     ),
     "months": lambda r: pd.date_range("2005-01-01", periods=N, freq="MS"),
     "constant": lambda r: np.full(N, 7),
+    "two places": lambda r: pd.Series([Decimal("1.10"), Decimal("1.1")] * (N // 2), dtype=object),
+    "days in Berlin": lambda r: pd.date_range("2024-01-01", periods=N, tz="Europe/Berlin"),
+    "ISO with offsets": lambda r: [f"2024-{k % 9 + 1:02}-10T10:00:00+0{k % 3}:00" for k in range(N)],
+    "ISO in ms": lambda r: (pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 10**12, N), "ms")).map(
+        lambda time: time.isoformat(timespec="milliseconds")
+    ),
+    "categories of days": lambda r: pd.Categorical(
+        pd.Timestamp(0) + pd.to_timedelta(r.integers(0, 3, N), "D")
+    ),
+    "arrow int": lambda r: pd.array(2**62 + r.integers(0, 99, N), dtype="int64[pyarrow]"),
+    "arrow float": lambda r: pd.array(r.normal(size=N), dtype="double[pyarrow]"),
+    "arrow bool": lambda r: pd.array(r.random(N) < 0.3, dtype="bool[pyarrow]"),
+    "arrow time": lambda r: pd.Series(
+        pd.date_range("2024-10-26", periods=N, freq="h", tz="Europe/Berlin")
+    ).astype("timestamp[us, tz=Europe/Berlin][pyarrow]"),
 }
 
 
@@ -75,8 +94,12 @@ def test_a_column_comes_back(name, missing):
         assert present.max() <= known.max()
     if name == "months":
         assert (present.dt.day == 1).all()
-    if name == "days":
+    if name.startswith("days"):
         assert (present == present.dt.normalize()).all()
+    if name == "ISO with offsets":
+        assert set(present) <= set(known)
+    if name == "ISO in ms":
+        assert (present.str.len() == 23).all()
     if name == "unix seconds":
         assert (present % 1 != 0).mean() > 0.9
     if name == "Decimal":
@@ -212,3 +235,50 @@ def test_free_text_and_odd_cells_are_refused():
         fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "text"})
     with pytest.raises(ValueError, match="not a column"):
         fit(pd.DataFrame({"a": [1, 2]}), columns={"b": "drop"})
+
+
+def test_decimals_are_kept_as_written_and_new_rows_must_fit():
+    frame = pd.DataFrame({"a": [Decimal("1.10"), Decimal("1.1"), Decimal("2")] * 10})
+    rows = read_frame(frame)
+    assert (rows.in_users_form()[0]["a"].map(str) == frame["a"].map(str)).all()
+    whole = pd.DataFrame({"a": range(40)})
+    assert read_frame(whole).digests(Ranks()) != read_frame(2 * whole).digests(Ranks())
+    with pytest.raises(ValueError, match=r"0\.5\) does not fit in int64"):
+        fit(whole).partial_fit(whole + 0.5)
+
+
+def test_new_values_are_rounded_like_the_column_and_keep_away_from_atoms():
+    r = rng()
+    x = np.where(r.random(400) < 0.5, 0, 100 + r.gamma(2, 50, 400)).round(4)
+    new = fit(pd.DataFrame({"x": x})).sample(1000, 0)["x"]
+    assert ((new == 0) | (new >= 100)).all()
+    assert (new == new.round(4)).all()
+    assert not set(new) <= set(x)
+    frame = pd.DataFrame(
+        r.integers(0, 61, (400, 2)), columns=["a", "b"]
+    )  # new values are often old ones
+    single = frame.drop_duplicates(keep=False)
+    assert len(fit(frame).sample(1000, 0).merge(single)) == 0
+
+
+def test_an_hour_that_the_clock_shows_twice_is_the_first():
+    times = pd.Series(pd.date_range("2024-10-26", periods=90, freq="h", tz="Europe/Berlin"))
+    wall = np.array(["2024-10-27T02:30"], f"M8[{times.dt.unit}]").astype(np.int64)
+    made = Format(read_frame(times.to_frame("t")).cells[0]).write(wall, None)
+    assert str(made[0]) == "2024-10-27 02:30:00+02:00"
+
+
+def test_identifiers_are_new_and_repeated_rows_do_not_hide_them():
+    ids = [f"K{v:03}" for v in rng().permutation(1000)[:80]]
+    frame = pd.DataFrame({"code": ids, "x": rng().normal(size=80)})
+    flow = fit(pd.concat([frame, frame.iloc[:50]], ignore_index=True))
+    assert flow.kinds_["code"] == "identifier"
+    new = {code for seed in range(9) for code in flow.sample(20, seed)["code"]}
+    assert len(new) > 100  # others for each seed
+    assert not new & {*ids}
+
+
+def test_scores_are_normal_and_a_missing_cell_has_one():
+    frame = pd.DataFrame({"a": [np.nan] * 50 + list(range(50))})
+    scores = fit(frame)._model.fitted.columns(frame)[0].numpy()
+    assert scores[[0, 50, 99]] == pytest.approx(norm.ppf([0.25, 0.505, 0.995]))

@@ -14,6 +14,7 @@ from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
+from itertools import compress
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -111,15 +112,12 @@ class Cells:
 
     def take(self, rows: np.ndarray) -> Cells:
         """Some rows; levels that lose their last one go."""
-        codes = self.codes[rows]
-        before, now = (
-            np.bincount(c[c >= 0], minlength=len(self.levels)) > 0 for c in (self.codes, codes)
-        )
-        kept = np.flatnonzero(now | ~before if self.categorical else now)
-        number = np.full(len(before) + 1, -1, dtype=np.int64)
-        number[kept] = np.arange(len(kept))
-        numbers = self.numbers[kept] if len(self.numbers) else self.numbers
-        labels = tuple(self.labels[k] for k in kept) if self.labels else ()
+        codes, k = self.codes[rows], len(self.levels)
+        before, now = (np.bincount(c[c >= 0], minlength=k) > 0 for c in (self.codes, codes))
+        kept = now | ~before if self.categorical else now
+        number = np.append(np.cumsum(kept) - 1, -1)
+        numbers = self.numbers[kept] if len(self.numbers) and kept.any() else np.empty(0)
+        labels = tuple(compress(self.labels, kept))
         return replace(self, codes=number[codes], numbers=numbers, labels=labels)
 
     def keys(self) -> list[Hashable]:
@@ -215,16 +213,14 @@ def _joined(first: Cells, second: Cells) -> Cells:
     pd, a, b = pandas(), first.series(first.codes), second.series(second.codes)
     try:
         if first.categorical:  # new categories come last
-            own = a.cat.categories
-            new = pd.Series(b.astype("category").cat.categories)
-            both = pd.Index([*own, *convert(new[~new.isin(own)], own.dtype)], dtype=own.dtype)
-            a, b = a.cat.set_categories(both), b.astype(pd.CategoricalDtype(both, a.cat.ordered))
+            new = convert(pd.Series(b.dropna().unique()), first.levels.dtype)
+            both = pd.concat([first.levels, new[~new.isin(first.levels)].sort_values()])
+            dtype = pd.CategoricalDtype(pd.Index(both), first.categorical == "ordered")
+            a, b = a.astype(dtype), b.astype(dtype)
         return read_cells(pd.concat([a, convert(b, a.dtype)], ignore_index=True), first.name)
     except ValueError as error:
-        raise ValueError(
-            f"column {first.name!r} has dtype {a.dtype} in the model, and the new rows do not fit in it "
-            f"({error}); convert one of them"
-        ) from error
+        fact = f"column {first.name!r} has dtype {a.dtype} in the model, and new rows do not fit in it"
+        raise ValueError(f"{fact} ({error}); convert one of them") from error
 
 
 def shown(labels: Sequence[Any]) -> str:
@@ -239,12 +235,13 @@ def shown(labels: Sequence[Any]) -> str:
 def read_frame(frame: Any) -> TableRows:
     """The rows of a DataFrame. A ValueError names what cannot be used, and what to do."""
     if not isinstance(frame, pandas().DataFrame):
-        if type(frame).__module__.startswith("polars"):
-            raise TypeError("a table is a pandas DataFrame; pass frame.to_pandas()")
-        raise TypeError(
-            f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; wrap an array as "
-            "pandas.DataFrame(array, columns=[...])"
+        polars = type(frame).__module__.startswith("polars")
+        cure = (
+            "pass frame.to_pandas()"
+            if polars
+            else "wrap an array as pandas.DataFrame(array, columns=[...])"
         )
+        raise TypeError(f"a table is a pandas DataFrame or a path, not {type(frame).__name__}; {cure}")
     names = [_plain(name) for name in frame.columns.tolist()]
     if not names or not len(frame):
         raise ValueError(f"the table has no {'rows' if names else 'columns'}")
@@ -269,34 +266,26 @@ def read_cells(column: Any, name: Any) -> Cells:
         return _cells(name, codes, levels, "ordered" if dtype.ordered else "unordered")
     if dtype == np.dtype(object):
         return _cells(name, *_objects(column, name))
-    if dtype.kind == "f" and np.isinf(values := column.to_numpy(np.float64, na_value=np.nan)).any():
-        row = int(np.flatnonzero(np.isinf(values))[0])
-        raise ValueError(
-            f"column {name!r} is {values[row]:g} in row {row}; replace infinities, or make them missing"
-        )
+    if dtype.kind == "f" and (bad := np.isinf(column.to_numpy(np.float64, na_value=np.nan))).any():
+        row = int(np.flatnonzero(bad)[0])
+        fact = f"column {name!r} is {column.iloc[row]:g} in row {row}"
+        raise ValueError(f"{fact}; replace infinities, or make them missing")
     try:
         codes, levels = pd.factorize(column, sort=True)
         return _cells(name, codes.astype(np.int64), pd.Series(levels))
     except _WRONG as error:
-        advice = "with .dt.to_timestamp() " if str(dtype).startswith("period") else ""
-        raise ValueError(
-            f"column {name!r} has dtype {dtype}, which tables do not support; convert it {advice}to "
-            "numbers, text, dates or categories, or drop it"
-        ) from error
+        cure = ".dt.to_timestamp()" if str(dtype).startswith("period") else ".astype(str), for example"
+        fact = f"column {name!r} has dtype {dtype}, which tables do not support"
+        raise ValueError(f"{fact}; convert it by {cure}, or drop it") from error
 
 
 def _cells(name: Any, codes: np.ndarray, levels: Any, categorical: Any = "") -> Cells:
-    dtype, kind = str(levels.dtype), levels.dtype.kind
-    if str(pandas().Series([], dtype=dtype).dtype) != dtype:
+    pd, dtype, kind = pandas(), str(levels.dtype), levels.dtype.kind
+    if str(pd.Series([], dtype=dtype).dtype) != dtype or dtype == "float128":
         raise ValueError(f"{dtype} cannot be built again")
     if len(levels) and kind in _FORMS:
         kept = {"u": np.uint64, "f": np.float64}.get(kind, np.int64)
         numbers = levels.astype(kept).to_numpy() + kept(0)  # −0 is 0
-        if (
-            dtype in ("float128", "complex256")
-            or not (pandas().Series(numbers).astype(dtype) == levels).all()
-        ):
-            raise ValueError(f"{dtype} cannot be kept")
         return Cells(name, dtype, codes, numbers, categorical=categorical)
     values = [_plain(v) for v in levels.tolist()]
     named = (type(v).__name__ for v in values)
@@ -316,10 +305,9 @@ def _objects(column: Any, name: Any) -> tuple[np.ndarray, Any]:
         odd = [kind for kind, _ in counts.most_common()[1:]]
     if odd:
         k = next(k for k, v in enumerate(values) if type(v) in odd)
-        raise ValueError(
-            f"column {name!r} holds {values[k]!r} in row {present[k]}, a {type(values[k]).__name__}, but "
-            f"most are {counts.most_common(1)[0][0].__name__}; convert the column to one type, or drop it"
-        )
+        most = counts.most_common(1)[0][0].__name__
+        fact = f"column {name!r} holds {values[k]!r} in row {present[k]}, a {type(values[k]).__name__}"
+        raise ValueError(f"{fact}, but most are {most}; convert the column to one type, or drop it")
     if Decimal in counts and not all(v.is_finite() for v in values):
         raise ValueError(f"column {name!r} holds a Decimal that is not finite; make it missing")
     written = [repr(v) for v in values]  # 1.10 and 1.1 are two levels

@@ -164,11 +164,11 @@ class Column:
     def in_steps(self, numbers: np.ndarray, unit: Fraction | None) -> np.ndarray:
         """Numbers in another unit as `values` are."""
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
+        above, below = ratio.numerator, ratio.denominator
         if self.base is None or unit is None:
-            return np.asarray((numbers * float(ratio) - (self.base or 0)) / self.step, dtype=np.float64)
-        above, below = ratio.numerator, ratio.denominator * self.step
-        scaled = numbers.astype(object) * above - self.base * ratio.denominator
-        return np.array([v / below for v in scaled.tolist()], dtype=np.float64)
+            return np.asarray((numbers * float(above) / float(below) - (self.base or 0)) / self.step)
+        scaled = numbers.astype(object) * above - self.base * below
+        return np.array([v / (below * self.step) for v in scaled.tolist()], dtype=np.float64)
 
     def exactly(self, positions: np.ndarray) -> np.ndarray:
         """What the values at positions are, in units; Python's integers where those are large."""
@@ -204,7 +204,7 @@ class Column:
         try:
             levels = convert(levels, self.cells.levels.dtype)
         except ValueError:
-            return np.full((2, len(levels)), np.nan)
+            return np.full(len(levels), np.nan), np.full(len(levels), np.nan)
         place = {value: p for p, value in enumerate(self.levels.tolist())}
         at = np.array([place.get(value, np.nan) for value in levels.tolist()], dtype=np.float64)
         numbers, new = self.numbers(at), np.flatnonzero(np.isnan(at))
@@ -217,7 +217,7 @@ class Column:
         """The positions of other cells of this column. A ValueError names a value that cannot be."""
         if self.kind in ("identifier", "constant", "drop"):
             return np.where(cells.missing, -1.0, 0.0)
-        out = np.append(self.find(cells.levels)[0], -1.0)[cells.codes]
+        out: np.ndarray = np.append(self.find(cells.levels)[0], -1.0)[cells.codes]
         if np.isnan(out).any():
             row = int(np.flatnonzero(np.isnan(out))[0])
             bad, known = cells.levels.iloc[cells.codes[row]], shown(self.levels.tolist())
@@ -310,7 +310,9 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, form: Format) -> Colu
     sort = np.argsort(numbers, kind="stable")
     numbers, order = numbers[sort], present[sort]
     if unit is None or (kind == "continuous" and levels.dtype.kind == "f"):
-        return Column(cells, kind or "continuous", order, numbers * float(unit or 1), form)
+        return Column(
+            cells, kind or "continuous", order, numbers / (unit or Fraction(1)).denominator, form
+        )
     base, step = int(numbers[0]), 1
     if int(numbers[-1]) - base >= 2**62:
         numbers = numbers.astype(object)

@@ -52,9 +52,10 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Condition:
         elif isinstance(value, list | set | frozenset | np.ndarray):
             rows &= np.isin(at, [_find(column, v)[0] for v in value])
         else:
-            out.fixed[c], number, out.values[c] = _find(column, value)
+            out.fixed[c], number, one = _find(column, value)
             same = at == out.fixed[c]
             if column.format is not None and not np.isnan(number):
+                out.values[c] = one
                 if not column.values[0] <= number <= column.values[-1]:
                     out.notes.append(f"{name}={value} is outside the table's values")
                 if int((same & rows).sum()) < _ENOUGH:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -61,6 +61,7 @@ class Rules:
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     z: np.ndarray
+    _known: dict[tuple[int, ...], list[np.ndarray]] = field(default_factory=dict)  # keys that occur
 
     def check(self) -> None:
         """A ValueError names the first row that breaks a rule, or sums that cannot be computed."""
@@ -68,9 +69,8 @@ class Rules:
         for rule in self.rules:
             bad = self.broken(rule, self.z)
             if bad.any():
-                row = int(np.flatnonzero(bad)[0])
-                levels = ((self.columns[c], int(self.z[row, c])) for c in rule.columns)
-                cells = (f"{of.name}={of.cells.levels.iloc[of.order[k]]}" for of, k in levels)
+                row, own = int(np.flatnonzero(bad)[0]), [(c, self.columns[c]) for c in rule.columns]
+                cells = (f"{of.name}={of.levels.iloc[int(self.z[row, c])]}" for c, of in own)
                 raise ValueError(
                     f"constraint {rule.text!r} does not hold in {int(bad.sum())} rows, first in row {row} "
                     f"({', '.join(cells)}); fix the rows, or leave the constraint out"
@@ -123,17 +123,19 @@ class Rules:
         """Which rows of positions (m, d) break a rule. Cells that are NaN are not drawn yet."""
         x, out = z[:, rule.columns], np.zeros(len(z), dtype=bool)
         if rule.relation == "occurs":
-            rows = np.flatnonzero(~np.isnan(x).any(1))
-            out[rows] = ~self._occurs(z[rows], rule.columns)
+            for pattern in np.unique(np.isnan(x), axis=0):
+                rows = np.flatnonzero((np.isnan(x) == pattern).all(1))
+                drawn = tuple(c for c, gone in zip(rule.columns, pattern, strict=True) if not gone)
+                out[rows] = ~self._occurs(z[rows], drawn)
             return out
         rows = np.flatnonzero((x >= 0).all(1) & np.isfinite(x).all(1))
         left, unit = self._left(rule, z[rows])
-        if rule.relation == "=" and unit is None:
+        if rule.relation == "=":
             each = ((self.columns[c], z[rows, c]) for c in rule.columns)
-            size = np.maximum.reduce([np.abs(_as_floats(of.exactly(at), of.unit)) for of, at in each])
-            out[rows] = np.abs(left) > _EQUAL * size
+            sizes = [np.abs(_as_floats(of.exactly(at), of.unit)) for of, at in each]
+            out[rows] = np.abs(left) > (_EQUAL * np.max(sizes, axis=0) if unit is None else 0)
         else:
-            out[rows] = {"=": left != 0, "<": left >= 0, "<=": left > 0}[rule.relation]
+            out[rows] = left >= 0 if rule.relation == "<" else left > 0
         return out
 
     def _compute(self, rule: Rule, c: int, z: np.ndarray, rows: np.ndarray) -> None:
@@ -190,44 +192,23 @@ class Rules:
         self._settle(trial, free)
         ok = ~np.isinf(trial).any(1)
         for rule in own:
-            ok &= (
-                self._possible(rule, trial) if rule.relation == "occurs" else ~self.broken(rule, trial)
-            )
+            ok &= ~self.broken(rule, trial)
         return np.asarray(ok)
-
-    # Combinations
-
-    def _possible(self, rule: Rule, z: np.ndarray) -> np.ndarray:
-        """Whether what is drawn of a combination occurs."""
-        gone, out = np.isnan(z[:, rule.columns]), np.ones(len(z), dtype=bool)
-        for pattern in np.unique(gone, axis=0):
-            rows, drawn = (gone == pattern).all(1), np.array(rule.columns)[~pattern]
-            out[rows] = self._occurs(z[rows], tuple(drawn.tolist()))
-        return out
 
     def _occurs(self, z: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
         """Whether combinations of these columns are in the table. A key numbers those of the first ones."""
         out, key = np.ones(len(z), dtype=bool), np.zeros(len(z), dtype=np.int64)
-        for c, known in zip(columns, self._known(columns), strict=True):
+        if columns not in self._known:
+            self._known[columns], own = [], np.zeros(len(self.z), dtype=np.int64)
+            for c in columns:
+                every = own * (len(self.columns[c].order) + 1) + self.z[:, c] + 1
+                known, own = np.unique(every, return_inverse=True)
+                self._known[columns].append(known)
+        for c, known in zip(columns, self._known[columns], strict=True):
             wanted = key * (len(self.columns[c].order) + 1) + z[:, c] + 1
             key = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
             out &= known[key] == wanted
         return out
-
-    def _known(self, columns: tuple[int, ...]) -> list[np.ndarray]:
-        """The keys that occur, column by column."""
-        if columns not in self._keys:
-            key, found = np.zeros(len(self.z), dtype=np.int64), []
-            for c in columns:
-                every = key * (len(self.columns[c].order) + 1) + self.z[:, c] + 1
-                known, key = np.unique(every, return_inverse=True)
-                found.append(known)
-            self._keys[columns] = found
-        return self._keys[columns]
-
-    @cached_property
-    def _keys(self) -> dict[tuple[int, ...], list[np.ndarray]]:
-        return {}
 
 
 def _as_floats(values: np.ndarray, unit: Fraction | None) -> np.ndarray:

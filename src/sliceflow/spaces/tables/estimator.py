@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -108,15 +110,11 @@ class TableFlow(FlowEstimator):
         need(self.missing in ("model", "fill"), "missing", self.missing, "'model' or 'fill'")
         texts = not isinstance(self.constraints, str)
         need(texts, "constraints", self.constraints, "a list of expressions such as ['a <= b']")
-        ok = isinstance(self.columns, Mapping) and all(isinstance(key, str) for key in self.columns)
-        need(
-            ok or self.columns is None,
-            "columns",
-            self.columns,
-            "None or a dict such as {'zip': 'category'}",
-        )
+        kinds = {} if self.columns is None else self.columns
+        ok = isinstance(kinds, Mapping) and all(isinstance(key, str) for key in kinds)
+        need(ok, "columns", kinds, "None or a dict such as {'zip': 'category'}")
         known = self._known_rows() if like_fitted else None
-        return TableSpace(self.columns or {}, tuple(self.constraints), known)
+        return TableSpace(kinds, tuple(self.constraints), known)
 
     def check(self, X: Any) -> TableFlow:
         """Raise the error that a fit to this table would raise because of its cells or constraints."""
@@ -133,10 +131,9 @@ class TableFlow(FlowEstimator):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, table=table)
         super()._keep(replace(model, fitted=fitted))
-        names = fitted.rows.names
-        self.n_features_in_ = len(names)
-        self.feature_names_in_ = np.empty(len(names), dtype=object)
-        self.feature_names_in_[:] = names
+        self.n_features_in_ = len(fitted.rows.names)
+        self.feature_names_in_ = np.empty(self.n_features_in_, dtype=object)
+        self.feature_names_in_[:] = fitted.rows.names
 
     @property
     def columns_(self) -> Any:
@@ -179,12 +176,7 @@ class TableFlow(FlowEstimator):
         condition = condition_on(table, given)
         links = grow_chain(table, condition.z, list(condition.fixed), seed.child("given"))
         z = draw_rows(table, links, int(n), seed, condition.fixed, missing)
-        frame = table.frame(z, seed)
-        for c, value in condition.values.items():
-            names = [column.name for column in table.columns if column.kind != "drop"]
-            exact = value.repeat(n).reset_index(drop=True)
-            frame.isetitem(names.index(table.names[c]), exact)
-        return frame
+        return table.frame(z, seed, condition.values)
 
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`: a value, ``30..40`` a range, ``a|b`` a list, "" missing.
@@ -196,7 +188,7 @@ class TableFlow(FlowEstimator):
         value: Any = text or None
         if ".." in text and column.format is not None:
             value = tuple(column.read(part).iloc[0] for part in text.split("..", 1))
-        elif "|" in text and text not in column.cells.levels.astype(str).tolist():
+        elif "|" in text and text not in column.levels.astype(str).tolist():
             value = [column.read(part).iloc[0] for part in text.split("|")]
         elif text:
             value = column.read(text).iloc[0]
@@ -220,33 +212,27 @@ class TableFlow(FlowEstimator):
         random_state : int, RandomState, Generator or None
         """
         need(is_int(n, 1), "n", n, "an int of at least 1")
-        fitted: FittedTable = self._fitted_state()
-        table, seed = fitted.rows, Seed.from_random_state(random_state)
-        frame = X if hasattr(X, "columns") else read_table(X)
-        rows = read_frame(frame).like(table.rows)
-        z = table.positions_of(rows)
+        table, seed = self._fitted_state().rows, Seed.from_random_state(random_state)
+        frame = read_table(X) if isinstance(X, str | os.PathLike) else X
+        z = table.positions_of(read_frame(frame))
         filled, left = fill(table, np.tile(z, (int(n), 1)), seed)
-        names, empty = frame.columns.tolist(), []
-        out = [frame.copy() for _ in range(int(n))]
-        for c, (column, cells) in enumerate(zip(table.columns, rows.cells, strict=True)):
-            if not cells.missing.any():
-                continue
-            if column.kind in ("identifier", "drop", "constant") or (filled[:, c] < 0).any():
-                empty.append(column.name)
-            for k, part in enumerate(np.split(filled[:, c], int(n))):
-                holes = np.flatnonzero(cells.missing & (part >= 0))
-                if column.kind not in ("identifier", "drop", "constant") and len(holes):
-                    values = column.series(part[holes], np.random.default_rng(0))
-                    at = names.index(column.name)
-                    series = out[k].iloc[:, at].copy()
-                    series.iloc[holes] = values.array
-                    out[k].isetitem(at, series)
-        if empty:
+        names, out = frame.columns.tolist(), [frame.copy() for _ in range(int(n))]
+        for k, c in product(range(int(n)), np.flatnonzero((z < 0).any(0)).tolist()):
+            column, at, part = (
+                table.columns[c],
+                names.index(table.names[c]),
+                filled[k * len(z) :][: len(z), c],
+            )
+            holes = np.flatnonzero((z[:, c] < 0) & (part >= 0))
+            series = frame.iloc[:, at].copy()
+            series.iloc[holes] = column.series(part[holes], np.random.default_rng(0)).array
+            out[k].isetitem(at, series)
+        if empty := [name for name in table.names if out[0][name].isna().any()]:
             why = "identifiers and columns without values cannot be filled"
-            if len(left):
-                why = f"{len(left)} rows could not keep the constraints"
-            text = f"impute left cells of {shown(empty)} empty: {why}"
-            warnings.warn(text, UserWarning, stacklevel=2)
+            why = f"{len(left)} rows could not keep the constraints" if len(left) else why
+            warnings.warn(
+                f"impute left cells of {shown(empty)} empty: {why}", UserWarning, stacklevel=2
+            )
         return out[0] if n == 1 else out
 
     def score(self, X: Any, y: Any = None) -> float:

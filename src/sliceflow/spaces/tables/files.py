@@ -17,6 +17,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
 from sliceflow.written import MISSING
@@ -47,11 +49,11 @@ def read_table(path: str | os.PathLike[str]) -> Any:
             return getattr(pd, f"read_{other}")(path)
         except ImportError as error:
             raise ImportError(f"{path}: {error}") from error
-    encoding = _encoding(path)
-    names, separator, named = _header(path, encoding)
-    how = {"header": 0 if named else None, "names": names, "sep": separator, "encoding": encoding}
-    texts = pd.read_csv(path, dtype=str, na_filter=False, skipinitialspace=True, **how)
-    return pd.DataFrame({name: _typed(pd, texts.pop(name)) for name in names})
+    text = _text(path)
+    names, separator, named = _header(path, text)
+    how = {"header": 0 if named else None, "names": names, "sep": separator, "skipinitialspace": True}
+    texts = pd.read_csv(io.StringIO(text), dtype=str, na_filter=False, **how)
+    return pd.DataFrame({name: _typed(texts.pop(name)) for name in names})
 
 
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
@@ -71,44 +73,35 @@ def _ending(path: Path) -> str | None:
     return _OTHERS.get(kind)
 
 
-def _encoding(path: Path) -> str:
+def _text(path: Path) -> str:
     """UTF-8 or UTF-16 by its mark, else Windows-1252, which is told, because it may be wrong."""
-    with path.open("rb") as file:
-        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-            return "utf-16"
-    for encoding in ("utf-8-sig", "cp1252"):
-        try:
-            with path.open(encoding=encoding) as text:
-                while text.read(1 << 20):
-                    pass
-            break
-        except UnicodeDecodeError as error:
-            byte = f"byte {error.object[error.start]:#x}"
-    else:
-        raise ValueError(f"{path} is neither UTF-8 nor Windows-1252 text ({byte}); save it as UTF-8")
-    if encoding == "cp1252":
-        advice = "if letters are wrong, save it as UTF-8"
-        warnings.warn(
-            f"{path} is not UTF-8 text ({byte}) and was read as Windows-1252; {advice}", stacklevel=3
-        )
-    return encoding
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        fact = f"{path} is not UTF-8 text (byte {raw[error.start]:#x})"
+    text = raw.decode("cp1252", "replace")
+    if "\ufffd" in text:
+        raise ValueError(f"{fact}, nor Windows-1252; save it as UTF-8")
+    warnings.warn(
+        f"{fact} and was read as Windows-1252; if letters are wrong, save it as UTF-8", stacklevel=3
+    )
+    return text
 
 
-def _header(path: Path, encoding: str) -> tuple[list[str], str, bool]:
+def _header(path: Path, text: str) -> tuple[list[str], str, bool]:
     """Column names, separator, and whether the first row has the names. An uneven row is an error."""
-    with path.open(encoding=encoding, newline="") as file:
-        separator = max(",;\t", key=next(filter(str.strip, file), "").count)
-        file.seek(0)
-        first, n = list[list[str]](), 0
-        for row in csv.reader(file, delimiter=separator):
-            if any(map(str.strip, row)):
-                n += 1
-                if n <= _LOOKED_AT:
-                    first.append([cell.strip() for cell in row])
-                if len(row) != len(first[0]):  # pandas would fill up short ones
-                    uneven = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
-                    advice = "fix that row, or put cells with separators in quotes"
-                    raise ValueError(f"{path}: {uneven}; {advice}")
+    separator = max(",;\t", key=next(filter(str.strip, io.StringIO(text)), "").count)
+    first, n = list[list[str]](), 0
+    for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+        if any(map(str.strip, row)):
+            n += 1
+            if n <= _LOOKED_AT:
+                first.append([cell.strip() for cell in row])
+            if len(row) != len(first[0]):  # pandas would fill up short ones
+                uneven = f"row {n} has {len(row)} cells, but the first row has {len(first[0])}"
+                cure = "fix that row, or put cells with separators in quotes"
+                raise ValueError(f"{path}: {uneven}; {cure}")
     if not first:
         raise ValueError(f"{path} is empty; pass a table with a row of column names")
     if not _names_columns(first):
@@ -132,7 +125,7 @@ def _names_columns(rows: list[list[str]]) -> bool:
     )
 
 
-def _typed(pd: Any, texts: Any) -> Any:
+def _typed(texts: Any) -> Any:
     """A column of texts as booleans, numbers or texts, with missing cells."""
     texts = texts.str.strip()
     texts = texts.mask(texts.str.lower().isin(MISSING))
@@ -144,20 +137,15 @@ def _typed(pd: Any, texts: Any) -> Any:
     elif known.str.match(_CODE).any() or not known.str.fullmatch(_NUMBER).all():
         return texts
     elif not known.str.fullmatch(_INTEGER).all():
-        return known.astype("float64").reindex(texts.index)
+        typed = known.astype("float64")
     else:
-        typed = _integers(known)
-    if len(known) < len(texts) and typed.dtype != object:
-        typed = typed.convert_dtypes()  # that have missing cells
+        typed = known.astype(object).map(int)
+        fits = [
+            t
+            for t in ("int64", "uint64")
+            if np.iinfo(t).min <= typed.min() <= typed.max() <= np.iinfo(t).max
+        ]
+        typed = typed.astype(fits[0]) if fits else typed
+    if len(known) < len(texts) and typed.dtype.kind in "biu":
+        typed = typed.convert_dtypes()  # which have missing cells
     return typed.reindex(texts.index)
-
-
-def _integers(texts: Any) -> Any:
-    """Whole numbers, however large."""
-    values = texts.astype(object).map(int)
-    for dtype in ("int64", "uint64"):
-        try:
-            return values.astype(dtype)
-        except (OverflowError, ValueError):
-            pass
-    return values

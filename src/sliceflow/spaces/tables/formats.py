@@ -37,10 +37,10 @@ class Format:
     @property
     def tick(self) -> str:
         """The unit of times on the clock on the wall, and of durations; empty for numbers."""
+        if self.way is not None:
+            return getattr(self.way, "unit", "")
         found = re.search(r"\[(ns|us|ms|s)", self.cells.dtype)
-        return getattr(
-            self.way, "unit", "D" if self.cells.form == "date" else found[1] if found else ""
-        )
+        return "D" if self.cells.form == "date" else found[1] if found else ""
 
     @property
     def clock(self) -> str:
@@ -77,7 +77,8 @@ class Format:
 
     def write(self, numbers: np.ndarray, unit: Fraction | None) -> Any:
         """A Series of values."""
-        pd, dtype, values = pandas(), self.cells.dtype, numbers
+        pd, dtype = pandas(), self.cells.dtype
+        values: Any = numbers
         if self.clock:
             values = numbers.astype(np.int64).astype(self._kind)
         elif self.cells.form == "Decimal" and unit is not None:

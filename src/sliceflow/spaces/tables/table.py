@@ -52,13 +52,12 @@ class Table:
         names = [of.name for of in rows.cells]
         if len(names) > MOST_COLUMNS:
             raise ValueError(
-                f"the table has {len(names)} columns; TableFlow takes at most {MOST_COLUMNS}"
+                f"the table has {len(names)} columns; TableFlow takes {MOST_COLUMNS} at most"
             )
-        for name in kinds:
-            if name not in map(str, names):
-                raise ValueError(
-                    f"columns names {name!r}, which is not a column; there are {shown(names)}"
-                )
+        if unknown := [name for name in kinds if name not in map(str, names)]:
+            raise ValueError(
+                f"columns names {unknown[0]!r}, which is not a column; there are {shown(names)}"
+            )
         codes = pandas().DataFrame({i: of.codes for i, of in enumerate(rows.cells)})
         distinct = np.flatnonzero(~codes.duplicated().to_numpy())
         columns = tuple(understand(of, distinct, kinds.get(str(of.name))) for of in rows.cells)
@@ -105,11 +104,13 @@ class Table:
             [c.places_of(of) for c, of in zip(self.columns, like.cells, strict=True)]
         )
 
-    def frame(self, z: np.ndarray, seed: Seed) -> Any:
-        """A DataFrame of positions (m, d)."""
+    def frame(self, z: np.ndarray, seed: Seed, given: Mapping[int, Any] | None = None) -> Any:
+        """A DataFrame of positions (m, d); `given` columns have one value, a Series of one."""
         out = []
         for c, column in enumerate(self.columns):
-            if column.kind != "drop":
+            if given and c in given:
+                out.append((column.name, given[c].repeat(len(z)).reset_index(drop=True)))
+            elif column.kind != "drop":
                 rng = generator(seed.child("identifiers", c))
                 out.append((column.name, column.series(z[:, c], rng)))
         return make_frame(self.rows, out)
