@@ -60,7 +60,6 @@ class TableTab:
             return self.status()
 
     def example(self, request: Request) -> dict[str, Any]:
-        """Have the example read."""
         with self._lock:
             self._next = self._example
             return self.status()
@@ -87,20 +86,16 @@ class TableTab:
             return self.status()
 
     def samples(self, request: Request) -> Answer:
-        """New rows as CSV."""
         texts = {str(name): str(value) for name, value in dict(request.json.get("given") or {}).items()}
         return self._answer("sample", request.whole("n", _MOST_ROWS, 1), request.seed, texts)
 
     def imputed(self, request: Request) -> Answer:
-        """The table with its missing cells filled, as CSV."""
         return self._answer("impute", request.seed)
 
     def report(self, request: Request) -> Answer:
-        """The page about the fit."""
         return Answer(self._html.encode(), "text/html", _REPORT_POLICY)
 
     def close(self) -> None:
-        """End the process, and remove the file."""
         with self._lock:
             self._end()
             self._folder.cleanup()
