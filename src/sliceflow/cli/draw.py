@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sliceflow.cli.failures import Failed, WrongUsage
 from sliceflow.cli.run_folder import check_new, load_model
 from sliceflow.cli.settings import TABLES, Part, kinds_of
 from sliceflow.errors import from_tensor, rows_of_the_file
+from sliceflow.models.atomic import write_atomically
 
 _SHOWN = 56  # pixels: smaller pictures are enlarged
 _FRAMES = 40
@@ -90,7 +92,7 @@ def inpaint(  # many: a parameter for each flag
             0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
         )
         shown = np.concatenate((hidden[:, None], done), axis=1)
-        grid(as_bytes(shown, layout.n_pixel_values)).save(out, optimize=True)
+        write_picture(out, grid(as_bytes(shown, layout.n_pixel_values)), optimize=True)
     else:
         _write_pictures(out, done.reshape(-1, *done.shape[2:]), layout, None)
     about = {"out": str(out), "pictures": len(pictures), "n": n, "label": label, "seed": seed}
@@ -173,21 +175,23 @@ def _write_pictures(path: Path, x: np.ndarray, layout: Any, labels: np.ndarray |
         columns = int(np.ceil(np.sqrt(len(x))))
         blank = np.full((-len(x) % columns, *shown.shape[1:]), 255, np.uint8)
         filled = np.concatenate((shown, blank))
-        grid(filled.reshape(-1, columns, *shown.shape[1:])).save(path, optimize=True)
+        write_picture(path, grid(filled.reshape(-1, columns, *shown.shape[1:])), optimize=True)
         return
-    path.mkdir(exist_ok=True)
-    for old in path.glob("*.png"):  # with --force: the samples of an earlier command
-        if old.stem.isdigit():
-            old.unlink()
-    for i, picture in enumerate(shown):
-        single(picture).save(path / f"{i:0{len(str(len(x) - 1))}d}.png")
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as new:  # a disk may fill
+        for i, picture in enumerate(shown):
+            write_picture(Path(new, f"{i:0{len(str(len(x) - 1))}d}.png"), single(picture))
+        path.mkdir(exist_ok=True)
+        for old in path.glob("*.png"):  # with --force: the samples of an earlier command
+            if old.stem.isdigit():
+                old.unlink()
+        for file in Path(new).iterdir():
+            file.rename(path / file.name)
 
 
 def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
     """Arrays and labels as .npz."""
     arrays |= {} if labels is None else {"labels": labels}
-    with path.open("wb") as stream:  # given a name, numpy would add .npz to .NPZ
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
 
 def read_pictures(given: Path, layout: Any, resize: bool) -> np.ndarray:
@@ -266,4 +270,9 @@ def write_evolution(flow: Any, pictures: np.ndarray, path: Path, seed: int) -> N
     shown = (by_class(as_bytes(x, values), None, side)[0] for x in np.asarray(way))
     first, *rest = (grid(x, 32, ground=128) for x in shown)  # a .gif cannot fit the page: grey
     times = [90] * len(rest) + [2000]  # it pauses at its last frame
-    first.save(path, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+    write_picture(path, first, "GIF", save_all=True, append_images=rest, duration=times, loop=0)
+
+
+def write_picture(path: Path, picture: Any, kind: str = "PNG", **how: Any) -> None:
+    """Write a picture to a file, whole or not at all."""
+    write_atomically(path, lambda file: picture.save(file, kind, **how))

@@ -11,7 +11,7 @@ import numpy as np
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import progress, report
 from sliceflow.cli.data import Data, labels_of, read
-from sliceflow.cli.draw import by_class, grid, write_arrays, write_evolution
+from sliceflow.cli.draw import by_class, grid, write_arrays, write_evolution, write_picture
 from sliceflow.cli.failures import Failed, Say, WrongUsage
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import NAMES, PICTURES, TABLE, Settings
@@ -55,16 +55,18 @@ def finish(
     """Draw samples of a fitted model, measure them, and write all files but the model."""
     import pandas
 
+    from sliceflow.spaces.tables.files import write_table
+
     say("drawing samples")
     drawn = draw(flow, settings, train, test)
     if train.kind == TABLE:
-        drawn[0].to_csv(folder / "samples.csv", index=False)
+        write_table(drawn[0], folder / "samples.csv")
     else:
         write_arrays(folder / "samples.npz", drawn[1], images=drawn[0])
         shown, _ = by_class(as_bytes(drawn[0], train.n_pixel_values), drawn[1])
-        grid(shown).save(folder / "samples.png", optimize=True)
+        write_picture(folder / "samples.png", grid(shown), optimize=True)
         write_evolution(flow, train.x, folder / "evolution.gif", settings.seed)
-    pandas.DataFrame(flow.history_).to_csv(folder / "history.csv", index=False)
+    write_table(pandas.DataFrame(flow.history_), folder / "history.csv")
     measures, text = measure_fit(flow, settings, train, test, drawn, say)
     folder.write_json("evaluation.json", measures)
     film = folder / "evolution.gif" if train.kind == PICTURES else None

@@ -5,6 +5,7 @@ Errors of the library are translated: a parameter becomes its flag, advice behin
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import sys
@@ -22,6 +23,7 @@ OPTIONAL = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")  # modules o
 _FLAGS = {"n_particles": "particles", "n_steps": "quality", "random_state": "seed"}
 _FLAGS |= {"constraints": "constraint", "columns": "column"}
 KIND_IN_PYTHON = re.compile(r"(?:pass )?columns={['\"](.*?)['\"]: '(\w+)'}")
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # none on Windows
 
 
@@ -82,7 +84,8 @@ def translated(error: BaseException, flags: Collection[str]) -> Failed:
     if isinstance(error.__cause__, ModuleNotFoundError):
         return translated(error.__cause__, flags)
     if isinstance(error, OSError) and error.filename is not None:
-        return Failed(f"{error.filename}: {error.strerror}", "check that path")
+        hint = "free some space, or write elsewhere" if error.errno in _FULL else "check that path"
+        return Failed(f"{error.filename}: {error.strerror}", hint)
     from sliceflow.errors import ParameterError
 
     if isinstance(error, ParameterError) and (name := _FLAGS.get(error.name, error.name)) in flags:

@@ -17,7 +17,7 @@ _EXTRAS = {  # packages beside those that are always installed
     "tables": ("pandas",),
     "cli": ("typer", "rich", "jinja2"),
     "metrics": ("torch-fidelity",),
-    "demo": ("matplotlib", "tqdm"),
+    "demo": ("matplotlib",),
 }
 _CORE = ("torch", "numpy", "scikit-learn", "safetensors", "numba")
 
