@@ -240,7 +240,7 @@ class Silent:
 
 def quiet_tab(monkeypatch):
     tab = TableTab(TableWork, ("wine.csv", b"a\n1\n"))
-    tab._pipe = Silent()
+    tab._pipe, tab._next = Silent(), None
     monkeypatch.setattr(tab, "_end", lambda: None)
     return tab
 
@@ -498,11 +498,12 @@ class TestTables:
         assert tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
         tab.close()
 
-    def test_there_is_a_table_to_try(self, here):
-        here.said("table/example")
-        shown = self.until(here, "columns")
+    def test_there_is_a_table_at_first(self):
+        asked = Asked()
+        shown = self.until(asked, "columns")
         assert (shown["name"], shown["rows"]) == ("wine.csv", 178)
         assert {row["column"]: row["kind"] for row in shown["columns"]}["kind"] == "category"
+        asked.close()
 
     @pytest.mark.parametrize(
         ("body", "words"),

@@ -48,7 +48,7 @@ def server(gallery: Gallery, table: TableTab) -> PlayServer:
     plain: dict[str, Any] = {"runs": lambda _: names, "about": gallery.about}
     plain |= {"samples": gallery.samples, "chosen": gallery.chosen, "complete": gallery.completed}
     plain["table"] = table.status
-    for name in ("example", "fit", "cancel", "samples", "imputed"):
+    for name in ("fit", "cancel", "samples", "imputed"):
         plain[f"table/{name}"] = getattr(table, name)
     routes = {name: Route(answer) for name, answer in plain.items()}
     routes["picture"] = Route(gallery.upload, limit=PICTURE_LIMIT)
