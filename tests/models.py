@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,33 @@ def saved(flow: Any, **options: Any) -> bytes:
         return Path(folder, "model").read_bytes()
 
 
+def table() -> Any:
+    """A table with a column of every kind and of many types, fitted."""
+    import pandas as pd
+
+    from sliceflow import TableFlow
+
+    rng, n = np.random.default_rng(0), 80
+    plan, age, gone = (
+        rng.choice(["basic", "gold", "free"], n),
+        rng.integers(18, 80, n),
+        rng.random(n) < 0.2,
+    )
+    start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
+    frame = pd.DataFrame({
+        "id": [f"C-{k:06}" for k in rng.permutation(10**6)[:n]],
+        "plan": plan, "age": age, "height": rng.normal(170, 10, n).round(1),
+        "level": pd.Categorical(rng.choice(["lo", "hi"], n), ["lo", "hi"], ordered=True),
+        "spent": [Decimal(f"{v:.2f}") for v in rng.gamma(2, 20 + (plan == "gold") * age)],
+        "price": [f"{v:,.2f} €" for v in rng.gamma(2, 900, n)], "churn": rng.random(n) < 0.3,
+        "start": start.tz_localize("Europe/Berlin"), "end": start + pd.to_timedelta(age, "D"),
+        "written": [f"{day:%d.%m.%Y}" for day in start], "big": 2**62 + rng.integers(0, 999, n),
+        "visits": pd.array(age, "Int64"), "same": 7, "score": np.where(gone, np.nan, rng.normal(size=n)),
+    })  # fmt: skip
+    frame.loc[gone, "visits"] = pd.NA
+    return TableFlow(constraints=["age <= 100"], random_state=3).fit(frame)
+
+
 MIXED = np.array([["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object)
 TUPLES = [("a", i % 3, None) for i in range(60)]
 FEW_BINS = Histogram(16)
@@ -82,6 +110,7 @@ PARTS: dict[
     "clusters": (lambda: pictures(4, transport=FEW_BINS, n_clusters=3), (PICTURES,)),
     "colour": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLOURS,)),
     "masked": (lambda: pictures(observed="top"), (PICTURES,)),
+    "kept": (lambda: pictures(keep_rows=True), (PICTURES, EVEN_AND_ODD)),
 }
 FITTED: dict[str, Callable[[], Any]] = {
     kind: lambda make=make, data=data: make().fit(*data) for kind, (make, data) in PARTS.items()

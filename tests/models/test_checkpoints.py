@@ -197,6 +197,8 @@ def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
     words = "n_steps was 8 and is 9; sigma was None and is 1"
     with pytest.raises(OtherFitError, match=f"is the checkpoint of another fit: .*{words}"):
         Checkpoints(tmp_path, 0, {**OF, "n_steps": "9", "sigma": "1"}, SEED)
+    with pytest.raises(OtherFitError, match="another fit: X was float64 #1 and is float64 #2;"):
+        Checkpoints(tmp_path, 0, {**OF, "X": "float64 #2"}, SEED)  # a single difference
     assert path.exists()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import tracemalloc
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Literal
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from mutations import change_tensors, change_text
 from sliceflow.models import packing
 from sliceflow.models.codec import Array, Between, Label, pack, unpack
 from sliceflow.models.limits import Allowance
@@ -259,28 +257,11 @@ def test_tensors_that_nothing_uses_are_an_error():
         unpack(Model, listed, TENSORS | {"x": np.zeros(1, np.uint8)}, Allowance(1000))
 
 
-def refused_or_valid(kind, node, tensors):
-    """Whether it is refused; if not, it can be written, and so keeps all that was declared."""
-    try:
-        value = unpack(kind, node, tensors, Allowance(1000, 10**7))
-    except (ValueError, OverflowError, RuntimeError):
-        return True
-    pack(kind, value, {})
-    return False
-
-
-@pytest.mark.parametrize("n", [150, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_changed_texts_and_tensors_are_refused_or_valid(n):
-    rng = random.Random(n)
-    refused = sum(refused_or_valid(Model, change_text(NODE, rng), TENSORS) for _ in range(n))
-    assert refused > n / 2
-    refused = sum(refused_or_valid(Model, NODE, change_tensors(TENSORS, rng)) for _ in range(n))
-    assert refused > n / 4
-
-
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists), st.sampled_from([Model, Maps]))
 def test_any_json_is_refused(node, kind):
-    assert refused_or_valid(kind, node, {})
+    for body in (node, {"value": node, "arrays": {}}):
+        with pytest.raises(ValueError, match=r"must be|names"):
+            unpack(kind, body, {}, Allowance(1000))
 
 
 # Bombs

@@ -85,7 +85,10 @@ def test_every_parameter_and_option_has_wrong_values_above():
 
 def test_devices_and_seeds_that_do_not_exist_are_named(monkeypatch):
     for make, x in ((vectors, X), (pictures, PICTURES)):
-        for device, words in (("toaster", "is not a torch device"), ("mps", "has no float64")):
+        for device, words in (
+            ("toaster", "is not a torch device"),
+            ("mps", "is neither a CPU nor a CUDA device"),
+        ):
             with pytest.raises(ParameterError, match=words):
                 make(device=device).fit(x)
         with pytest.raises(ValueError, match="random_state=-3 is negative"):

@@ -9,6 +9,7 @@ import torch
 from scipy.stats import norm
 
 from sliceflow.engine.random import Seed
+from sliceflow.neighbours import local
 from sliceflow.neighbours.local import LocalRows
 
 
@@ -54,17 +55,6 @@ def test_intervals_cover_as_often_as_they_say(problem, cdf):
     for share in (0.5, 0.9):
         low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
         assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
-
-
-def test_the_posterior_of_a_gaussian_is_the_formulas():
-    """θ ~ N(0, I), x = θ + N(0, I) in five dimensions: θ given x is N(x/2, I/2)."""
-    theta = Seed(0).normal(2_000, 5)
-    local = LocalRows.fit_to(theta, theta + Seed(1).normal(2_000, 5), k=1_000)
-    x0 = Seed(2).normal(4, 5)
-    samples = local.draw(x0, 2_000, Seed(3))[0]
-    assert float((samples.mean(1) - x0 / 2).abs().max()) < 0.15
-    for one in samples:
-        assert float((torch.cov(one.T) - torch.eye(5) / 2).abs().max()) < 0.12
 
 
 def test_two_modes_stay_apart_and_draws_know_their_row(modes):
@@ -158,6 +148,16 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
     assert torch.allclose(first[:1], local.draw(y0[:1], 50, Seed(7))[0], atol=1e-8)
 
 
+def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
+    found = LocalRows.fit_to(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
+    y0 = [[0.0], [0.0], [1.0]]
+    whole = found.sample(y0, 40, Seed(7))
+    monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 40)  # a condition at a time,
+    assert torch.allclose(found.sample(y0, 40, Seed(7)), whole, atol=1e-8)
+    monkeypatch.setattr(local, "_NUMBERS", local.NEAR * 2 * 8)  # and eight of its draws
+    assert len(torch.unique(found.sample(y0[:1], 40, Seed(7))[0], dim=0)) == 40
+
+
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
     """Rows 0, 1, …, 99: the tenth neighbour is at most nine rows away, the reach."""
     y = torch.arange(100.0).double()[:, None]
@@ -181,7 +181,6 @@ SOUND = LocalRows.fit_to(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
     [
         {"k": 0},
         {"k": 61},
-        {"spread": -1.0},
         {"n_features": 10**9},
         {"projection": torch.ones(2, 3).double()},
         {"projection": torch.full((3, 3), torch.nan).double()},

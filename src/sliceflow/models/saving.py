@@ -34,10 +34,11 @@ def _saved_type(kind: Any) -> Any:
     _, fitted, rows = kind._kinds
     hints = get_type_hints(kind.__init__, include_extras=True)
     parameters = {name: of for name, of in hints.items() if name not in (*_NOT_SAVED, "return")}
-    own = make_dataclass("Parameters", parameters.items(), frozen=True)
-    parts = {"parameters": own, "seed": Seed, "fitted": fitted}
+    made = make_dataclass("Parameters", parameters.items(), frozen=True)
+    parts = {"parameters": made, "seed": Seed, "fitted": fitted}
     parts |= {"history": SavedHistory, "rows": rows | None, "particles": rows | None}
-    return make_dataclass(kind.__name__, parts.items(), frozen=True)
+    own = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
+    return make_dataclass(kind.__name__, parts.items(), frozen=True, namespace=own)
 
 
 def save(estimator: Any, path: str | os.PathLike[str], *, particles: bool = False) -> None:

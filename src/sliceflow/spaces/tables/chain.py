@@ -234,9 +234,10 @@ def _pick(tree: Tree, node: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _between(column: Column, other: Column, numbers: np.ndarray) -> np.ndarray:
     """Numbers of another column in the units of this one."""
-    if column.base is None or other.base is None:
+    if column.base is None or column.unit is None or other.base is None or other.unit is None:
         return numbers
-    return (numbers * other.step + (other.base - column.base)) / column.step
+    scale = other.unit / column.unit
+    return (numbers * float(other.step * scale) + float(other.base * scale - column.base)) / column.step
 
 
 def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarray, seed: tuple[int, ...],

@@ -32,6 +32,10 @@ class SlicedWassersteinFlow(FlowEstimator):
     one-dimensional optimal transport T = F_q⁻¹ ∘ F_p on each, and moves the particles by
     x += Θᵀ(T(Θx) − Θx). Two axis steps then make every column's own distribution exact.
 
+    X is an (n, d) array, tensor or DataFrame of finite numbers; float32 and float64 are kept. y is None,
+    labels (n,) of any hashable kind, continuous columns (n, l), or both in one DataFrame or (n, L) array
+    of objects, where a column is continuous if all its values are numbers.
+
     Parameters
     ----------
     n_particles : number of particles to keep; None takes the smallest multiple of the number of rows
@@ -47,14 +51,12 @@ class SlicedWassersteinFlow(FlowEstimator):
     random_state : int, RandomState, Generator or None; the same seed and machine give the same bits
     verbose : 1 prints how far the fit is
     standardize : scale columns to mean 0 and standard deviation 1; an asinh compresses heavy tails
-        first (`Units`). Results are in the user's units either way. With False the flow still starts
-        from N(0, I), so scale the data to be near it
+        first. With False, scale the data to be near N(0, I), from which the flow starts
     preset : None, or "paper": Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
         defaults take its values. The data should be near N(0, I) in scale
     condition : what to do with a continuous y. "joint" runs one flow of x and y together, as the paper.
         "local" keeps the rows and samples from those near the y that is asked for, without steps or
-        maps. "auto" is local unless ξ is 0 or ∞, or several ranks take part.
-        Labels alone are never local
+        maps. "auto" is local unless ξ is 0 or ∞, or several ranks take part; labels alone never are
     keep_rows : keep the rows in the model and its file, so that rows can be added and removed later
     options : VectorOptions or None; rarely changed settings, None takes the defaults
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.dataframes import Form
 from sliceflow.devices import need_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.clouds import Cloud
@@ -23,13 +24,12 @@ from sliceflow.metrics.copying import copy_warning
 from sliceflow.models.particles import Assigned, kept_particles
 from sliceflow.models.ranks import Place, Ranks, across_ranks, target_across
 from sliceflow.models.rows import Conditions
-from sliceflow.neighbours.local import work_bytes
+from sliceflow.neighbours.local import LocalRows
 from sliceflow.spaces.vectors import plan as plans
 from sliceflow.spaces.vectors.fitted import FittedVectors, VectorModel, as_cloud
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import VectorRows, read_rows
+from sliceflow.spaces.vectors.rows import Units, VectorRows, check_rows
 from sliceflow.spaces.vectors.smoothing import Smoothing, choose_smoothing
-from sliceflow.spaces.vectors.units import Units
 
 __all__ = ["VectorSpace"]
 
@@ -48,26 +48,31 @@ class VectorSpace:
         if self.parameters["keep_rows"] and ranks.size > 1:
             advice = "fit without it, or in one process"
             raise ParameterError("keep_rows", True, "keeps all rows in one process", advice)
-        return read_rows(X, y, self.validate, ranks)
+        x, array = check_rows(X, self.validate), None if y is None else conditions.as_array(y)
+        Conditions.infer(array, len(x))  # report errors in a rank's own y before ranks communicate
+        about = "no y" if array is None else f"y of {array.dtype.kind} and shape (n, {array.shape[1:]})"
+        place = ranks.place(len(x), f"X of {x.dtype} with {x.shape[1]} columns and {about}")
+        given = Conditions.infer(None if array is None else ranks.gather(array), place.total)
+        tensor = X.device.type if isinstance(X, Tensor) else ""
+        return VectorRows(x, given, Form.of(X), tensor, None if ranks.size == 1 else place)
 
-    def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob | LocalJob:
+    def prepare(self, rows: VectorRows, seed: Seed, ranks: Ranks) -> VectorJob:
         parameters, d = self.parameters, rows.X.shape[1]
         local = is_local(parameters, rows.condition, ranks)
-        m = parameters["n_particles"] or (
-            _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
-        )
+        default = _LOCAL_PARTICLES if local else conditions.default_particles(rows.n)
+        m = int(parameters["n_particles"] or default)
         need(m >= ranks.size, "n_particles", m, f"at least {ranks.size}, one per rank")
         if isinstance(rows.condition, conditions.Labels) and m < rows.condition.width:
             fact = f"n_particles={m} is fewer than the {rows.condition.width} classes of y"
             raise ValueError(f"{fact}; pass n_particles >= {rows.condition.width}")
-        nbytes = 3 * rows.dtype.itemsize * d * ranks.share(m).count  # before anything is allocated
+        nbytes = 3 * rows.X.itemsize * d * ranks.share(m).count  # before anything is allocated
         need_memory(nbytes, self.device, f"n_particles={m} of {d} columns need", "lower n_particles")
         if local:
-            return self._prepare_local(rows, int(m), seed)
+            return self._prepare_local(rows, m, seed)
         if rows.condition is not None and math.isinf(parameters["amplifier"]):
-            return self._prepare_classes(rows, int(m), seed, ranks)
-        part = self._part(rows, int(m), seed, ranks)
-        return VectorJob((part,), part.plan, self._fitted(part.plan, part.units, rows), part.assigned.y)
+            return self._prepare_classes(rows, m, seed, ranks)
+        part = self._part(rows, m, seed, ranks)
+        return VectorJob(self._fitted(part.plan, part.units, rows), (part,), part.assigned.y)
 
     def _fitted(self, plan: VectorPlan, units: Units, rows: VectorRows) -> FittedVectors:
         form: Any = dict(given=rows.given, form=rows.form, tensor=rows.tensor)
@@ -106,7 +111,7 @@ class VectorSpace:
             n_ranks=ranks.size,
             n_rows=n,
             n_columns=d,
-            dtype="float32" if rows.dtype == torch.float32 else "float64",
+            dtype="float32" if rows.X.dtype == np.float32 else "float64",
             n_particles=m,
             n_moved=n_moved,
             condition=plans.KINDS[type(rows.condition)],
@@ -134,35 +139,34 @@ class VectorSpace:
             raise ValueError(f"{fact}; use a finite amplifier, or fit in one process")
         numbers = conditions.proportional(codes, m, seed.child("conditions"), least=1)
         sizes = torch.bincount(codes[numbers], minlength=condition.width).tolist()
+        names = map(conditions.format_label, condition.classes)
         parts = tuple(
-            self._part(
-                rows.of_class(c), size, seed.child("class", c), ranks, conditions.format_label(label)
-            )
-            for c, (size, label) in enumerate(zip(sizes, condition.classes, strict=True))
+            self._part(rows.of_class(c), size, seed.child("class", c), ranks, name)
+            for c, (size, name) in enumerate(zip(sizes, names, strict=True))
         )
         plan = plans.join([part.plan for part in parts])
         units = Units.fit_to(rows.X, self.parameters["standardize"])
-        fitted = self._fitted(plan, units, rows)
-        return VectorJob(parts, plan, fitted, y[numbers.numpy()], codes[numbers])
+        return VectorJob(self._fitted(plan, units, rows), parts, y[numbers.numpy()], codes[numbers])
 
-    def _prepare_local(self, rows: VectorRows, m: int, seed: Seed) -> LocalJob:
+    def _prepare_local(self, rows: VectorRows, m: int, seed: Seed) -> VectorJob:
         """Keep the rows; the particles are samples at their own conditions."""
         given: Any = rows.given
         n, d, columns = rows.n, rows.X.shape[1], given.codes.shape[1]
         xi = float(self.parameters["amplifier"])
         plan = self._plan(rows, m, xi, Assigned(), (None, ""), Ranks())
-        nbytes = 8 * 4 * (n * (d + columns) + m * d) + work_bytes(n, columns)
+        nbytes = (1 << 27) + 8 * (
+            4 * n * d + 6 * n * columns + 4 * m * d
+        )  # the first to choose settings
         what = f"{n} rows of {d} columns, kept for conditions, need"
         plan = replace(plan, n_steps=0).taking(nbytes, 0.0, what, "keep fewer")
         units = Units.fit_to(rows.X, self.parameters["standardize"])
-        fitted = self._fitted(plan, units, rows).fit_local(rows.X)
-        words = [part.description for part in fitted.local]
-        about = max(words, key=words.count)
-        about = about if len(set(words)) == 1 else f"in most parts {about}"
-        neighbours = max(part.settings.k for part in fitted.local)
-        fitted = replace(fitted, plan=replace(plan, distances=about, neighbours=neighbours))
-        numbers = conditions.even_rows(n, m, seed.child("conditions"))
-        return LocalJob(fitted.plan, fitted, given.take(numbers), seed.child("particles"))
+        fitted = self._fitted(plan, units, rows)
+        local = tuple(LocalRows.fit_to(*part) for part in fitted.local_parts(rows))
+        largest, settings = max(local, key=lambda part: len(part.x)), tuple(p.settings for p in local)
+        plan = replace(plan, neighbours=largest.settings.k, distances=largest.description)
+        fitted = replace(fitted, plan=plan, local=local, settings=settings)
+        given = given.take(conditions.even_rows(n, m, seed.child("conditions")))
+        return VectorJob(fitted, (), given.y, given.codes, seed.child("particles"))
 
 
 def is_local(
@@ -196,34 +200,22 @@ def assign_conditions(rows: VectorRows, m: int, amplifier: float, seed: Seed) ->
 
 
 @dataclass(frozen=True)
-class LocalJob:
-    """A planned fit without steps: conditions are local."""
-
-    plan: VectorPlan
-    fitted: FittedVectors
-    given: Conditions  # of the particles
-    seed: Seed
-    parts: tuple[()] = ()
-
-    def finish(self, results: Sequence[Any]) -> tuple[FittedVectors, Any, Any]:
-        codes = self.given.codes
-        return self.fitted, self.fitted.draw(len(codes), codes, self.seed), self.given.y
-
-    def copies(self, results: Sequence[Any]) -> str:
-        return ""
-
-
-@dataclass(frozen=True)
 class VectorJob:
-    """A planned fit: one part, or one per class (ξ = ∞)."""
+    """A planned fit: one part, one per class (ξ = ∞), or none if conditions are local."""
 
-    parts: tuple[VectorPart, ...]
-    plan: VectorPlan
     fitted: FittedVectors  # without the models of the parts
+    parts: tuple[VectorPart, ...]
     y: np.ndarray | None  # of the kept particles of all ranks
-    codes: Tensor | None = None  # their classes, if these are apart
+    codes: Tensor | None = None  # theirs, if classes are apart or conditions local
+    seed: Seed | None = None  # of particles with local conditions
+
+    @property
+    def plan(self) -> VectorPlan:
+        return self.fitted.plan
 
     def finish(self, results: Sequence[tuple[VectorModel, Tensor]]) -> tuple[FittedVectors, Any, Any]:
+        if self.codes is not None and self.seed is not None:
+            return self.fitted, self.fitted.draw(len(self.codes), self.codes, self.seed), self.y
         fitted = replace(self.fitted, models=tuple(model for model, _ in results))
         parts = [fitted.decode(model.units, x) for model, x in results]
         out, y = parts[0], self.y
@@ -236,7 +228,7 @@ class VectorJob:
         return fitted, fitted.in_form(out), y
 
     def copies(self, results: Sequence[tuple[VectorModel, Tensor]]) -> str:
-        if self.plan.n_ranks > 1:
+        if not self.parts or self.plan.n_ranks > 1:
             return ""
         pairs = zip(self.parts, results, strict=True)
         shown = copy_warning([(part.x, x.T) for part, (_, x) in pairs])

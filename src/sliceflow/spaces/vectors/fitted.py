@@ -22,8 +22,7 @@ from sliceflow.models.limits import check_steps
 from sliceflow.models.rows import Conditioned, Conditions
 from sliceflow.neighbours.local import LocalRows, LocalSettings
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import VectorRows, in_users_form
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.rows import Units, VectorRows, in_users_form
 
 __all__ = ["FittedVectors", "VectorModel", "as_cloud"]
 
@@ -67,8 +66,7 @@ class FittedVectors(Conditioned):
             raise ValueError("local conditions need rows with a continuous condition")
         if rows.X.shape[1] != self.plan.n_columns:
             raise ValueError(f"the rows have {rows.X.shape[1]} columns, not {self.plan.n_columns}")
-        x = self.units.encode(rows.X).double()
-        parts = [(x[at], own) for _, at, own in self._by_model(rows.codes)]
+        parts = self.local_parts(rows)
         if len(parts) != len(self.settings):
             raise ValueError(f"local has settings for {len(self.settings)} parts of {len(parts)}")
         local = tuple(LocalRows(*part, own) for part, own in zip(parts, self.settings, strict=True))
@@ -76,12 +74,10 @@ class FittedVectors(Conditioned):
             part.check()
         return replace(self, local=local)
 
-    def fit_local(self, X: np.ndarray) -> FittedVectors:
-        """The same with the rows X, ready to be asked for x given y."""
-        assert self.codes is not None
-        x = self.units.encode(X).double()
-        local = tuple(LocalRows.fit_to(x[at], own) for _, at, own in self._by_model(self.codes))
-        return replace(self, local=local, settings=tuple(part.settings for part in local))
+    def local_parts(self, rows: VectorRows) -> list[tuple[Tensor, Tensor]]:
+        """x and y of all rows; with labels in y, of each combination of them."""
+        x, codes = self.units.encode(rows.X).double(), rows.codes
+        return [] if codes is None else [(x[at], own) for _, at, own in self._by_model(codes)]
 
     def check(self) -> None:
         """Raise a ValueError if the parts do not fit together, or samples may not be finite."""
@@ -101,8 +97,11 @@ class FittedVectors(Conditioned):
 
     def _check_model(self, model: VectorModel) -> None:
         flow, d, units = self.plan.flow(model.seed, self.device), self.plan.n_columns, model.units
-        n_maps = [count_directions(stage.frame, d) for stage in flow.stages]
-        reach = check_steps(flow, model.steps, lambda i, k: n_maps[i], d, self.dtype, self.codes)
+        n_maps, dtype = (
+            [count_directions(stage.frame, d) for stage in flow.stages],
+            self.plan.torch_dtype,
+        )
+        reach = check_steps(flow, model.steps, lambda i, k: n_maps[i], d, dtype, self.codes)
         for step in model.steps:
             fitted = isinstance(flow.stages[step.stage].frame, MaxSliced)
             if (0 if step.theta is None else step.theta.shape[1]) != (d if fitted else 0):
@@ -110,17 +109,13 @@ class FittedVectors(Conditioned):
         linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
         end = reach * float(units.scale[linear].max(initial=0.0))
         end += float(np.abs(units.shift[linear]).max(initial=0.0))
-        if not end < torch.finfo(self.dtype).max:
+        if not end < torch.finfo(dtype).max:
             fact = f"samples may not stay finite: scale and shift can take them to {end:.1e}"
             raise ValueError(f"{fact}; fit with rescaled columns, or in float64")
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return getattr(torch, self.plan.dtype)  # type: ignore[no-any-return]
-
     def sample_bytes(self, n: int = 1) -> int:
         """Twice the samples, because chunks are joined, their conditions, and one chunk's work."""
-        d, width, itemsize = self.plan.n_columns, self.plan.n_conditions, self.dtype.itemsize
+        d, width, itemsize = self.plan.n_columns, self.plan.n_conditions, self.plan.torch_dtype.itemsize
         kinds = [stage.frame for stage in self.plan.stages()]
         drawn = max((frame_bytes(kind, d, width, itemsize) for kind in kinds), default=0)
         chosen = 64 + 8 * width if width else 0
@@ -136,7 +131,7 @@ class FittedVectors(Conditioned):
             return self.in_form(self._replay(self.models[0], n, codes, seed))
         if codes is None or (self.models and codes.dim() != 1):
             raise ValueError("each class was fitted separately: y must be class labels, not weights")
-        out = torch.empty((n, self.plan.n_columns), dtype=self.dtype, device=self.device)
+        out = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype, device=self.device)
         for c, at, own in self._by_model(codes):
             if self.local:
                 self.local[c].warn_of_far(own, "y", stacklevel=4, numbers=at)
@@ -159,7 +154,7 @@ class FittedVectors(Conditioned):
         flow, out = self.plan.flow(model.seed, self.device), []
         for first in range(0, n, _CHUNK):
             count = min(_CHUNK, n - first)
-            x = torch.empty((count, self.plan.n_columns), dtype=self.dtype)
+            x = torch.empty((count, self.plan.n_columns), dtype=self.plan.torch_dtype)
             cloud = as_cloud(x, None if codes is None else codes[first : first + count], self.device)
             noise = Noise(seed.child("particles"), first)
             noise.child("start").fill(cloud.x)

@@ -23,7 +23,7 @@ from sliceflow.engine.transports import Auto, Histogram, Transport
 from sliceflow.errors import ParameterError, is_int, is_real, need
 from sliceflow.models.codec import Between
 from sliceflow.models.plan import Plan, check_shared
-from sliceflow.neighbours.regressions import COMPONENTS
+from sliceflow.neighbours.draws import COMPONENTS
 from sliceflow.spaces.vectors.options import VectorOptions
 
 __all__ = ["VectorPlan", "check_parameters"]
@@ -41,6 +41,7 @@ _TRANSPORTS: dict[str, Callable[[], Transport]] = {
     "histogram": Histogram,
     "interpolated": transports.Interpolated,
 }
+_CONDITIONS = ("auto", "joint", "local")
 _DIRECTIONS_PER_COLUMN = 64  # of the paper's preset: its 10,000 are for hundreds of columns
 _BIN_BYTES = 72  # bytes per bin: both counts, values, and smoothing
 _NANOSECONDS = {"cpu": 60.0, "cuda": 1.0}  # for each projected value of a step, on one thread
@@ -85,6 +86,14 @@ class VectorPlan(Plan):
     @property
     def n_directions(self) -> int:
         return max(getattr(self.frame, "n_directions", 0), self.n_columns)
+
+    @property
+    def n_bins(self) -> int:
+        return self.transport.n_bins if isinstance(self.transport, Histogram) else 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
 
     @property
     def n_draws(self) -> int:
@@ -151,33 +160,29 @@ class VectorPlan(Plan):
 
 def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     """Peak memory of a fit of n rows and m particles on this rank: clouds, model, and the most work."""
-    d, h, transport = plan.n_columns, plan.n_directions, plan.transport
-    itemsize: int = getattr(torch, plan.dtype).itemsize
+    d, itemsize, most = plan.n_columns, plan.torch_dtype.itemsize, plan.transport.most
     n, all_rows = n * plan.n_draws, plan.n_rows * plan.n_draws
-    smoothed = (4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows) * (
-        plan.smoothing > 0
-    )
+    looked_at = min(m, most or m) + min(n, most or n)
     sort_bytes = 16 + 8 * itemsize  # per sorted projection: order, knots, values, and thinning
-    n_bins = transport.n_bins if isinstance(transport, Histogram) else 0
-    looked_at = min(m, transport.most or m) + min(n, transport.most or n)
-    counted = 3 * looked_at * itemsize + _BIN_BYTES * n_bins
-    projected = h * (counted if n_bins else sort_bytes * looked_at)
+    counted = 3 * looked_at * itemsize + _BIN_BYTES * plan.n_bins
+    stepped = plan.n_directions * (counted if plan.n_bins else sort_bytes * looked_at)
     if plan.n_fresh:  # the axis steps sort the columns of all ranks
-        projected = max(projected, sort_bytes * d * (plan.n_moved + all_rows + plan.n_fresh - m))
-    frame = frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
-    stepped = projected + frame * (plan.n_steps > 0)
-    clouds = m + plan.n_fresh + (2 * n if plan.smoothing else n)
+        stepped = max(stepped, sort_bytes * d * (plan.n_moved + all_rows + plan.n_fresh - m))
+    if plan.n_steps:
+        stepped += frame_bytes(plan.frame, d, plan.n_conditions, itemsize)
+    clouds, smoothed = m + plan.n_fresh + n, 0
+    if plan.smoothing:
+        clouds += n
+        smoothed = 4 * 8 * d * all_rows + 8 * plan.options.n_neighbors * plan.n_rows
     work = max(smoothed, stepped, (16 + itemsize) * d * m)
     return itemsize * d * clouds + model_bytes(plan, m) + work
 
 
 def model_bytes(plan: VectorPlan, m: int) -> int:
     """The maps that a fit of m particles keeps."""
-    itemsize: int = getattr(torch, plan.dtype).itemsize
-    n_bins = plan.transport.n_bins if isinstance(plan.transport, Histogram) else 0
     axis = min(plan.options.n_knots + 3 * JUMPS, m) * plan.n_columns * plan.options.n_axis_steps
-    maps = min(plan.n_knots, n_bins or m) * plan.n_directions * plan.n_steps
-    return 2 * itemsize * (maps + axis)
+    maps = min(plan.n_knots, plan.n_bins or m) * plan.n_directions * plan.n_steps
+    return 2 * plan.torch_dtype.itemsize * (maps + axis)
 
 
 def fit_seconds(plan: VectorPlan) -> float:
@@ -191,22 +196,23 @@ def fit_seconds(plan: VectorPlan) -> float:
 
 def join(parts: Sequence[VectorPlan]) -> VectorPlan:
     """The plan of all classes."""
-
-    def stays(plan: VectorPlan) -> int:
-        clouds = 8 * plan.n_columns * (plan.n_rows + plan.n_particles)
-        return clouds + model_bytes(plan, plan.n_moved)
-
-    def total(name: str) -> Any:
-        return sum(getattr(plan, name) for plan in parts)
-
-    largest = max(parts, key=lambda plan: plan.n_moved)
-    nbytes = sum(map(stays, parts)) + max(plan.nbytes - stays(plan) for plan in parts)
-    why = largest.smoothing_from
-    sums: Any = {name: total(name) for name in ("n_rows", "n_particles", "n_moved")}
-    about: Any = dict(condition="labels", n_conditions=len(parts), amplifier=math.inf)
-    plan = replace(largest, **sums, **about, smoothing_from=why and f"{why}, here of the largest class")
+    largest = max(parts, key=lambda plan: plan.nbytes)
+    sums: Any = {
+        name: sum(getattr(plan, name) for plan in parts)
+        for name in ("n_rows", "n_particles", "n_moved")
+    }
+    plan = replace(
+        largest,
+        **sums,
+        condition="labels",
+        n_conditions=len(parts),
+        amplifier=math.inf,
+        smoothing_from=largest.smoothing_from and f"{largest.smoothing_from}, of the largest class",
+    )
     what = f"n_particles={plan.n_particles} with {len(parts)} classes, each with maps of its own, needs"
-    return plan.taking(nbytes, total("seconds"), what, "lower n_steps or n_knots")
+    nbytes = largest.nbytes + sum(model_bytes(part, part.n_moved) for part in parts)
+    seconds = sum(part.seconds for part in parts)
+    return plan.taking(nbytes, seconds, what, "lower n_steps or n_knots")
 
 
 def count_knots(n_knots: int, codes: Tensor | None) -> int:
@@ -219,20 +225,18 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
-
-    def check(ok: bool, name: str, what: str) -> None:
-        need(ok, name, parameters[name], what)
-
     check_shared(parameters, ("standardize", "keep_rows"), VectorOptions, _TRANSPORTS)
     frame, xi = parameters["frame"], parameters["amplifier"]
-    check(is_int(parameters["n_steps"], 0), "n_steps", "an int of at least 0")
-    ok = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
-    check(ok, "frame", f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames")
-    ok = is_real(xi, 0) or (isinstance(xi, float) and xi == math.inf)
-    check(ok, "amplifier", "a number of at least 0; math.inf fits each class separately")
-    ok = parameters["condition"] in ("auto", "joint", "local")
-    check(ok, "condition", "'auto', 'joint' or 'local'")
-    check(is_real(parameters["entropy"], 0), "entropy", "a finite number of at least 0")
+    a_frame = frame in _FRAMES if isinstance(frame, str) else hasattr(frame, "draw")
+    infinite = isinstance(xi, float) and xi == math.inf
+    for name, ok, what in (
+        ("n_steps", is_int(parameters["n_steps"], 0), "an int of at least 0"),
+        ("frame", a_frame, f"one of {sorted(_FRAMES)} or a frame kind from sliceflow.frames"),
+        ("amplifier", is_real(xi, 0) or infinite, "a number of at least 0, which may be math.inf"),
+        ("condition", parameters["condition"] in _CONDITIONS, f"one of {_CONDITIONS}"),
+        ("entropy", is_real(parameters["entropy"], 0), "a finite number of at least 0"),
+    ):
+        need(ok, name, parameters[name], what)
 
 
 def choose_transport(transport: str | Transport, n: int, n_ranks: int) -> Transport:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.random import Seed
-from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Place, Ranks
 from sliceflow.neighbours.smoothing import Group, find_groups
 from sliceflow.neighbours.smoothing import choose_smoothing as choose_h
@@ -32,7 +31,7 @@ class Smoothing:
     h: float  # how far rows are spread
     x: Tensor  # (n, d), the rows of all ranks
     groups: Sequence[Group]  # the rows of each class with their neighbours
-    exact: Tensor  # columns (d,) whose own distribution the axis steps keep in any case
+    exact: Tensor  # columns (d,) whose own distribution the axis steps keep in any case: heavy tails
 
     def draws(self, times: int, seed: Seed, here: Place) -> tuple[Tensor, Tensor]:
         """`times` draws of each of this rank's rows, in their order: for the flow, and its axis steps.
@@ -40,18 +39,17 @@ class Smoothing:
         Axis steps see the row's own value where that is an atom, or a draw leaves the range of its
         column; and the rows' values, spread evenly, where the distribution is still another.
         """
-        x = self.x
+        x, atoms = self.x, are_atoms(self.x)
         flow, last = (x.new_empty(len(x), times, x.shape[1]) for _ in range(2))
-        kept = are_atoms(x)[:, None]
         for i, group in enumerate(self.groups):
             own, at = group.x[:, None], group.numbers
             draws = group.draw(self.h, times, seed.child(i))
             flow[at] = draws.to(x.dtype)
             low, high = own.amin(0), own.amax(0)  # the ends of the range stay, too
-            stays = kept[at] | (draws < low) | (draws > high) | (own == low) | (own == high)
-            draws = torch.where(stays, own, draws)
+            outside = (draws < low) | (draws > high) | (own == low) | (own == high)
+            draws = torch.where(atoms[at, None] | outside, own, draws)
             even = self.exact | _differs(group.x, draws.flatten(0, 1))
-            last[at] = torch.where(even, spread_evenly(group.x, kept[at, 0], times), draws).to(x.dtype)
+            last[at] = torch.where(even, spread_evenly(group.x, atoms[at], times), draws).to(x.dtype)
         return flow[here.slice].flatten(0, 1), last[here.slice].flatten(0, 1)
 
 
@@ -64,14 +62,10 @@ def choose_smoothing(
     """
     most = _MOST if x.shape[1] <= _FEW_COLUMNS else _MOST_OF_MANY_COLUMNS
     h, why = options.smoothing, ""
-    if h == "auto":
-        if codes is not None and codes.dim() == 2:
-            why = "y is continuous"
-        elif not _FEWEST <= n <= most:
-            why = f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows"
-    elif h and ranks.size > 1 and n > _MOST:
-        fact = f"needs all rows in one process, and {n} rows in {ranks.size} are too many"
-        raise ParameterError("smoothing", h, fact, "use 'auto' or 0, or fit in one process")
+    if h == "auto" and codes is not None and codes.dim() == 2:
+        why = "y is continuous"
+    elif h == "auto" and not _FEWEST <= n <= most:
+        why = f"fewer than {_FEWEST} rows" if n < _FEWEST else f"more than {most} rows"
     if why or not h:
         return None, why
     x = ranks.gather(x)
