@@ -6,7 +6,6 @@ The first rank writes the particles of all ranks; any number of ranks can read t
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -95,17 +94,10 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        every: float,
-        identity: dict[str, str],
-        seed: Seed,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
-        *,
-        part: str = "",
+        self, folder: Path, every: float, identity: dict[str, str], seed: Seed, ranks: Ranks, part: str
     ) -> None:
         need(is_real(every, 0), "checkpoint_every", every, "a number of seconds, at least 0")
-        self._given, self._part, self._every = os.fspath(folder), part, every
+        self._given, self._part, self._every = str(folder), part, every
         self._identity, self._ranks, self._path = identity, ranks, Path(folder, part, _NAME)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         for partial in self._path.parent.glob(f".{_NAME}.*.part"):  # of a fit killed while writing

@@ -11,6 +11,7 @@ import copy
 import os
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -162,9 +163,10 @@ class FlowEstimator(BaseEstimator):  # type: ignore[misc]
             settings = self.get_params(deep=False) | job.plan.settings()
             about = (type(self).__name__, settings, torch.device(job.plan.device))
             known = identity(*about, seed if fixed else None, **rows.digests(ranks))
-            where, n = (call.checkpoint_dir, call.checkpoint_every, known, seed, ranks), len(job.parts)
+            folder, n = Path(call.checkpoint_dir), len(job.parts)
             names = [""] if n == 1 else [f"part-{i}" for i in range(n)]
-            checkpoints = [Checkpoints(*where, part=name) for name in names]
+            where = (folder, call.checkpoint_every, known, seed, ranks)
+            checkpoints = [Checkpoints(*where, name) for name in names]
             found = next((c.seed for c in checkpoints if c.resumes), seed)
             if found != seed:
                 seed, job = found, space.prepare(rows, found, ranks)

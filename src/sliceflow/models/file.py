@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 
 import sliceflow
@@ -40,8 +40,8 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
 
 def load(
     path: str | os.PathLike[str],
-    kinds: tuple[type[Any], ...],
-    device: torch.device | str = "cpu",
+    kinds: Sequence[Any],
+    device: Any = "cpu",
     max_memory: int | None = None,
 ) -> Any:
     """The dataclass that `save` wrote, one of these `kinds`; a `ModelFileError` says what is wrong.
@@ -62,7 +62,7 @@ def load(
     return value
 
 
-def _kind(text: dict[str, Any], kinds: tuple[type[Any], ...]) -> type[Any]:
+def _kind(text: dict[str, Any], kinds: Sequence[Any]) -> Any:
     """The class whose object the text describes."""
     number, library, own = text.get("format"), text.get("library"), sliceflow.__version__
     if type(number) is int and number > FORMAT:

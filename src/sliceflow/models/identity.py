@@ -34,12 +34,12 @@ def identity(
 
 
 def same_on_all(
-    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any, folder: Any, **data: str
+    ranks: Ranks, name: str, parameters: Mapping[str, Any], device: Any, folder: Any
 ) -> None:
-    """Raise a ValueError if parameters or digests of `data` differ between ranks, or some have no `folder`."""
+    """Raise a ValueError if parameters differ between ranks, or some have no `folder`."""
     if ranks.size == 1:
         return
-    facts = identity(name, parameters, device, None, **data)
+    facts = identity(name, parameters, device, None)
     state = parameters["random_state"]
     facts["random_state"] = repr(state) if state is None or is_int(state, 0) else type(state).__name__
     ranks.agree(facts | {"checkpoint_dir": "None" if folder is None else "a folder"})
