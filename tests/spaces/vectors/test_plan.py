@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models import LABELS, X, vectors
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
-from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes, rotation_bytes
+from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
 from sliceflow.spaces.vectors.plan import count_knots
 
 
@@ -74,15 +74,6 @@ def test_an_estimate_grows_with_all_that_a_fit_has():
     ):  # fmt: skip
         assert estimate(**more) > least, more
     assert vectors(transport=transports.Sorted()).plan(X).nbytes < 1 << 28  # no bins are counted
-
-
-@pytest.mark.parametrize("itemsize", [4, 8])
-@pytest.mark.parametrize("d", [17, 600, 40_000])
-def test_a_rotation_takes_its_pool_and_more(d, itemsize):
-    """The eight of the pool are there while one more is made of two."""
-    least = (8 * 8 + 4 * 8 + itemsize) * d * d
-    most = least + 2 * 32 * (1 << 22) + 3 * itemsize * d * d + 40 * d * d
-    assert least <= rotation_bytes(d, itemsize) <= most
 
 
 def test_only_frames_that_are_drawn_take_memory():
