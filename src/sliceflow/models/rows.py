@@ -76,7 +76,7 @@ class Conditions:
         """y, encoded: class numbers (n,), or columns (n, l)."""
         if isinstance(self.condition, conditions.Labels):
             assert self.classes is not None
-            return self.classes
+            return self.classes.cpu()  # a file may have been loaded on a GPU
         return self.condition.encode(self.y)
 
     @cached_property

@@ -176,6 +176,9 @@ class _LocalSettings:
     projection: Annotated[Tensor, Array("f m", torch.float64)]
     n_features: Annotated[int, Between(0, 1 << 16)]
 
+    def to_engine(self) -> LocalSettings:
+        return LocalSettings(self.k, self.spread, self.projection.cpu(), self.n_features)
+
 
 @dataclass(frozen=True)
 class SavedHistory:

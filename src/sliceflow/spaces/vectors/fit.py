@@ -85,7 +85,8 @@ class VectorSpace:
         amplifier = 0.0 if rows.condition is None else float(self.parameters["amplifier"])
         codes = rows.codes if amplifier else None
         found = choose_smoothing(x, codes, rows.n, options, units.heavy_tailed, ranks)
-        assigned = assign_conditions(rows, m, amplifier, seed.child("conditions"))
+        own = seed.child("conditions")
+        assigned = Assigned.in_proportion(rows.given, m, amplifier, own, own)
         plan = self._plan(rows, m, amplifier, assigned, found, ranks)
         here, particles = len(rows), ranks.share(plan.n_moved).count
         what = f"n_particles={particles} with {here} rows of {plan.n_columns} columns and"
@@ -186,17 +187,6 @@ def is_local(
         fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
         raise ValueError(f"{fact}; use condition='local', or pass labels (n,) or columns (n, l)")
     return local
-
-
-def assign_conditions(rows: VectorRows, m: int, amplifier: float, seed: Seed) -> Assigned:
-    """Conditions of m particles in the data's proportions, and of those that only the model needs."""
-    if rows.codes is None or rows.y is None:
-        return Assigned()
-    numbers = conditions.proportional(rows.codes, m, seed, least=1)
-    moved = conditions.moved(rows.codes, rows.codes[numbers], amplifier, seed)
-    assigned = Assigned(rows.y[numbers.numpy()], moved)
-    in_order = amplifier == 0 or len(moved) == m
-    return assigned if in_order else assigned.shuffled(seed)  # the flow needs a random order
 
 
 @dataclass(frozen=True)
