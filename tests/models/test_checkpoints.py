@@ -81,6 +81,24 @@ def test_a_random_seed_is_that_of_the_fit_that_goes_on(tmp_path):
     assert a == b
 
 
+def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):
+    def skip(event):
+        return event.stage_index == 1
+
+    def kill(event):
+        if event.steps_done == 4:
+            raise Killed
+
+    whole, resumed = [], []
+    fit(tmp_path / "whole", "grey", (skip, whole.append))
+    with pytest.raises(Killed):
+        fit(tmp_path / "part", "grey", (skip, kill))
+    fit(tmp_path / "part", "grey", (skip, resumed.append))
+    of = ("steps_done", "steps_total", "stage_index", "step")
+    heard = [[[getattr(e, name) for name in of] for e in events] for events in (whole, resumed)]
+    assert heard[0][-len(resumed) :] == heard[1]
+
+
 def test_checkpoints_are_written_from_time_to_time_only(tmp_path):
     stopped(tmp_path, every=60)
     assert not list(tmp_path.iterdir())

@@ -290,6 +290,7 @@ def test_the_rows_of_a_model_are_its_own():
 def test_labels_of_different_types_are_joined_without_conversion():
     assert join_labels(np.array([1]), np.array(["1"])).tolist() == [1, "1"]
     assert join_labels(np.array(["a"]), np.array(["bbb"])).tolist() == ["a", "bbb"]
+    assert join_labels(np.array([1]), np.array([1.5])).tolist() == [1, 1.5]
     assert join_labels(None, None) is None
     with pytest.raises(ValueError, match="pass y of the same kind for all rows"):
         join_labels(np.array([1]), np.array([[1.0]]))

@@ -204,6 +204,12 @@ def test_missing_totals_stay_and_large_numbers_and_zones_compare_as_they_are():
     )
     with pytest.raises(ValueError, match="does not hold"):  # on the walls it would
         sample(clocks, "a <= b")
+    seconds, later = (
+        pd.to_timedelta(r.integers(*ends, 400), "s") for ends in ((0, 2_000_000), (60, 1800))
+    )
+    times = pd.Timestamp("2024-05-01", tz="UTC") + seconds
+    new = sample(pd.DataFrame({"a": times, "b": (times + later).tz_convert("Europe/Berlin")}), "a <= b")
+    assert (new["a"] <= new["b"]).all()  # times between known ones, too
 
 
 def test_combinations_of_three_and_dependencies_are_exact():

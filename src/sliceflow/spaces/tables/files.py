@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -58,12 +58,17 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
     """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
-    whole = io.BytesIO()
-    if (other := _ending(Path(path))) is not None:
-        getattr(frame, f"to_{other}")(whole, index=False)
-    else:
-        frame.to_csv(whole, index=False, sep="\t" if Path(path).suffix.lower() == ".tsv" else ",")
-    write_atomically(path, lambda file: file.write(whole.getbuffer()))
+    other, separator = _ending(Path(path)), "\t" if Path(path).suffix.lower() == ".tsv" else ","
+
+    def put(file: BinaryIO) -> None:
+        whole = io.BytesIO()
+        if other is not None:
+            getattr(frame, f"to_{other}")(whole, index=False)
+        else:
+            frame.to_csv(whole, index=False, sep=separator)
+        file.write(whole.getbuffer())
+
+    write_atomically(path, put)
 
 
 def _ending(path: Path) -> str | None:
