@@ -253,7 +253,9 @@ def grow(columns: Sequence[Column], z: np.ndarray, column: int, before: np.ndarr
         tree = Tree.grow(x, targets(own, y), y, leaf, rng, honest)
         return Link(column, before, tree, y, own.free, slopes=slopes)
     which = Tree.grow(x, choice, choice.astype(np.float64), leaf, rng, honest)
-    free = np.flatnonzero((choice == 0) | choice.all())  # if all rows equal one, draws may still have to differ
+    free = np.flatnonzero(
+        (choice == 0) | choice.all()
+    )  # if all rows equal one, draws may still have to differ
     tree = Tree.grow(x[free], targets(own, y[free]), y[free], leaf, rng, honest)
     return Link(column, before, tree, y[free], own.free, equal, which, choice, slopes)
 

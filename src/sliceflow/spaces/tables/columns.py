@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.spaces.tables.cells import WRITTEN, Cells, convert, pandas, shown
-from sliceflow.spaces.tables.formats import EXACT, Format
+from sliceflow.spaces.tables.formats import EXACT, DateText, Format, dates_as
 from sliceflow.spaces.tables.identifiers import (
     LONG_TEXT,
     NEARLY_UNIQUE,
@@ -25,7 +25,7 @@ from sliceflow.spaces.tables.identifiers import (
     pattern_of,
     reveals,
 )
-from sliceflow.written import DateText, dates_as, written_as
+from sliceflow.written import written_as
 
 __all__ = ["KINDS", "Column", "understand"]
 

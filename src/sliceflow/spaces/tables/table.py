@@ -21,7 +21,6 @@ __all__ = ["Table", "draw_rows", "generator", "grow_chain"]
 
 _ROUNDS = 60  # in which rows that break a rule are drawn anew,
 _NOT_COPIED = 5  # and in the first of which copies are, too
-MOST_COLUMNS = 5_000
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -50,10 +49,6 @@ class Table:
     def understand(cls, rows: TableRows, kinds: Mapping[Any, str], constraints: Sequence[str]) -> Table:
         """A ValueError says which column, row or constraint is wrong."""
         names = [of.name for of in rows.cells]
-        if len(names) > MOST_COLUMNS:
-            raise ValueError(
-                f"the table has {len(names)} columns; TableFlow takes {MOST_COLUMNS} at most"
-            )
         if unknown := [name for name in kinds if name not in map(str, names)]:
             raise ValueError(
                 f"columns names {unknown[0]!r}, which is not a column; there are {shown(names)}"
