@@ -37,7 +37,8 @@ __all__ = [
 
 _FORMS = {"b": "bool", "i": "int", "u": "int", "f": "float", "M": "datetime", "m": "timedelta"}
 WRITTEN: dict[str, Any] = {"Decimal": Decimal, "date": date.fromisoformat}  # types kept as texts
-_WRONG = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
+_WRONG: Any = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
+_WRONG += (SyntaxError,)  # numpy reads some names of dtypes as Python's
 
 
 def pandas() -> Any:
@@ -139,6 +140,11 @@ class TableRows:
         names = [of.name for of in self.cells]
         if len(set(names)) < len(names) or not names:
             raise ValueError("column names are not different")
+        levels = len(self.header)
+        if any(
+            levels != (len(name) if levels > 1 and isinstance(name, tuple) else 1) for name in names
+        ):
+            raise ValueError("column names do not fit their header")
 
     def __len__(self) -> int:
         return self.n

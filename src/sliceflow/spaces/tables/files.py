@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from sliceflow.models.atomic import write_atomically
 from sliceflow.spaces.tables.cells import TableRows, pandas, read_frame
 from sliceflow.written import MISSING
 
@@ -56,11 +57,13 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 
 def write_table(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name."""
+    """Write a DataFrame to a CSV, Parquet or Excel file, by the ending of its name; whole or not at all."""
+    whole = io.BytesIO()
     if (other := _ending(Path(path))) is not None:
-        getattr(frame, f"to_{other}")(path, index=False)
+        getattr(frame, f"to_{other}")(whole, index=False)
     else:
-        frame.to_csv(path, index=False, sep="\t" if Path(path).suffix.lower() == ".tsv" else ",")
+        frame.to_csv(whole, index=False, sep="\t" if Path(path).suffix.lower() == ".tsv" else ",")
+    write_atomically(path, lambda file: file.write(whole.getbuffer()))
 
 
 def _ending(path: Path) -> str | None:
