@@ -104,15 +104,6 @@ def test_changed_files_are_refused_or_sampled(tmp_path):
     assert 0 < read < 150
 
 
-def test_adding_rows_is_fitting_all(flow, tmp_path):
-    first, second = table(200), table(100, 1)
-    both = TableFlow(random_state=0).fit(first).partial_fit(second)
-    whole = TableFlow(random_state=0).fit(pd.concat([first, second], ignore_index=True))
-    both.save(tmp_path / "a")
-    whole.save(tmp_path / "b")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_forgotten_rows_leave_no_byte(tmp_path):
     frame = table(200)
     odd = frame.iloc[:3].copy()

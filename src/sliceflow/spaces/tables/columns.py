@@ -15,16 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import WRITTEN, Cells, convert, pandas, shown
 from sliceflow.spaces.tables.formats import EXACT, DateText, Format, dates_as
-from sliceflow.spaces.tables.identifiers import (
-    LONG_TEXT,
-    NEARLY_UNIQUE,
-    identifies,
-    new_identifiers,
-    pattern_of,
-    reveals,
-)
 from sliceflow.written import written_as
 
 __all__ = ["KINDS", "Column", "understand"]
@@ -191,7 +184,7 @@ class Column:
         missing, level = positions < 0, np.floor(positions).astype(np.int64)
         if self.kind == "identifier":
             texts = np.full(len(missing), None, dtype=object)
-            new = new_identifiers(self.cells, int((~missing).sum()), rng)
+            new = identifiers.new(self.cells, int((~missing).sum()), rng)
             texts[~missing] = [int(text) for text in new] if self.cells.form == "int" else new
             return pandas().Series(texts, dtype=object).astype(self.cells.dtype)
         out, between = self.cells.series(np.append(self.order, -1)[level]), positions != level
@@ -258,7 +251,7 @@ class Column:
         if self.kind == "drop":
             note = "left out, as asked"
         elif self.kind == "identifier":
-            pattern = pattern_of(self.cells.levels.iloc[:1000].astype(str).tolist())
+            pattern = identifiers.pattern_of(self.cells.levels.iloc[:1000].astype(str).tolist())
             note = f"{self.reason}: new ones like {pattern.replace(chr(92), '')}"
         elif self.format is not None:
             note = f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
@@ -270,7 +263,7 @@ class Column:
     @property
     def reveals(self) -> bool:
         """Whether samples contain values that most rows have alone."""
-        return self.is_category and reveals(self.cells.codes)
+        return self.is_category and identifiers.reveals(self.cells.codes)
 
 
 # Understanding
@@ -287,8 +280,12 @@ def understand(cells: Cells, distinct_rows: np.ndarray, wanted: str | None = Non
     present = np.unique(cells.codes[cells.codes >= 0])
     if kind == "drop":
         return Column(cells, "drop", present[:0])
-    reason = identifies(cells, distinct_rows) if wanted is None else "as asked" * (kind == "identifier")
-    if reason and (reason != NEARLY_UNIQUE or _format(cells, present, "", "") is None):
+    reason = (
+        identifiers.reason(cells, distinct_rows)
+        if wanted is None
+        else "as asked" * (kind == "identifier")
+    )
+    if reason and (reason != identifiers.NEARLY_UNIQUE or _format(cells, present, "", "") is None):
         return Column(cells, "identifier", present[:1], reason=reason)
     if len(present) == 0 or (len(present) == 1 and not cells.missing.any()):
         return Column(cells, "constant", present, np.zeros(len(present)))
@@ -320,13 +317,10 @@ def _numeric(cells: Cells, present: np.ndarray, kind: str, form: Format) -> Colu
         step = int(np.gcd.reduce(numbers - base)) or 1
     values = ((numbers - base) // step).astype(np.float64)
     instants = cells.numbers[order] if cells.form == "datetime" else form.instants(numbers)
-    months = form.clock == "time" and bool(np.all(_day_of_month(form.times(levels)) == 0))
+    times = form.times(levels) if form.clock == "time" else None
+    months = times is not None and bool((times == times.astype("datetime64[M]")).all())
     kind = kind or ("datetime" if form.clock else "integer" if unit == 1 else "continuous")
     return Column(cells, kind, order, values, form, base, step, unit, instants, exact=months)
-
-
-def _day_of_month(times: np.ndarray) -> np.ndarray:
-    return np.asarray((times - times.astype("datetime64[M]")) / np.timedelta64(1, "D"))
 
 
 def _format(cells: Cells, present: np.ndarray, kind: str, date_format: str) -> Format | None:
@@ -378,7 +372,7 @@ def _refuse_free_text(cells: Cells, present: np.ndarray, kind: str) -> None:
     length, words = (sum(f(t) for t in texts) / len(texts) for f in (len, lambda t: t.count(" ")))
     if kind:
         raise ValueError(f"column {cells.name!r} is text such as {texts[0]!r}, not {kind}; convert it")
-    if 2 * len(texts) > n >= 20 and (length > LONG_TEXT or words >= 2):
+    if 2 * len(texts) > n >= 20 and (length > identifiers.LONG_TEXT or words >= 2):
         raise ValueError(
             f"column {cells.name!r} is free text ({len(texts)} different texts such as {texts[0][:30]!r}), "
             f"which a table cannot imitate; pass columns={{{cells.name!r}: 'drop'}} to leave it out, "
