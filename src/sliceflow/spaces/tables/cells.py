@@ -83,7 +83,7 @@ class Cells:
         """What the levels are: bool, int, float, str, Decimal, date, datetime or timedelta."""
         if (kind := self.levels.dtype.kind) in _FORMS:
             return _FORMS[kind]
-        found = {type(v).__name__ for v in self.levels}
+        found = {type(v).__name__ for v in self.levels} if self.dtype == "object" else {"str"}
         return found.pop() if len(found) == 1 else "float" if found else "str"
 
     @property

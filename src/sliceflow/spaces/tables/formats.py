@@ -73,11 +73,10 @@ class IsoText:
 
     def parse(self, texts: list[str]) -> np.ndarray:
         """Times as datetime64; NaT for what is not written this way."""
-        pd = pandas()
-        own = [text.strip() for text in texts]
-        fits = [_ISO.fullmatch(t) is not None and t.endswith(self.suffix) for t in own]
-        bare = pd.Series(own, dtype=object).where(fits).str.removesuffix(self.suffix)
-        found = pd.to_datetime(bare, format="ISO8601", errors="coerce", utc=True)
+        bare = pandas().Series(texts, dtype="str").str.strip()
+        fits = bare.str.fullmatch(_ISO.pattern) & bare.str.endswith(self.suffix)
+        bare = bare.where(fits).str.removesuffix(self.suffix)
+        found = pandas().to_datetime(bare, format="ISO8601", errors="coerce", utc=True)
         return np.asarray(found.dt.tz_localize(None).to_numpy(f"datetime64[{self.unit}]"))
 
     def write(self, times: np.ndarray) -> list[str]:
@@ -89,7 +88,9 @@ def dates_as(texts: list[str]) -> tuple[list[DateText | IsoText], float]:
     """The formats that all texts have, and the share of texts that look like dates."""
     some = texts[:: max(1, len(texts) // _LOOKED_AT)]
     looks = sum(bool(_MAYBE_DATE.fullmatch(text.strip())) for text in some) / len(some)
-    forms: list[DateText | IsoText] = [IsoText.like(texts), *map(DateText, _FORMATS)]
+    forms: list[DateText | IsoText] = [*map(DateText, _FORMATS)]
+    if _ISO.fullmatch(texts[0].strip()):
+        forms = [IsoText.like(texts)]
     for part in (texts[:1], some, texts):
         forms = [form for form in forms if not np.isnat(form.parse(part)).any()]
     return forms, looks

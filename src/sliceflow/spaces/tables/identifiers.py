@@ -39,7 +39,7 @@ def reason(cells: Cells, distinct_rows: np.ndarray) -> str:
     `distinct_rows` leaves out repetitions of whole rows, so that these do not change the answer.
     """
     codes = cells.codes[distinct_rows]
-    found = np.unique(codes[codes >= 0])
+    found = np.flatnonzero(np.bincount(codes[codes >= 0]))
     n, k, text = int((codes >= 0).sum()), len(found), cells.form == "str"
     if k < 2 or cells.form not in ("str", "int") or cells.categorical:
         return ""
