@@ -176,9 +176,9 @@ def _evolution(film: Path) -> dict[str, Any]:
 
 
 def _stages(history: dict[str, list[Any]]) -> list[tuple[str, int, float, float]]:
-    """Every stage: its name, its steps, its first and last sliced distance."""
+    """Every stage: its name, its steps, its first and last sliced distance. Tables have none."""
     names, distances = history.get("stage", []), history.get("distance", [])
-    starts = [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]
+    starts = [i for i in range(len(names)) if names[i] not in ("columns", *names[i - 1 : i])]
     both = zip(starts, [*starts[1:], len(names)], strict=False)  # without stages there is an end
     return [(names[a], b - a, distances[a], distances[b - 1]) for a, b in both]
 

@@ -46,6 +46,7 @@ class Event:
     particles: Tensor
     moving: Tensor | None = None
     stage_steps: int = 0
+    measure: str = "sliced distance"  # what `distance` is; of tables, "unexplained share"
 
 
 Listener = Callable[[Event], bool | None]
@@ -104,7 +105,7 @@ class Progress:
         except ImportError:
             if done * 10 // total > self._said:
                 self._said = done * 10 // total
-                line = f"{event.stage} {done}/{total}, sliced distance {float(event.distance):.4g}"
+                line = f"{event.stage} {done}/{total}, {event.measure} {float(event.distance):.4g}"
                 print(f"sliceflow: {line}", file=sys.stderr, flush=True)
             return
         if self._bar is None:
@@ -112,7 +113,7 @@ class Progress:
         self._bar.update(done - self._bar.n)
         if done % 10 == 0 or done == total:  # reading the distance waits for a GPU
             moving = "" if event.moving is None else f", {float(event.moving):.0%} of the maps move"
-            text = f"{event.stage}, sliced distance {float(event.distance):.4g}{moving}"
+            text = f"{event.stage}, {event.measure} {float(event.distance):.4g}{moving}"
             self._bar.set_postfix_str(text)
 
     def close(self) -> None:
